@@ -39,6 +39,12 @@ int rod_session_delete(struct rod_engine *e, const char *tenant, const char *id,
     return rc ? rc : sessions_delete(e->sessions, tenant, id, err);
 }
 
+int rod_session_answer(struct rod_engine *e, const char *tenant, const char *id, struct rod_answer *out,
+                       struct rod_error *err) {
+    const int rc = calls_need_sessions(e, err);
+    return rc ? rc : sessions_answer(e->sessions, tenant, id, out, err);
+}
+
 int rod_session_export(struct rod_engine *e, const char *tenant, const char *id, void **bytes, size_t *n,
                        struct rod_error *err) {
     const int rc = calls_need_sessions(e, err);

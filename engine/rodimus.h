@@ -353,7 +353,9 @@ struct rod_turn {
     uint8_t digest[16]; /* of all that was asked */
     char *label;        /* kept with that answer, and in its first event when it is given again; UTF-8, 1 to 1023 bytes,
                            NULL = none */
+    char *text; /* kept with that answer, for rod_session_answer; UTF-8, 1 to ROD_MAX_TURN_TEXT bytes, NULL = none */
 };
+#define ROD_MAX_TURN_TEXT ((size_t)1 << 20)
 
 /* A place in the prompt at which the client wants the state to be kept: the prefix cache keeps it at the last multiple
  * of chunk_tok up to there, whatever it costs, and holds it for ttl_ns behind its last use. */
@@ -533,6 +535,19 @@ int rod_session_list(struct rod_engine *engine, const char *tenant, const char *
                      struct rod_session_info **infos, size_t *n, bool *more, struct rod_error *err);
 int rod_session_delete(struct rod_engine *engine, const char *tenant, const char *id,
                        struct rod_error *err); /* ROD_EBUSY while a turn runs; a damaged file goes too */
+/* The oldest answer that the session has for an idempotency key. It is kept as long as the session, but that one of
+ * more than 8 MiB is not kept at all, and that answers of later keys take its place. */
+struct rod_answer {
+    uint64_t version;   /* that its turn made; 0: there is no answer */
+    uint8_t digest[16]; /* its turn's, as are label and text */
+    char *label;        /* malloc'd, with the memory of the other texts; "": there was none. NULL: it is not kept */
+    const char *text, *output; /* text: NULL where there was none; output: all that was generated */
+    size_t n_text, n_output;
+    enum rod_finish reason; /* this and the counts: as its FINISH had them */
+    uint64_t prompt_tok, cached_tok, completion_tok;
+};
+int rod_session_answer(struct rod_engine *engine, const char *tenant, const char *id, struct rod_answer *out,
+                       struct rod_error *err);
 /* The session as a file (engine/state/state_file.h), *bytes malloc'd. */
 int rod_session_export(struct rod_engine *engine, const char *tenant, const char *id, void **bytes, size_t *n,
                        struct rod_error *err);

@@ -154,8 +154,10 @@ static int turn_begin(void *arg, struct session_turn *turn, struct rod_error *er
     }
     turn->open = r->turn->leaves_open;
     if (r->turn->tools) turn->tools = r->turn->tools;
-    if (!r->turn->idempotency_key || !r->turn->label || !session_answer_label(&turn->answer, r->turn->label)) return 0;
-    return rod_fail_no_memory(err);
+    if (!r->turn->idempotency_key) return 0;
+    if (r->turn->label && session_answer_label(&turn->answer, r->turn->label)) return rod_fail_no_memory(err);
+    if (r->turn->text && session_answer_text(&turn->answer, r->turn->text)) return rod_fail_no_memory(err);
+    return 0;
 }
 
 /* ---- while it runs ---- */

@@ -39,6 +39,7 @@ static void request_free_turn(struct rod_turn *turn) {
     free(turn->if_known_open);
     free(turn->idempotency_key);
     free(turn->label);
+    free(turn->text);
     free(turn);
 }
 

@@ -193,8 +193,8 @@ void session_hold_met_locked(struct sessions *s, struct session *session,
 /* A committed version, out of table or file. */
 struct session_view {
     struct session_metadata metadata;
-    struct session_snapshot *snapshot; /* with_snapshot: shared; else NULL */
-    struct session_answers *answers;
+    struct session_snapshot *snapshot;        /* with_snapshot: shared; else NULL */
+    struct session_answers *answers;          /* with_snapshot, or where they were at hand */
     struct session_file_version file_version; /* of the file that has this version; n_bytes 0: none */
     uint8_t name[SESSION_NAME_BYTES];         /* of that file */
     bool busy, in_host, durable;
@@ -205,6 +205,9 @@ void session_view_fini(struct session_view *view);
 /* The same; an expired session that is not busy is ROD_ENOTFOUND. */
 int session_view_take_live(struct sessions *s, const char *tenant, const char *id, bool with_snapshot,
                            struct session_view *out, struct rod_error *err);
+/* The same with the answers and no snapshot: where the state is on file alone it stays there. */
+int session_view_take_answers(struct sessions *s, const char *tenant, const char *id, struct session_view *out,
+                              struct rod_error *err);
 /* The same with the snapshot, for a fork: the source is used, and the fork's metadata get its version, lengths and
  * parent. */
 int session_view_fork(struct sessions *s, const char *tenant, const char *from, struct session_view *view,

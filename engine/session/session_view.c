@@ -20,10 +20,8 @@ static void view_of_table_locked(const struct sessions *s, const struct session 
         memcpy(out->name, x->name, sizeof out->name);
     }
     out->busy = session_busy(x);
-    if (with_snapshot) {
-        out->snapshot = session_snapshot_share(x->snapshot);
-        out->answers = session_answers_share(x->answers);
-    }
+    out->answers = session_answers_share(x->answers);
+    if (with_snapshot) out->snapshot = session_snapshot_share(x->snapshot);
 }
 
 /* The shares of *read go to the view. */
@@ -32,10 +30,8 @@ static void view_of_file(struct session_read *read, const uint8_t name[SESSION_N
     *out = (struct session_view){
         .metadata = read->metadata, .file_version = read->file_version, .in_host = with_snapshot, .durable = true};
     memcpy(out->name, name, sizeof out->name);
-    if (with_snapshot) {
-        out->snapshot = session_snapshot_share(read->snapshot);
-        out->answers = session_answers_share(read->answers);
-    }
+    out->answers = session_answers_share(read->answers);
+    if (with_snapshot) out->snapshot = session_snapshot_share(read->snapshot);
     session_read_fini(read);
 }
 
@@ -147,6 +143,24 @@ int session_view_take_live(struct sessions *s, const char *tenant, const char *i
     if (rc || out->busy || !session_expired(&out->metadata, clock_unix_s())) return rc;
     session_view_fini(out);
     return session_view_not_found(id, err);
+}
+
+int session_view_take_answers(struct sessions *s, const char *tenant, const char *id, struct session_view *out,
+                              struct rod_error *err) {
+    int rc = session_view_take_live(s, tenant, id, false, out, err);
+    if (rc || out->in_host || out->answers) return rc;
+    assert(out->durable); /* what is not in host memory has a file */
+    struct session_read read;
+    rc = session_store_read(&s->store, out->name, false, &read, err);
+    if (rc == ROD_ESTATE) session_folder_refused(s, out->name, &read.file_version, err);
+    if (rc == ROD_ENOTFOUND) session_view_not_found(id, err);
+    if (rc) {
+        session_view_fini(out);
+        return rc;
+    }
+    out->answers = session_answers_share(read.answers);
+    session_read_fini(&read);
+    return 0;
 }
 
 int session_view_fork(struct sessions *s, const char *tenant, const char *from, struct session_view *view,

@@ -194,6 +194,10 @@ int sessions_check(const struct sessions *s, const struct rod_turn *ask, struct 
                        utf8_check(ask->label, strlen(ask->label)) != strlen(ask->label)))
         return rod_fail_at(err, ROD_EINVALID, "", "The label of an answer has 1 to %u bytes of UTF-8.",
                            SESSION_ANSWER_MAX_LABEL);
+    if (ask->text && (!*ask->text || strlen(ask->text) > ROD_MAX_TURN_TEXT ||
+                      utf8_check(ask->text, strlen(ask->text)) != strlen(ask->text)))
+        return rod_fail_at(err, ROD_EINVALID, "", "The text of an answer has 1 to %zu bytes of UTF-8.",
+                           ROD_MAX_TURN_TEXT);
     return 0;
 }
 

@@ -102,6 +102,8 @@ int sessions_change(struct sessions *s, const char *tenant, const char *id, cons
 int sessions_list(struct sessions *s, const char *tenant, const char *after, size_t limit,
                   struct rod_session_info **infos, size_t *n, bool *more, struct rod_error *err);
 int sessions_delete(struct sessions *s, const char *tenant, const char *id, struct rod_error *err);
+int sessions_answer(struct sessions *s, const char *tenant, const char *id, struct rod_answer *out,
+                    struct rod_error *err);
 int sessions_export(struct sessions *s, const char *tenant, const char *id, void **bytes, size_t *n,
                     struct rod_error *err);
 int sessions_import(struct sessions *s, const char *tenant, const char *id, const void *bytes, size_t n,

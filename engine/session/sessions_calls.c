@@ -238,6 +238,19 @@ int sessions_delete(struct sessions *s, const char *tenant, const char *id, stru
     return !rc && (!exists || expired) ? session_view_not_found(id, err) : rc;
 }
 
+int sessions_answer(struct sessions *s, const char *tenant, const char *id, struct rod_answer *out,
+                    struct rod_error *err) {
+    struct session_view view;
+    struct session_answer_found found;
+    *out = (struct rod_answer){0};
+    int rc = calls_check_name(tenant, id, "id", err);
+    if (!rc) rc = session_view_take_answers(s, tenant, id, &view, err);
+    if (rc) return rc;
+    if (session_answers_first(view.answers, &found)) rc = session_answer_read(&found, out, err);
+    session_view_fini(&view);
+    return rc;
+}
+
 /* ---- moving ---- */
 
 int sessions_export(struct sessions *s, const char *tenant, const char *id, void **bytes, size_t *n,

@@ -23,12 +23,31 @@ static void free_events(struct mailbox_events *events) {
     }
 }
 
+/* What is seen of an answer are the texts of its events, in order. */
+static void check_seen(const uint8_t *body, size_t n, const struct mailbox_events *events) {
+    static const uint8_t digest[16];
+    struct rod_answer seen;
+    size_t at = 0;
+    if (session_answer_read(&(struct session_answer_found){.digest = digest, .body = body, .n = n}, &seen, NULL))
+        abort();
+    for (struct mailbox_event *one = events->head; one; one = one->next) {
+        const struct rod_event *e = &event_of_link(one)->pub;
+        if (e->kind == ROD_EVENT_END_TOKEN) continue;
+        if (e->text_len > seen.n_output - at || memcmp(seen.output + at, e->text, e->text_len)) abort();
+        at += e->text_len;
+    }
+    if (at != seen.n_output || seen.output[at] || (seen.text && seen.text[seen.n_text])) abort();
+    if (strlen(seen.label) > SESSION_ANSWER_MAX_LABEL) abort();
+    free(seen.label);
+}
+
 /* An answer's events are written again to the same bytes. */
 static void check_body(const uint8_t *body, size_t n) {
     struct mailbox_events events = {0};
     struct rod_error err = {0};
     if (!session_answer_check(body, n)) return;
     if (session_answer_events(body, n, &events, &err)) abort();
+    check_seen(body, n, &events);
     struct session_answer again = {0};
     const char *label = event_of_link(events.head)->pub.label;
     if (label && session_answer_label(&again, label)) abort();

@@ -83,6 +83,16 @@ int session_answer_label(struct session_answer *a, const char *label) {
     return 0;
 }
 
+int session_answer_text(struct session_answer *a, const char *text) {
+    struct rod_token none = {0};
+    const struct rod_event e = {.kind = ROD_EVENT_END_TOKEN,
+                                .text = (char *)(uintptr_t)text,
+                                .text_len = strlen(text),
+                                .tokens = &none,
+                                .n_tokens = 1};
+    return session_answer_add(a, &e);
+}
+
 int session_answer_add(struct session_answer *a, const struct rod_event *e) {
     assert(e->kind == ROD_EVENT_DELTA || e->kind == ROD_EVENT_END_TOKEN || e->kind == ROD_EVENT_FINISH);
     assert(a->n <= a->cap && a->n <= SESSION_ANSWER_BODY_BYTES);
@@ -272,6 +282,50 @@ int session_answer_events(const void *body, size_t n, struct mailbox_events *eve
     return rc;
 }
 
+/* Behind `to`, with a NUL; the reader's bytes have room for it, as each text has a length before it there. */
+static char *answer_put_text(char *to, const char *text, size_t n) {
+    if (n) memcpy(to, text, n);
+    to[n] = 0;
+    return to + n;
+}
+
+int session_answer_read(const struct session_answer_found *found, struct rod_answer *out, struct rod_error *err) {
+    struct answer_reader r = {found->body, (const unsigned char *)found->body + found->n, false};
+    struct rod_event e = {0};
+    struct rod_token token;
+    struct rod_logprob top[SESSION_ANSWER_MAX_TOP];
+    const char *label;
+    size_t n_label, n_stop;
+    *out = (struct rod_answer){.version = found->version};
+    memcpy(out->digest, found->digest, sizeof out->digest);
+    if (!found->n) return 0;
+    char *bytes = malloc(found->n), *to = bytes;
+    if (!bytes) return rod_fail_no_memory(err);
+    bool good = answer_read_label(&r, &label, &n_label);
+    if (good) to = answer_put_text(to, label, n_label) + 1;
+    char *output = to;
+    while (good && e.kind != ROD_EVENT_FINISH && (good = answer_read_event(&r, &e, &token, top, &n_stop))) {
+        if (e.kind == ROD_EVENT_END_TOKEN && (!e.text_len || to != output)) continue;
+        to = answer_put_text(to, e.text, e.text_len);
+        if (e.kind != ROD_EVENT_END_TOKEN) continue;
+        out->text = output;
+        out->n_text = e.text_len;
+        output = ++to;
+    }
+    if (!good) {
+        free(bytes);
+        return rod_fail(err, ROD_ESTATE, "The stored answer is damaged.");
+    }
+    out->label = bytes;
+    out->output = output;
+    out->n_output = (size_t)(to - output);
+    out->reason = e.reason;
+    out->prompt_tok = e.prompt_tok;
+    out->cached_tok = e.cached_tok;
+    out->completion_tok = e.completion_tok;
+    return 0;
+}
+
 /* ---- lists ---- */
 
 struct answer_record {
@@ -335,6 +389,15 @@ int session_answers_parse(const void *bytes, size_t n, struct session_answers **
     memcpy(list->bytes, bytes, n);
     *out = list;
     return 0;
+}
+
+bool session_answers_first(const struct session_answers *a, struct session_answer_found *out) {
+    if (!a) return false;
+    struct answer_reader r = {a->bytes, a->bytes + a->n, false};
+    struct answer_record record;
+    if (!answers_read_record(&r, &record)) return false;
+    *out = record.found;
+    return true;
 }
 
 bool session_answers_find(const struct session_answers *a, const char *key, struct session_answer_found *out) {

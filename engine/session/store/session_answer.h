@@ -1,6 +1,7 @@
 /* session_answer.h - the finished answers of a session by their idempotency keys, as bytes that go into its file.
  *
- * A body is an answer's events in order, written while it is generated and read when the key comes again. A list holds
+ * A body is an answer's events in order, written while it is generated and read when the key comes again, or when the
+ * answer is looked at (rod_session_answer). A list holds
  * the last turns' keys: each with a version, the digest of the request, and a body. Old bodies make room for new ones;
  * a key without its body is still known, so that its turn does not run a second time.
  *
@@ -9,7 +10,8 @@
  *            FINISH: u32 n_text, text, u8 reason, i32 stop_id, u8 flags, u32 n_stop, stop string,
  *                    u64 prompt_tok, cached_tok, completion_tok,
  *                    with flag 2 u64 created_tok, created_long_tok, accepted_tok, rejected_tok
- * Flags: 1 a stop string; 2 these counts.
+ * Flags: 1 a stop string; 2 these counts. A turn's text is an END_TOKEN of no token, before the answer's events:
+ * earlier versions read it, and show it to nobody.
  *
  * A list: records, the oldest first:
  *   u32 bytes of the rest, u64 version, 16 digest, u32 n_key, key, body
@@ -40,6 +42,8 @@ struct session_answer {
 };
 /* Before the events. Nonzero: out of memory. */
 int session_answer_label(struct session_answer *answer, const char *label);
+/* The turn's text, likewise; behind the label. */
+int session_answer_text(struct session_answer *answer, const char *text);
 /* Appends a DELTA, END_TOKEN or FINISH. Nonzero: out of memory. */
 int session_answer_add(struct session_answer *answer, const struct rod_event *event);
 void session_answer_free(struct session_answer *answer);
@@ -69,6 +73,10 @@ struct session_answer_found {
     const void *body;      /* n 0: no longer kept */
     size_t n;
 };
+/* What is left of it: without a body its version and digest alone. */
+int session_answer_read(const struct session_answer_found *found, struct rod_answer *out, struct rod_error *err);
+/* The oldest. */
+bool session_answers_first(const struct session_answers *answers, struct session_answer_found *out);
 /* The newest of this key. */
 bool session_answers_find(const struct session_answers *answers, const char *key, struct session_answer_found *out);
 /* A new list with one record more. NULL without memory. */

@@ -147,6 +147,66 @@ static void an_answer_has_all_its_counts_again(void **state) {
     }
 }
 
+static void an_answer_is_looked_at_with_its_text(void **state) {
+    (void)state;
+    struct rod_token token = {.id = 1};
+    struct rod_event delta = {.kind = ROD_EVENT_DELTA, .text = (char *)"Once ", .text_len = 5, .tokens = &token};
+    delta.n_tokens = 1;
+    for (int with = 0; with < 4; with++) { /* a label, a text, or not */
+        struct session_answer a = {0};
+        struct session_answer_found found;
+        struct rod_answer seen;
+        if (with & 1) assert_int_equal(session_answer_label(&a, "id"), 0);
+        if (with & 2) assert_int_equal(session_answer_text(&a, "{\"na\xc3\xafve\"}"), 0);
+        for (int i = 0; i < 2; i++) assert_int_equal(session_answer_add(&a, &delta), 0);
+        end_with(&a, 3, 2);
+        assert_true(session_answer_check(a.bytes, a.n));
+        struct session_answers *list = session_answers_add(NULL, "k", (const uint8_t[16]){9}, 7, &a), *more;
+        more = session_answers_add(list, "later", (const uint8_t[16]){8}, 8, &(struct session_answer){0});
+        assert_true(session_answers_first(more, &found));
+        assert_int_equal(session_answer_read(&found, &seen, NULL), 0);
+        assert_int_equal(seen.version, 7);
+        assert_int_equal(seen.digest[0], 9);
+        assert_string_equal(seen.label, with & 1 ? "id" : "");
+        assert_string_equal(seen.text ? seen.text : "none", with & 2 ? "{\"na\xc3\xafve\"}" : "none");
+        assert_int_equal(seen.n_text, seen.text ? strlen(seen.text) : 0);
+        assert_string_equal(seen.output, "Once Once xx");
+        assert_int_equal(seen.n_output, 12);
+        assert_int_equal(seen.completion_tok, 3);
+        free(seen.label);
+        found.n = found.n - 1;
+        assert_int_equal(session_answer_read(&found, &seen, NULL), ROD_ESTATE);
+        found.n = 0;
+        assert_int_equal(session_answer_read(&found, &seen, NULL), 0);
+        assert_true(!seen.label && !seen.text && !seen.output && seen.version == 7);
+        session_answers_release(list);
+        session_answers_release(more);
+        session_answer_free(&a);
+    }
+    struct session_answer_found none;
+    assert_false(session_answers_first(NULL, &none));
+}
+
+/* So an earlier version reads it: as an event that it shows to nobody. */
+static void a_text_is_an_end_token_before_the_answer(void **state) {
+    (void)state;
+    struct session_answer a = {0};
+    struct mailbox_events events = {0};
+    assert_int_equal(session_answer_label(&a, "id"), 0);
+    assert_int_equal(session_answer_text(&a, "asked"), 0);
+    end_with(&a, 1, 1);
+    assert_int_equal(session_answer_events(a.bytes, a.n, &events, NULL), 0);
+    struct event *first = event_of_link(events.head), *last = event_of_link(events.head->next);
+    assert_int_equal(first->pub.kind, ROD_EVENT_END_TOKEN);
+    assert_string_equal(first->pub.text, "asked");
+    assert_string_equal(first->pub.label, "id");
+    assert_int_equal(last->pub.kind, ROD_EVENT_FINISH);
+    assert_null(last->pub.label);
+    event_free(first);
+    event_free(last);
+    session_answer_free(&a);
+}
+
 static void an_answer_that_is_too_long_is_a_key_alone(void **state) {
     (void)state;
     struct session_answer a = {0};
@@ -172,6 +232,8 @@ int main(void) {
         cmocka_unit_test(an_answer_that_is_no_text_is_damaged),
         cmocka_unit_test(an_answer_has_its_label_again),
         cmocka_unit_test(an_answer_has_all_its_counts_again),
+        cmocka_unit_test(an_answer_is_looked_at_with_its_text),
+        cmocka_unit_test(a_text_is_an_end_token_before_the_answer),
         cmocka_unit_test(an_answer_that_is_too_long_is_a_key_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
