@@ -129,6 +129,12 @@ void completion_response_arguments(struct completion *c, const char *text, size_
 void completion_response_ending(struct completion *c);
 void completion_response_whole(struct completion *c, struct buf *out);
 
+/* ---- completion_kept.c ---- */
+/* The whole answer of a response, of what its session has kept; takes what is in kept. On the pool. False: it is not of
+ * this response, or damaged. */
+bool completion_kept(struct server *s, const char *id, const struct rod_answer *answer, struct openai_kept *kept,
+                     struct buf *out);
+
 /* ---- completion_cache.c ---- */
 void completion_cache_places(struct completion *c, struct completion_prompt *p); /* the breakpoints of its prompt */
 

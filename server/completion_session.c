@@ -65,7 +65,7 @@ int completion_session_label(struct completion *c, struct rod_error *err) {
 void completion_session_relabel(struct completion *c, const char *label) {
     static const char id_bytes[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._:-";
     char id[SERVER_ID_BYTES], *end;
-    assert(c->of_session && c->request.session.idempotency_key);
+    assert(c->of_session);
     const size_t n = strspn(label, id_bytes);
     if (!n || n >= sizeof id || label[n] != ' ' || label[n + 1] < '0' || label[n + 1] > '9') return;
     errno = 0;
@@ -91,6 +91,11 @@ static bool fill_turn(struct completion *c, struct rod_turn *r) {
     const struct openai_session *s = &c->request.session;
     const bool response = c->kind == OPENAI_RESPONSE;
     const char *from = response ? c->request.response.previous : NULL;
+    /* The answer of a stored response is kept for its id, where its client gives no key. */
+    const char *key =
+        !s->idempotency_key && response && c->request.response.store ? c->response_id : s->idempotency_key;
+    struct buf *kept = &c->request.response.kept;
+    size_t len;
     r->tenant = strdup(c->tenant);
     r->session = strdup(response ? c->response_id : s->id);
     r->create = response || s->create;
@@ -98,9 +103,11 @@ static bool fill_turn(struct completion *c, struct rod_turn *r) {
     r->from = copy_text(from);
     r->has_expected = s->has_expected;
     r->expected_version = s->expected_version;
-    r->idempotency_key = copy_text(s->idempotency_key);
+    r->idempotency_key = copy_text(key);
+    const bool wanted = kept->len != 0;
+    if (wanted) r->text = buf_take(kept, &len);
     memcpy(r->digest, c->digest, sizeof r->digest);
-    return r->tenant && r->session && (r->from || !from) && (r->idempotency_key || !s->idempotency_key);
+    return r->tenant && r->session && (r->from || !from) && (r->idempotency_key || !key) && (r->text || !wanted);
 }
 
 void completion_session_digest(struct completion *c) {
@@ -127,6 +134,7 @@ void completion_session_free(struct rod_turn *r) {
     free(r->from);
     free(r->idempotency_key);
     free(r->label);
+    free(r->text);
     free(r->if_empty);
     free(r->if_open);
     free(r->if_known);

@@ -4,6 +4,7 @@
 
 #include <assert.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 void http_call_respond(struct http_call *call, unsigned status, const char *content_type, struct buf *body) {
@@ -97,4 +98,17 @@ bool http_call_name(const struct http_call *call, char *name, size_t size) {
     memcpy(name, call->name, call->name_len);
     name[call->name_len] = 0;
     return true;
+}
+
+bool http_call_limit(struct http_call *call, size_t most, size_t *n) {
+    const char *text = http_query(call->http, "limit");
+    if (!text) return true;
+    const bool digits = *text && strlen(text) < 6 && strspn(text, "0123456789") == strlen(text);
+    const size_t limit = digits ? strtoul(text, NULL, 10) : 0;
+    if (limit && limit <= most) {
+        *n = limit;
+        return true;
+    }
+    http_call_invalid(call, 400, "", "limit", "limit must be 1 to %zu.", most);
+    return false;
 }

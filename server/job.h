@@ -29,6 +29,7 @@ struct job {
     char tenant[128], name[OPENAI_SESSION_ID_MAX + 1]; /* name: of the path */
     char after[OPENAI_SESSION_ID_MAX + 1];             /* of a list: where it goes on; "" = from the beginning */
     size_t limit;
+    bool rising;           /* of the items of an input: in their order */
     uint64_t max_sessions; /* of the key; 0 = a share, as in rod_session_new */
 };
 

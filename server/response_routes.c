@@ -3,10 +3,14 @@
 #include "completion_internal.h"
 #include "engine/base/fail.h"
 #include "job.h"
+#include "session_routes.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+enum { ITEMS_DEFAULT = 20, ITEMS_MAX = 100 };
 
 static struct rod_chat chat_of(const struct openai_request *q) {
     return (struct rod_chat){.messages = q->messages,
@@ -63,3 +67,100 @@ static void run_count(struct job *j) {
 }
 
 void response_routes_count(struct http_call *call) { job_start_text(call, run_count, true); }
+
+/* ---- a response that is kept ---- */
+
+static void fail_not_kept(struct job *j, const char *why) {
+    j->failed = true;
+    openai_error_set(&j->err, 404, OPENAI_INVALID, "response_not_stored", "", "The texts of %s are not kept: %s.",
+                     j->name, why);
+}
+
+/* Its label begins with the response's id. */
+static bool is_of(const struct rod_answer *a, const char *id) {
+    const size_t n = strlen(id);
+    return !strncmp(a->label, id, n) && a->label[n] == ' ';
+}
+
+/* The session's first answer is the response's. False: the job has failed. */
+static bool take_kept(struct job *j, struct rod_answer *a, struct openai_kept *kept) {
+    struct rod_error rod = {0};
+    *a = (struct rod_answer){0};
+    *kept = (struct openai_kept){0};
+    if (rod_session_answer(j->server->engine, j->tenant, j->name, a, &rod)) {
+        job_fail(j, &rod);
+    } else if (!a->label || !is_of(a, j->name)) {
+        fail_not_kept(j, "its answer was too long, later turns of its session have taken its place, or this version's "
+                         "/v1/responses has not made it");
+    } else if (!a->text) {
+        static_assert(ROD_MAX_TURN_TEXT == 1 << 20, "the message says so");
+        fail_not_kept(j, "those of its request have more than 1 MiB, or are of a version that kept none");
+    } else {
+        j->failed = openai_parse_kept(a->text, a->n_text, kept, &j->err) != 0;
+    }
+    return !j->failed;
+}
+
+static void run_get(struct job *j) {
+    struct rod_answer a;
+    struct openai_kept kept;
+    struct rod_error damaged;
+    if (take_kept(j, &a, &kept) && !completion_kept(j->server, j->name, &a, &kept, &j->out)) {
+        rod_fail(&damaged, ROD_ESTATE, "The answer that is kept of the response is damaged.");
+        job_fail(j, &damaged);
+    }
+    openai_kept_fini(&kept);
+    free(a.label);
+}
+
+static void run_items(struct job *j) {
+    struct rod_answer a;
+    struct openai_kept kept;
+    const struct openai_page page = {j->limit, j->rising, *j->after ? j->after : NULL};
+    if (take_kept(j, &a, &kept)) j->failed = !openai_render_input_items(&j->out, j->name, kept.input, &page, &j->err);
+    openai_kept_fini(&kept);
+    free(a.label);
+}
+
+/* What is to be shown beside the texts, as in the body of a POST: there is no reasoning to show. */
+static bool check_include(struct http_call *call) {
+    static const char *const names[] = {"include", "include[]"};
+    for (size_t i = 0; i < 2; i++) {
+        const char *other = http_query_other(call->http, names[i], "reasoning.encrypted_content");
+        if (!other) continue;
+        http_call_invalid(call, 400, "", "include",
+                          "include is not available with '%.60s': only reasoning.encrypted_content passes.", other);
+        return false;
+    }
+    return true;
+}
+
+void response_routes_get(struct http_call *call) {
+    const char *stream = http_query_other(call->http, "stream", "false");
+    if (stream) {
+        http_call_invalid(call, 400, "", "stream", "stream must be false: a response that is kept comes whole.");
+        return;
+    }
+    struct job *j = check_include(call) ? session_routes_job(call, run_get) : NULL;
+    if (j) job_start(j, true);
+}
+
+void response_routes_items(struct http_call *call) {
+    const char *after = http_query(call->http, "after"), *order = http_query(call->http, "order");
+    size_t limit = ITEMS_DEFAULT;
+    if (!http_call_limit(call, ITEMS_MAX, &limit) || !check_include(call)) return;
+    if (order && strcmp(order, "asc") != 0 && strcmp(order, "desc") != 0) {
+        http_call_invalid(call, 400, "", "order", "order must be asc or desc.");
+        return;
+    }
+    if (after && !openai_session_id(after)) {
+        http_call_invalid(call, 400, "", "after", "after must be the id of an item.");
+        return;
+    }
+    struct job *j = session_routes_job(call, run_items);
+    if (!j) return;
+    j->limit = limit;
+    j->rising = order && !strcmp(order, "asc");
+    snprintf(j->after, sizeof j->after, "%s", after ? after : "");
+    job_start(j, true);
+}

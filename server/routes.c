@@ -42,7 +42,6 @@ struct route {
 static void get_health(struct http_call *call);
 static void get_live(struct http_call *call);
 static void get_metrics(struct http_call *call);
-static void get_response(struct http_call *call);
 static void get_version(struct http_call *call);
 static void get_slots(struct http_call *call);
 static void get_openapi(struct http_call *call);
@@ -61,7 +60,8 @@ static const struct route routes[] = {
     {"POST", "/v1/messages/count_tokens", .run = job_count_tokens, .engine = true, .tokens = true, .anthropic = true},
     {"POST", "/v1/responses/input_tokens", .run = response_routes_count, .engine = true, .tokens = true,
      .bare_path = true},
-    {"GET", "/v1/responses/", .tail = "", .run = get_response, .bare_path = true},
+    {"GET", "/v1/responses/", .tail = "", .run = response_routes_get, .engine = true, .bare_path = true},
+    {"GET", "/v1/responses/", .tail = "/input_items", .run = response_routes_items, .engine = true, .bare_path = true},
     {"DELETE", "/v1/responses/", .tail = "", .run = session_routes_delete_response, .engine = true, .bare_path = true},
     {"GET", "/v1/sessions", .run = session_routes_list, .engine = true},
     {"POST", "/v1/sessions", .run = session_routes_create, .engine = true, .bare = true},
@@ -174,14 +174,6 @@ static void get_metrics(struct http_call *call) {
     if (s->engine) rod_engine_stats(s->engine, &stats);
     metrics_render(&s->metrics, &view, &body);
     http_call_respond(call, 200, "text/plain; version=0.0.4; charset=utf-8", &body);
-}
-
-/* The same answer for every id, so that it tells nothing about the responses of others. */
-static void get_response(struct http_call *call) {
-    http_call_invalid(
-        call, 404, "response_not_stored", "",
-        "The text of a response is not kept, so it cannot be fetched: previous_response_id continues it, DELETE "
-        "removes it.");
 }
 
 static void get_version(struct http_call *call) {

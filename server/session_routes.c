@@ -120,18 +120,21 @@ static struct job *new_job(struct http_call *call, void (*run)(struct job *j)) {
     return j;
 }
 
-/* Starts the job of a session that the path names. */
-static void start_named(struct http_call *call, void (*run)(struct job *j)) {
+struct job *session_routes_job(struct http_call *call, void (*run)(struct job *j)) {
     char name[OPENAI_SESSION_ID_MAX + 1];
     if (!http_call_name(call, name, sizeof name) || !openai_session_id(name)) {
         http_call_invalid(call, 400, "", "id", "id must be 1 to %d characters of A-Z, a-z, 0-9, '.', '_' and '-'.",
                           OPENAI_SESSION_ID_MAX);
-        return;
+        return NULL;
     }
     struct job *j = new_job(call, run);
-    if (!j) return;
-    memcpy(j->name, name, sizeof name);
-    job_start(j, true);
+    if (j) memcpy(j->name, name, sizeof name);
+    return j;
+}
+
+static void start_named(struct http_call *call, void (*run)(struct job *j)) {
+    struct job *j = session_routes_job(call, run);
+    if (j) job_start(j, true);
 }
 
 void session_routes_create(struct http_call *call) {
@@ -140,15 +143,9 @@ void session_routes_create(struct http_call *call) {
 }
 
 void session_routes_list(struct http_call *call) {
-    const char *after = http_query(call->http, "after"), *limit = http_query(call->http, "limit");
+    const char *after = http_query(call->http, "after");
     size_t n = LIST_DEFAULT;
-    if (limit) {
-        n = *limit && strlen(limit) < 6 && strspn(limit, "0123456789") == strlen(limit) ? strtoul(limit, NULL, 10) : 0;
-        if (!n || n > LIST_MAX) {
-            http_call_invalid(call, 400, "", "limit", "limit must be 1 to %d.", LIST_MAX);
-            return;
-        }
-    }
+    if (!http_call_limit(call, LIST_MAX, &n)) return;
     if (after && !openai_session_id(after)) {
         http_call_invalid(call, 400, "", "after", "after must be the id of a session.");
         return;

@@ -7,6 +7,9 @@
 
 #include "http_call.h"
 
+struct job;
+/* A job of the session, or response, that the path names, to be started; NULL after another answer. */
+struct job *session_routes_job(struct http_call *call, void (*run)(struct job *j));
 void session_routes_create(struct http_call *call);
 void session_routes_list(struct http_call *call);
 void session_routes_get(struct http_call *call);

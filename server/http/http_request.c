@@ -61,6 +61,23 @@ const char *http_query(const struct http_request *r, const char *name) {
     return MHD_lookup_connection_value(r->connection, MHD_GET_ARGUMENT_KIND, name);
 }
 
+struct other {
+    const char *name, *value, *found;
+};
+
+static enum MHD_Result find_other(void *cls, enum MHD_ValueKind kind, const char *key, const char *value) {
+    struct other *other = cls;
+    (void)kind;
+    if (value && !strcasecmp(key, other->name) && strcmp(value, other->value) != 0) other->found = value;
+    return other->found ? MHD_NO : MHD_YES;
+}
+
+const char *http_query_other(const struct http_request *r, const char *name, const char *value) {
+    struct other other = {name, value, NULL};
+    MHD_get_connection_values(r->connection, MHD_GET_ARGUMENT_KIND, find_other, &other);
+    return other.found;
+}
+
 void http_peer(const struct http_request *r, char *text, size_t size) {
     /* As it was when the connection came: a connection that was reset has no address any more. */
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(r->connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);

@@ -85,7 +85,28 @@ struct openai_response { /* of POST /v1/responses */
     char *previous;      /* the response, or session, that it goes on from; NULL = none */
     bool store;          /* others may go on from it */
     struct buf echo;     /* the fields that the answer says again, as JSON: "store":true,... */
+    struct buf kept;     /* what is kept of the request (openai_kept.c); empty: too long, or it is not stored */
 };
+
+/* ---- what a stored response keeps of its request ---- */
+
+struct openai_kept {
+    struct buf echo;
+    struct openai_tools tools; /* that the model has read */
+    json_t *input;             /* an array of items; what is no array has none */
+};
+/* Of text [len], openai_response.kept. 0, or -1 with err filled. */
+int openai_parse_kept(const char *text, size_t len, struct openai_kept *out, struct openai_error *err);
+void openai_kept_fini(struct openai_kept *kept);
+
+struct openai_page { /* of a list */
+    size_t limit;
+    bool rising;       /* in the order of the input; else the last item first */
+    const char *after; /* the id of an item; NULL = from the beginning */
+};
+/* The list of these items. False, with err filled: `after` is none of them. */
+bool openai_render_input_items(struct buf *out, const char *response, const json_t *input,
+                               const struct openai_page *page, struct openai_error *err);
 
 struct openai_chat_end { /* where messages end */
     bool generation;     /* with the generation prompt */

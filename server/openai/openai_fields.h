@@ -59,6 +59,7 @@ bool openai_parse_session(const struct openai_fields *p, struct openai_session *
 void openai_session_fini(struct openai_session *s);
 bool openai_parse_response(const struct openai_fields *p, struct openai_request *out);
 bool openai_parse_echo(const struct openai_fields *p, struct openai_request *out);
+bool openai_keep(const struct openai_fields *p, struct openai_response *r); /* behind the echo, of a stored response */
 void openai_response_fini(struct openai_response *r);
 
 #endif

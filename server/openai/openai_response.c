@@ -153,11 +153,13 @@ bool openai_parse_echo(const struct openai_fields *p, struct openai_request *q) 
     put_value(out, ",\"tool_choice\":", field_get(p, "tool_choice"), "\"auto\"");
     buf_addf(out, ",\"parallel_tool_calls\":%s", openai_bool(q->tools.parallel));
     buf_puts(out, ",\"truncation\":\"disabled\",\"reasoning\":{\"effort\":null,\"summary\":null}");
-    return !out->failed || field_no_memory(p);
+    if (out->failed) return field_no_memory(p);
+    return !q->response.store || openai_keep(p, &q->response);
 }
 
 void openai_response_fini(struct openai_response *r) {
     free(r->previous);
     buf_fini(&r->echo);
+    buf_fini(&r->kept);
     *r = (struct openai_response){0};
 }

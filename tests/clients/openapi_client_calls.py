@@ -46,9 +46,9 @@ def typed(call, body):
     raise AssertionError(f"{call.__module__}: {body} is not what {models} have")
 
 
-def arguments(path, call, method, state):
+def arguments(path, call, method, state, response):
     taken = inspect.signature(call).parameters
-    ids = {"{id}": "tales" if "/models/" in path else BEARING}
+    ids = {"{id}": "tales" if "/models/" in path else response if "/responses/" in path else BEARING}
     given = {"id": value for key, value in ids.items() if key in path}
     if path.endswith("/state") and method == "put":
         given["body"] = File(payload=io.BytesIO(state))
@@ -63,15 +63,16 @@ def main(url):
     for path, method, operation in operations:
         http.post("/v1/completions", json={"prompt": "Once", "max_tokens": 1, "session_id": BEARING, "session_create": True}).raise_for_status()
         state = http.get(f"/v1/sessions/{BEARING}/state").content
+        response = http.post("/v1/responses", json={"input": "Once", "max_output_tokens": 1}).json()["id"]
         call = module_of(operation).sync_detailed
         for body in bodies(operation) or [None]:
             more = {} if body is None else {"body": typed(call, {**body, **{k: 4 for k in ("max_tokens", "max_output_tokens") if body.get(k, 0) > 4}})}
-            assert more or "body" not in inspect.signature(call).parameters or "body" in arguments(path, call, method, state), f"{path} has no example"
-            answer = call(client=client, **arguments(path, call, method, state), **more)
+            assert more or "body" not in inspect.signature(call).parameters or "body" in arguments(path, call, method, state, response), f"{path} has no example"
+            answer = call(client=client, **arguments(path, call, method, state, response), **more)
             documented = operation["responses"]
             assert str(int(answer.status_code)) in documented, (path, method, answer)
             content = documented.get("200", {}).get("content", {})
-            if "200" in documented and "/responses/{id}" not in path:
+            if "200" in documented:
                 assert answer.status_code == 200, (path, method, answer)
                 assert "application/json" not in content or (answer.parsed is not None and not isinstance(answer.parsed, Error)), (path, method, answer)
             if "application/json" in content and hasattr(answer.parsed, "to_dict") and not isinstance(answer.parsed, Error):

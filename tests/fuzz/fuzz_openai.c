@@ -98,6 +98,50 @@ static void check_echo(const struct openai_request *r) {
     buf_fini(&out);
 }
 
+/* Its items are a list, of which each item is found again. */
+static void check_kept(const struct openai_kept *kept) {
+    struct openai_error err = {0};
+    const size_t n = json_array_size(kept->input);
+    const char *after = NULL;
+    json_t *list = NULL;
+    for (size_t i = 0; i <= n && i < 4; i++) {
+        struct buf out = {0};
+        const struct openai_page page = {1, true, after};
+        if (!openai_render_input_items(&out, "resp_0", kept->input, &page, &err)) abort();
+        json_decref(list);
+        list = json_loadb(out.data, out.len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
+        buf_fini(&out);
+        if (!list || json_array_size(json_object_get(list, "data")) != (i < n)) abort();
+        after = json_string_value(json_object_get(list, "last_id"));
+        if (i < n && !*after) abort();
+    }
+    json_decref(list);
+}
+
+/* Any text that somebody put into a file. */
+static int kept(const char *text, size_t len, struct openai_error *err) {
+    struct openai_kept k;
+    const int rc = openai_parse_kept(text, len, &k, err);
+    if (!rc) check_kept(&k);
+    openai_kept_fini(&k);
+    return rc;
+}
+
+/* What is kept of a request is its echo, its tools and its input. */
+static void check_keeps(const struct openai_request *r) {
+    const struct openai_response *own = &r->response;
+    struct openai_error err = {0};
+    struct openai_kept k;
+    if (!own->store != !own->kept.len && own->echo.len < ROD_MAX_TURN_TEXT / 2) abort();
+    if (!own->kept.len) return;
+    if (openai_parse_kept(own->kept.data, own->kept.len, &k, &err)) abort();
+    if (k.echo.len != own->echo.len || memcmp(k.echo.data, own->echo.data, k.echo.len) || k.tools.n != r->tools.n)
+        abort();
+    if (!json_array_size(k.input)) abort();
+    check_kept(&k);
+    openai_kept_fini(&k);
+}
+
 static int request(enum openai_kind kind, bool header, const char *body, size_t len, struct openai_error *err) {
     static const struct openai_headers none = {"X-Session-Id", NULL, NULL}, both = {"X-Session-Id", "s", "k"};
     struct openai_request r;
@@ -105,6 +149,7 @@ static int request(enum openai_kind kind, bool header, const char *body, size_t 
     int rc = openai_join_session(&r, header ? &both : &none, err);
     if (!rc) check_request(&r);
     if (!rc && kind == OPENAI_RESPONSE) check_echo(&r);
+    if (!rc && kind == OPENAI_RESPONSE) check_keeps(&r);
     openai_request_fini(&r);
     return rc;
 }
@@ -152,6 +197,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         rc = request(OPENAI_RESPONSE, false, body, len, &err);
     } else if (data[0] == 'm' || data[0] == 'c') {
         rc = message(data[0] == 'c', body, len, &err);
+    } else if (data[0] == 'k') {
+        rc = kept(body, len, &err);
     } else if (data[0] == 's' || data[0] == 'f') {
         rc = session(data[0] == 'f', body, len, &err);
     } else if ((data[0] & 3) < 2) {

@@ -161,7 +161,8 @@ def test_long_texts_of_one_key_do_not_keep_another_one_waiting(own_server, tmp_p
 
 ROUTES = [("POST", "/tokenize", {"prompt": "a"}), ("POST", "/detokenize", {"tokens": [300]}), ("POST", "/apply-template", {"messages": [{"role": "user", "content": "a"}]}),
           ("POST", "/v1/sessions", {"id": "a"}), ("GET", "/v1/sessions", None), ("GET", "/v1/sessions/a", None), ("POST", "/v1/sessions/a/fork", {}),
-          ("DELETE", "/v1/sessions/a", None), ("DELETE", "/v1/responses/resp_a", None), ("POST", "/v1/responses/input_tokens", {"input": "a"})]
+          ("DELETE", "/v1/sessions/a", None), ("GET", "/v1/responses/resp_a", None),
+          ("GET", "/v1/responses/resp_a/input_items", None), ("DELETE", "/v1/responses/resp_a", None), ("POST", "/v1/responses/input_tokens", {"input": "a"})]
 
 
 def test_every_route_that_works_counts_as_a_request_of_its_key(own_server, tmp_path):

@@ -145,21 +145,13 @@ def test_a_response_is_removed(server, client):
     assert create(client, previous_response_id=second.id).session["version"] == 3
 
 
-def test_a_response_cannot_be_fetched_and_the_error_says_why(server, client):
-    """Its state is kept and its texts are not: no 405, which would say that the client took the wrong method."""
-    one = create(client)
-    for id_ in (one.id, "resp_unknown"):  # alike, so that nobody learns of another's response
-        with pytest.raises(openai.NotFoundError) as e:
-            client.responses.retrieve(id_)
-        assert e.value.code == "response_not_stored" and e.value.type == "invalid_request_error", e.value
-        for word in ("not kept", "previous_response_id", "DELETE"):
-            assert word in e.value.message, e.value.message
-    assert create(client, previous_response_id=one.id).previous_response_id == one.id
-    answer = server.ask("PUT", f"{PATH}/{one.id}", {})
-    assert answer.status == 405 and answer.header("Allow") == "GET, HEAD, DELETE", answer
-    for method, path in (("POST", f"{PATH}/{one.id}/cancel"), ("GET", f"{PATH}/{one.id}/input_items")):
-        answer = server.ask(method, path, {} if method == "POST" else None)
-        assert answer.status == 404 and answer.error["code"] == "not_found" and path in answer.error["message"], answer
+def test_a_response_has_the_methods_that_are_there(server, client):
+    one = create(client, max_output_tokens=2)
+    for path, allowed in ((f"{PATH}/{one.id}", "GET, HEAD, DELETE"), (f"{PATH}/{one.id}/input_items", "GET, HEAD")):
+        answer = server.ask("PUT", path, {})
+        assert answer.status == 405 and answer.header("Allow") == allowed, answer
+    answer = server.ask("POST", f"{PATH}/{one.id}/cancel", {})
+    assert answer.status == 404 and answer.error["code"] == "not_found" and "cancel" in answer.error["message"], answer
 
 
 def test_a_repeated_request_gets_the_same_response(server, client):
