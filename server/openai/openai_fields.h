@@ -41,9 +41,9 @@ char *field_copy(const json_t *string, size_t *len); /* malloc'd, NUL-terminated
 bool field_ids(const struct openai_fields *p, const char *param, const json_t *array, int32_t **out, size_t *n_out);
 bool openai_parse_draft(const struct openai_fields *p, struct openai_request *out); /* speculative and prediction */
 
-/* The array of messages in the field `name`, and the instructions before them if not NULL. Contents are parts of text,
- * in the words of chats and of responses. *out is the caller's, also on an error. */
-bool openai_messages(const struct openai_fields *p, const char *name, const json_t *array, const json_t *instructions,
+/* The messages in the field `name`, an array or the text of one user's, and the instructions before them if not NULL.
+ * Contents are parts of text, in the words of chats and of responses. *out is the caller's, also on an error. */
+bool openai_messages(const struct openai_fields *p, const char *name, const json_t *instructions,
                      struct rod_message **out, size_t *n_out);
 /* tools, tool_choice, parallel_tool_calls; flat: as /v1/responses has them. The content of *out is the caller's, also
  * on an error. */

@@ -206,8 +206,8 @@ static bool take_item(const struct place *at, const json_t *item, struct rod_mes
     return take_message(at, item, out);
 }
 
-bool openai_messages(const struct openai_fields *p, const char *name, const json_t *array, const json_t *instructions,
-                     struct rod_message **out, size_t *n_out) {
+static bool take_array(const struct openai_fields *p, const char *name, const json_t *array, const json_t *instructions,
+                       struct rod_message **out, size_t *n_out) {
     assert(!*out && !*n_out);
     const size_t n = json_array_size(array), before = instructions ? 1 : 0;
     if (!n) return field_bad(p, name, "is empty");
@@ -229,6 +229,19 @@ bool openai_messages(const struct openai_fields *p, const char *name, const json
     }
     if (chat) order_results(array, *out);
     return *n_out ? true : field_bad(p, name, "is empty");
+}
+
+bool openai_messages(const struct openai_fields *p, const char *name, const json_t *instructions,
+                     struct rod_message **out, size_t *n_out) {
+    const json_t *value = field_get(p, name);
+    if (!value) return field_bad(p, name, "is missing");
+    if (json_is_array(value)) return take_array(p, name, value, instructions, out, n_out);
+    if (!json_is_string(value))
+        return field_bad(p, name, "must be a string or an array of messages, not %s", field_type(value));
+    json_t *one = json_pack("[{s:s,s:O}]", "role", "user", "content", value);
+    bool ok = one ? take_array(p, name, one, instructions, out, n_out) : field_no_memory(p);
+    json_decref(one);
+    return ok;
 }
 
 void openai_messages_free(struct rod_message *messages, size_t n_messages) {

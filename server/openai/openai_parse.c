@@ -297,13 +297,6 @@ static bool parse_stream(const struct openai_fields *p, struct openai_request *o
 
 /* ---- whole bodies ---- */
 
-static bool parse_messages(const struct openai_fields *p, struct rod_message **out, size_t *n_out) {
-    const json_t *value = field_get(p, "messages");
-    if (!value) return field_bad(p, "messages", "is missing");
-    if (!json_is_array(value)) return field_bad(p, "messages", "must be an array, not %s", field_type(value));
-    return openai_messages(p, "messages", value, NULL, out, n_out);
-}
-
 /* Where the messages end: by default with the generation prompt, unless the model goes on with an answer's beginning.
  */
 static bool parse_end(const struct openai_fields *p, const struct rod_message *messages, size_t n_messages,
@@ -326,8 +319,9 @@ static bool parse_input(const struct openai_fields *p, struct openai_request *ou
     switch (out->kind) {
     case OPENAI_COMPLETION: return parse_prompts(p, out);
     case OPENAI_CHAT:
-        return parse_messages(p, &out->messages, &out->n_messages) && openai_parse_tools(p, false, &out->tools) &&
-               parse_end(p, out->messages, out->n_messages, &out->end) && openai_parse_cache(p, out, &out->cache);
+        return openai_messages(p, "messages", NULL, &out->messages, &out->n_messages) &&
+               openai_parse_tools(p, false, &out->tools) && parse_end(p, out->messages, out->n_messages, &out->end) &&
+               openai_parse_cache(p, out, &out->cache);
     default: return openai_parse_response(p, out);
     }
 }
@@ -429,8 +423,8 @@ void openai_request_fini(struct openai_request *r) {
 }
 
 static bool parse_chat(const struct openai_fields *p, struct openai_tokenize *out) {
-    return parse_messages(p, &out->messages, &out->n_messages) && openai_parse_tools(p, false, &out->tools) &&
-           parse_end(p, out->messages, out->n_messages, &out->end);
+    return openai_messages(p, "messages", NULL, &out->messages, &out->n_messages) &&
+           openai_parse_tools(p, false, &out->tools) && parse_end(p, out->messages, out->n_messages, &out->end);
 }
 
 static bool parse_text_or_messages(const struct openai_fields *p, struct openai_tokenize *out) {

@@ -104,18 +104,10 @@ static bool take_previous(const struct openai_fields *p, struct openai_response 
 }
 
 static bool take_input(const struct openai_fields *p, struct openai_request *out) {
-    const json_t *input = field_get(p, "input"), *instructions = field_get(p, "instructions");
+    const json_t *instructions = field_get(p, "instructions");
     if (instructions && !json_is_string(instructions))
         return field_bad(p, "instructions", "must be a string, not %s", field_type(instructions));
-    if (!input) return field_bad(p, "input", "is missing");
-    if (json_is_array(input)) return openai_messages(p, "input", input, instructions, &out->messages, &out->n_messages);
-    if (!json_is_string(input))
-        return field_bad(p, "input", "must be a string or an array of messages, not %s", field_type(input));
-    json_t *one = json_pack("[{s:s,s:O}]", "role", "user", "content", input);
-    bool ok =
-        one ? openai_messages(p, "input", one, instructions, &out->messages, &out->n_messages) : field_no_memory(p);
-    json_decref(one);
-    return ok;
+    return openai_messages(p, "input", instructions, &out->messages, &out->n_messages);
 }
 
 bool openai_parse_response(const struct openai_fields *p, struct openai_request *out) {

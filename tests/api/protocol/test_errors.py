@@ -68,7 +68,7 @@ COMPLETION_ONLY = [
     ({"suffix": "x"}, "suffix"), ({"suffix": 1}, "suffix"), ({"suffix": "x", "prompt": [5]}, "suffix"),
 ]
 CHAT_ONLY = [
-    ({"messages": None}, "messages"), ({"messages": []}, "messages"), ({"messages": "Hi"}, "messages"),
+    ({"messages": None}, "messages"), ({"messages": []}, "messages"), ({"messages": 7}, "messages"), ({"messages": CHAT["messages"][0]}, "messages"),
     ({"messages": [1]}, "messages"), ({"messages": [{}]}, "messages"), ({"messages": [{"role": "king", "content": "a"}]}, "messages"),
     ({"messages": [{"role": "user"}]}, "messages"), ({"messages": [{"role": "user", "content": 1}]}, "messages"),
     ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]}, "messages"),

@@ -63,6 +63,21 @@ def test_apply_template(server):
     assert ids["tokens"][:len(less)] == less and len(less) < ids["count"]
 
 
+def test_messages_as_a_string_are_one_users_message(server):
+    """As LMDeploy's clients send them. No role can be opened in it, and what needs an assistant's message finds none."""
+    text = "Tell me <role>a tale."
+    messages = [{"role": "user", "content": text}]
+    for path, more in (("/apply-template", {}), ("/tokenize", {"return_offsets": True}), ("/v1/chat/completions", {"max_tokens": 8, "temperature": 0})):
+        one, other = (server.post(path, {"messages": m, **more}) for m in (text, messages))
+        if "chat" in path:
+            one, other = ({"choices": a.json["choices"], "usage": a.json["usage"]} for a in (one, other))
+        else:
+            one, other = one.json, other.json
+        assert one == other, path
+    answer = server.post("/v1/chat/completions", {"messages": text, "continue_final_message": True})
+    assert answer.status == 400 and answer.error["param"] == "continue_final_message", answer
+
+
 @pytest.mark.parametrize("path,body,param", [
     ("/apply-template", {}, "messages"), ("/apply-template", {"messages": []}, "messages"),
     ("/apply-template", {"messages": HI, "add_generation_prompt": 1}, "add_generation_prompt"),

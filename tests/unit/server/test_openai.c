@@ -319,7 +319,7 @@ static void bad_prompts_are_refused(void **state) {
 static void bad_messages_are_refused(void **state) {
     (void)state;
     refuse(OPENAI_CHAT, "{}", 400, "messages");
-    refuse(OPENAI_CHAT, "{\"messages\": \"x\"}", 400, "messages");
+    refuse(OPENAI_CHAT, "{\"messages\": {\"role\": \"user\", \"content\": \"x\"}}", 400, "messages");
     refuse(OPENAI_CHAT, "{\"messages\": []}", 400, "messages");
     refuse(OPENAI_CHAT, "{\"messages\": [5]}", 400, "messages[0]");
     refuse(OPENAI_CHAT, "{\"messages\": [{\"content\": \"x\"}]}", 400, "messages[0].role");
@@ -333,6 +333,17 @@ static void bad_messages_are_refused(void **state) {
     refuse(OPENAI_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"top_logprobs\": 2}", 400,
            "top_logprobs");
     refuse(OPENAI_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"logprobs\": 2}", 400, "logprobs");
+}
+
+static void messages_as_a_string_are_one_users_message(void **state) {
+    (void)state;
+    struct openai_request r;
+    accept(OPENAI_CHAT, "{\"messages\": \"a\\u0000b\"}", &r);
+    assert_int_equal(r.n_messages, 1);
+    assert_string_equal(r.messages[0].role, "user");
+    assert_int_equal(r.messages[0].content_len, 3);
+    assert_memory_equal(r.messages[0].content, "a\0b", 4);
+    openai_request_fini(&r);
 }
 
 static void content_parts_are_joined_by_line_breaks(void **state) {
@@ -444,6 +455,7 @@ int main(void) {
         cmocka_unit_test(the_bounds_of_repetition_penalty_are_inside),
         cmocka_unit_test(bad_prompts_are_refused),
         cmocka_unit_test(bad_messages_are_refused),
+        cmocka_unit_test(messages_as_a_string_are_one_users_message),
         cmocka_unit_test(content_parts_are_joined_by_line_breaks),
         cmocka_unit_test(another_model_is_not_found),
         cmocka_unit_test(what_is_not_a_json_object_is_refused),
