@@ -30,7 +30,7 @@ def start():
               for name, provider, base in ((MODEL, "openai", API), ("claude", "anthropic", URL))]
     config.write_text(json.dumps({"model_list": models}), encoding="utf-8")  # JSON is YAML
     process = subprocess.Popen([os.path.join(BIN, "litellm"), "--config", str(config), "--host", "127.0.0.1", "--port", url.rpartition(":")[2]], cwd=folder,
-                               stdout=sys.stderr, stderr=sys.stderr, env={**os.environ, "LITELLM_MASTER_KEY": KEY, "LITELLM_LOCAL_MODEL_COST_MAP": "True"})
+                               stdout=sys.stderr, stderr=sys.stderr, env={**os.environ, "LITELLM_MASTER_KEY": KEY})
     for _ in range(240):
         try:
             urllib.request.urlopen(url + "/health/liveliness", timeout=5).read()
