@@ -43,5 +43,7 @@ def json_with_a_schema_beside_it():
 
 @check
 def parallel_tools():
-    """The mode sends the choice auto: a model that calls nothing gives nothing, and no error."""
-    return list(ask(instructor.Mode.PARALLEL_TOOLS, Iterable[Person]) or [])
+    """The mode sends the choice auto, and a text without a call is an error to it: the body's choice goes before the mode's."""
+    found = list(ask(instructor.Mode.PARALLEL_TOOLS, Iterable[Person], extra_body={"tool_choice": "required", "parallel_tool_calls": False}))
+    assert len(found) == 1 and isinstance(found[0], Person), found
+    return found
