@@ -44,12 +44,13 @@ static inline struct tokenizer *parse_object(const json_t *object) {
     return t;
 }
 
-static inline struct tokenizer *open_tales(void) {
+static inline struct tokenizer *open_tokenizer(const char *model) {
     struct rod_error err;
     struct tokenizer *t = NULL;
-    if (tokenizer_open(TALES, &t, &err)) fail_msg("%s", err.message);
+    if (tokenizer_open(model, &t, &err)) fail_msg("%s", err.message);
     return t;
 }
+static inline struct tokenizer *open_tales(void) { return open_tokenizer(TALES); }
 
 static inline uint64_t next_random(uint64_t *state) { /* xorshift64* */
     *state ^= *state >> 12, *state ^= *state << 25, *state ^= *state >> 27;

@@ -1,7 +1,8 @@
-/* test_generation.c - the whole engine on the demo model against generation_cases.json (computed in float64): greedy
- * tokens, text and log-probabilities, alone, in a crowd and with the prompt split in many ways.
+/* test_generation.c - the whole engine on each model of config/models against its generation_cases.json (computed in
+ * float64): greedy tokens, text and log-probabilities, alone, in a crowd and with the prompt split in many ways.
  */
 #include "tests/collect.h"
+#include "tests/each_model.h"
 
 #include "engine/backend/backend.h"
 #include "engine/model/model.h"
@@ -10,6 +11,7 @@
 #include <jansson.h>
 #include <unistd.h>
 
+#define CASES "generation_cases.json"
 #define TALES "config/models/tales"
 enum { MAX_CASES = 8, N_GREEDY = 48, V = 4096 };
 
@@ -29,10 +31,12 @@ struct generation_cases {
     size_t n;
 };
 
-static void load(struct generation_cases *cases) {
+static void load(struct generation_cases *cases, const char *model) {
+    char path[256];
     json_error_t where;
-    cases->root = json_load_file(TALES "/generation_cases.json", 0, &where);
-    if (!cases->root) fail_msg("generation_cases.json: %s", where.text);
+    snprintf(path, sizeof path, "%s/" CASES, model);
+    cases->root = json_load_file(path, 0, &where);
+    if (!cases->root) fail_msg("%s: %s", path, where.text);
     cases->n = json_array_size(cases->root);
     assert_in_range(cases->n, 1, MAX_CASES);
     for (size_t i = 0; i < cases->n; i++) {
@@ -68,10 +72,10 @@ static void unload(struct generation_cases *cases) {
     json_decref(cases->root);
 }
 
-static void open_engine(struct collector *c, uint32_t n_slots, uint32_t max_batch_tok) {
+static void open_engine(struct collector *c, const char *model, uint32_t n_slots, uint32_t max_batch_tok) {
     struct rod_error err;
     const char *device = getenv("RODIMUS_TEST_DEVICE");
-    struct rod_engine_config config = {.model_dir = TALES,
+    struct rod_engine_config config = {.model_dir = model,
                                        .device = device ? device : "cpu",
                                        .precision = device ? "fp32" : "auto", /* exact on a GPU too */
                                        .n_slots = n_slots,
@@ -104,30 +108,36 @@ static void expect_case(const struct generation_case *c, const struct answer *a,
     }
 }
 
-static void greedy_text_alone_is_the_reference(void **state) {
-    (void)state;
+static void check_greedy_text_alone(const char *model) {
     struct generation_cases cases;
     struct collector c;
-    load(&cases);
-    open_engine(&c, 1, 0);
+    load(&cases, model);
+    open_engine(&c, model, 1, 0);
     for (size_t i = 0; i < cases.n; i++) {
         struct answer a;
         int32_t *ids;
         size_t n;
         struct rod_error err;
+        char what[96];
         const char *prompt = cases.c[i].prompt;
+        snprintf(what, sizeof what, "%s, case %zu", model, i);
         assert_int_equal(rod_encode(c.engine, prompt, strlen(prompt), true, &ids, &n, &err), 0);
         assert_int_equal(n, cases.c[i].n_ids);
         assert_memory_equal(ids, cases.c[i].ids, n * sizeof *ids);
         free(ids);
         collect_submit(&c, greedy(&cases.c[i], &a));
         collect_until(&c, &a, 1);
-        expect_case(&cases.c[i], &a, prompt);
+        expect_case(&cases.c[i], &a, what);
         assert_int_equal(a.end.prompt_tok, n);
         collect_free(&a);
     }
     collect_close(&c);
     unload(&cases);
+}
+
+static void greedy_text_alone_is_the_reference(void **state) {
+    (void)state;
+    each_model_with(CASES, check_greedy_text_alone);
 }
 
 /* Long prompts of the held-out tales and short ones, each with its own settings: neighbours of the greedy cases. */
@@ -155,25 +165,31 @@ static struct rod_request *neighbour(const struct collector *c, uint64_t seed, s
     return r;
 }
 
-static void greedy_text_in_a_batch_of_sixteen_mixed_requests_is_the_reference(void **state) {
-    (void)state;
-    enum { BATCH = 16 };
+static void check_greedy_text_in_a_batch(const char *model) {
+    enum { BATCH = 2 * MAX_CASES }; /* every second is a case, while there are some */
     struct generation_cases cases;
     struct collector c;
-    load(&cases);
-    open_engine(&c, BATCH, 0);
+    char what[96];
+    snprintf(what, sizeof what, "%s, in a batch of 16", model);
+    load(&cases, model);
+    open_engine(&c, model, BATCH, 0);
     struct answer *a = calloc(BATCH, sizeof *a);
     for (uint32_t i = 0; i < BATCH; i++)
-        collect_submit(&c, i % 4 == 1 && i / 4 < cases.n ? greedy(&cases.c[i / 4], &a[i]) : neighbour(&c, i, &a[i]));
+        collect_submit(&c, i % 2 && i / 2 < cases.n ? greedy(&cases.c[i / 2], &a[i]) : neighbour(&c, i, &a[i]));
     collect_until(&c, a, BATCH);
     for (uint32_t i = 0; i < BATCH; i++) {
-        if (i % 4 == 1 && i / 4 < cases.n) expect_case(&cases.c[i / 4], &a[i], "in a batch of 16");
+        if (i % 2 && i / 2 < cases.n) expect_case(&cases.c[i / 2], &a[i], what);
         assert_false(a[i].failed);
         collect_free(&a[i]);
     }
     free(a);
     collect_close(&c);
     unload(&cases);
+}
+
+static void greedy_text_in_a_batch_of_sixteen_mixed_requests_is_the_reference(void **state) {
+    (void)state;
+    each_model_with(CASES, check_greedy_text_in_a_batch);
 }
 
 #ifdef __SANITIZE_THREAD__ /* thirty times slower: races need no large crowd */
@@ -187,7 +203,7 @@ static void sampled_text_is_the_same_alone_in_a_crowd_and_however_prompts_are_sp
     const struct { uint32_t n_slots, max_batch_tok; } crowds[4] = {{5, 69}, {24, 0}, {3, 131}, {16, 512}};
     struct answer *alone = calloc(N, sizeof *alone), *crowd = calloc(N, sizeof *crowd);
     struct collector c;
-    open_engine(&c, 1, 2048);
+    open_engine(&c, TALES, 1, 2048);
     for (uint64_t i = 0; i < N; i++) {
         collect_submit(&c, neighbour(&c, i, &alone[i]));
         collect_until(&c, &alone[i], 1);
@@ -195,7 +211,7 @@ static void sampled_text_is_the_same_alone_in_a_crowd_and_however_prompts_are_sp
     }
     collect_close(&c);
     for (size_t k = 0; k < N_CROWDS; k++) {
-        open_engine(&c, crowds[k].n_slots, crowds[k].max_batch_tok);
+        open_engine(&c, TALES, crowds[k].n_slots, crowds[k].max_batch_tok);
         for (uint64_t i = 0; i < N; i++) collect_submit(&c, neighbour(&c, (i * 5 + k) % N, &crowd[(i * 5 + k) % N]));
         collect_until(&c, crowd, N);
         for (int i = 0; i < N; i++) {
@@ -229,11 +245,11 @@ static void five_hundred_streams_at_once_get_what_each_gets_alone(void **state) 
     (void)state;
     struct answer *a = calloc(N_LOAD, sizeof *a);
     struct collector c;
-    open_engine(&c, 512, 0);
+    open_engine(&c, TALES, 512, 0);
     for (uint64_t i = 0; i < N_LOAD; i++) collect_submit(&c, short_request(i, &a[i]));
     collect_until(&c, a, N_LOAD);
     collect_close(&c);
-    open_engine(&c, 1, 0);
+    open_engine(&c, TALES, 1, 0);
     for (uint64_t i = 0; i < N_LOAD; i++) {
         assert_false(a[i].failed);
         if (i % 10 < 2) {
@@ -254,8 +270,8 @@ static void a_slot_reused_after_a_cancel_leaves_no_trace(void **state) {
     (void)state;
     struct generation_cases cases;
     struct collector c;
-    load(&cases);
-    open_engine(&c, 1, 65);
+    load(&cases, TALES);
+    open_engine(&c, TALES, 1, 65);
     struct answer dropped, a;
     struct rod_request *r = neighbour(&c, 7, &dropped);
     r->max_tokens = 100000;
@@ -274,15 +290,15 @@ static void a_slot_reused_after_a_cancel_leaves_no_trace(void **state) {
     unload(&cases);
 }
 
-static void log_probabilities_of_the_prompts_are_the_reference(void **state) {
-    (void)state;
+static void check_log_probabilities_of_the_prompts(const char *dir) {
     struct generation_cases cases;
     struct model *model;
     struct backend *be;
     struct rod_error err;
-    load(&cases);
-    if (model_open(TALES, &model, &err)) fail_msg("%s", err.message);
-    struct backend_config config = {.n_slots = 1, .max_batch_tok = 1024, .device = "cpu", .precision = "auto"};
+    load(&cases, dir);
+    if (model_open(dir, &model, &err)) fail_msg("%s", err.message);
+    const uint32_t n_vocab = model->dims.V;
+    struct backend_config config = {.n_slots = 1, .max_batch_tok = 4096, .device = "cpu", .precision = "auto"};
     if (backend_cpu.open(model, &config, &be, &err)) fail_msg("%s", err.message);
     for (size_t i = 0; i < cases.n; i++) {
         const struct generation_case *c = &cases.c[i];
@@ -292,18 +308,23 @@ static void log_probabilities_of_the_prompts_are_the_reference(void **state) {
         const struct backend_segment seg = {0, n, n, 0, c->ids, true};
         if (backend_cpu.forward(be, &seg, 1, &logits, &err)) fail_msg("%s", err.message);
         for (uint32_t k = 1; k < n; k++) {
-            const float *row = logits + (size_t)(k - 1) * V;
+            const float *row = logits + (size_t)(k - 1) * n_vocab;
             double sum = 0;
-            for (int v = 0; v < V; v++) sum += exp((double)row[v]);
+            for (uint32_t v = 0; v < n_vocab; v++) sum += exp((double)row[v]);
             double got = (double)row[c->ids[k]] - log(sum);
             if (!(fabs(got - c->prompt_logprobs[k]) <= 1e-4))
-                fail_msg("case %zu: log-probability of prompt token %u is %.9g, want %.9g", i, k, got,
+                fail_msg("%s, case %zu: log-probability of prompt token %u is %.9g, want %.9g", dir, i, k, got,
                          c->prompt_logprobs[k]);
         }
     }
     backend_cpu.close(be);
     model_close(model);
     unload(&cases);
+}
+
+static void log_probabilities_of_the_prompts_are_the_reference(void **state) {
+    (void)state;
+    each_model_with(CASES, check_log_probabilities_of_the_prompts);
 }
 
 /* Of what the process allocated: pages of its program come and go with the machine's memory. */
@@ -407,7 +428,7 @@ static void opening_what_is_not_there_fails_with_a_reason(void **state) {
 static void the_demo_model_says_what_it_is(void **state) {
     (void)state;
     struct collector c;
-    open_engine(&c, 0, 0);
+    open_engine(&c, TALES, 0, 0);
     const struct rod_model_info *info = rod_engine_info(c.engine);
     assert_string_equal(info->name, "tales");
     assert_string_equal(info->arch, "rodimus_plus");

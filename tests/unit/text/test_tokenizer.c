@@ -1,5 +1,6 @@
 /* test_tokenizer.c - the tokenizer against the reference implementation's results; special tokens and pieces; threads.
  */
+#include "tests/each_model.h"
 #include "tests/tokenizer_bench.h"
 
 #include "engine/base/utf8.h"
@@ -64,15 +65,21 @@ static void encode_equals(const struct tokenizer *t, const char *text, bool spec
 
 /* ---- against the reference implementation ---- */
 
-static void demo_model_cases_pass(void **state) {
-    (void)state;
-    struct tokenizer *t = open_tales();
-    json_t *cases = load_json(TALES "/tokenizer_cases.json"), *c;
+static void check_cases_of(const char *model) {
+    struct tokenizer *t = open_tokenizer(model);
+    char path[256];
+    snprintf(path, sizeof path, "%s/tokenizer_cases.json", model);
+    json_t *cases = load_json(path), *c;
     size_t i;
     assert_true(json_array_size(cases) > 40);
-    json_array_foreach(cases, i, c) check_case("tales", i, t, c);
+    json_array_foreach(cases, i, c) check_case(model, i, t, c);
     json_decref(cases);
     tokenizer_close(t);
+}
+
+static void each_model_gives_the_reference_ids(void **state) {
+    (void)state;
+    each_model_with("tokenizer_cases.json", check_cases_of);
 }
 
 static void every_family_of_tokenizers_gives_the_reference_ids(void **state) {
@@ -362,7 +369,7 @@ static void threads_share_a_tokenizer(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(demo_model_cases_pass),
+        cmocka_unit_test(each_model_gives_the_reference_ids),
         cmocka_unit_test(every_family_of_tokenizers_gives_the_reference_ids),
         cmocka_unit_test(the_interpreter_splits_as_the_compiled_pattern_does),
         cmocka_unit_test(heldout_text_round_trips),
