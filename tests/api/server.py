@@ -14,7 +14,8 @@ import time
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.join(ROOT, os.environ.get("BUILD_DIR", "build"))
 RODIMUS = os.path.join(BUILD, "rodimus")
-MODEL = os.path.join(ROOT, "config", "models", "tales")
+MODEL = os.path.join(ROOT, "config", "models", "tales")  # the tests': they know its texts, ids and sizes
+DEFAULT = "tales"  # the product's: of config/models, without a setting
 START_S = 60
 
 
@@ -99,8 +100,8 @@ def environment(model=MODEL):
     return {**settings, "RODIMUS_DEVICE": DEVICE, **of_model, **of_device}
 
 
-def model_of(args):
-    return None if "--synthetic" in args else MODEL
+def model_of(args, model=MODEL):
+    return None if "--synthetic" in args else model
 
 
 def command(*args, timeout=60, **more):
@@ -157,8 +158,8 @@ def handing_over(*sockets):
 class Server:
     """Starts `rodimus serve --port 0 FLAGS` and waits for the line with its address. stop() ends this process only."""
 
-    def __init__(self, *flags, name="server", env=None, cwd=None, key=None, stdout=None, stderr=None, wait=True, sockets=(), **popen):
-        """key: sent with every request that brings no headers of its own. wait=False: not until it is ready; then the flags
+    def __init__(self, *flags, name="server", model=MODEL, env=None, cwd=None, key=None, stdout=None, stderr=None, wait=True, sockets=(), **popen):
+        """model: None is the product's default. key: sent with every request that brings no headers of its own. wait=False: not until it is ready; then the flags
         give it a port, and who asks names it. sockets: handed over, as systemd does it."""
         self.key, self.tls = key, None
         os.makedirs(LOGS, exist_ok=True)
@@ -168,7 +169,7 @@ class Server:
         before, more = handing_over(*sockets) if sockets else ([], {})
         with open(self.log_path, "w") as log:
             self.process = subprocess.Popen([*before, RODIMUS, "serve", "--port", "0", *map(str, flags)], stdout=stdout or subprocess.PIPE,
-                                            stderr=stderr or log, text=True, env={**environment(model_of(flags)), **(env or {})}, cwd=cwd or ROOT, **more, **popen)
+                                            stderr=stderr or log, text=True, env={**environment(model_of(flags, model)), **(env or {})}, cwd=cwd or ROOT, **more, **popen)
         self.host, self.port, self.admin_port = "127.0.0.1", None, None
         self.reader = threading.Thread(target=self._read_stdout, daemon=True)
         if self.process.stdout:

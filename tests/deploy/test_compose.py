@@ -10,7 +10,7 @@ import pytest
 from engine import get
 from replicas import free_ports
 from results import record
-from server import MODEL
+from server import DEFAULT, MODEL
 
 pytestmark = pytest.mark.timeout(900)  # the image is built if it is not there
 REPLICAS = [f"rodimus_rodimus-{i}_1" for i in (1, 2, 3)]
@@ -35,7 +35,7 @@ def up(engine):
             assert time.monotonic() < end, engine.logs("rodimus_balancer_1")[-2000:]
             time.sleep(0.2)
         if first:
-            record(what="compose up", balancer="haproxy", event="start", model="tales", replicas=3, to_ready_s=round(time.monotonic() - began, 1))
+            record(what="compose up", balancer="haproxy", event="start", model=DEFAULT, replicas=3, to_ready_s=round(time.monotonic() - began, 1))
         return api, grafana
 
     yield bring
@@ -66,7 +66,7 @@ def ask(port, path, body=None, key=None):
 
 def test_three_replicas_serve_behind_the_balancer_and_share_their_sessions(engine, up):
     port, _ = up()
-    assert ask(port, "/v1/models")[1]["data"][0]["id"] == "tales"
+    assert ask(port, "/v1/models")[1]["data"][0]["id"] == DEFAULT
     turn = {"prompt": "Once", "max_tokens": 2, "session_id": "fox"}
     for version in range(1, 7):  # without the header each turn may meet another replica
         status, body = ask(port, "/v1/completions", {**turn, "session_create": version == 1})

@@ -15,7 +15,7 @@ import pytest
 from engine import BASE, Failed, get
 from replicas import DEPLOY, ROOT, free_ports, read_events
 from results import record
-from server import MODEL
+from server import DEFAULT, MODEL
 
 pytestmark = pytest.mark.timeout(900)  # two Debians are unpacked and everything is compiled
 HARDENED = ("--read-only", "--cap-drop", "ALL", "--security-opt", "no-new-privileges", "--memory", "1g", "--pids-limit", "256")
@@ -106,7 +106,7 @@ def test_it_serves_as_its_user_with_no_rights_and_a_read_only_root_and_is_health
     name = started(*HARDENED, "-p", f"127.0.0.1:{port}:8080")
     engine.wait_healthy(name)
     status, body = get("127.0.0.1", port, "/v1/models")
-    assert status == 200 and json.loads(body)["data"][0]["id"] == "tales"
+    assert status == 200 and json.loads(body)["data"][0]["id"] == DEFAULT
     with open(f"/proc/{engine.inspect(name)['State']['Pid']}/status") as f:
         process = dict(line.rstrip("\n").split(":\t", 1) for line in f if ":\t" in line)
     assert process["Uid"].split() == ["10001"] * 4 and process["Gid"].split() == ["10001"] * 4
@@ -269,5 +269,5 @@ def test_a_container_is_ready_and_answers_within_seconds(engine, image):
             engine.docker("rm", "-fv", name)
     ready, first = sorted(ready), sorted(first)
     assert first[2] < 10, f"{first}"
-    record(what="docker run", event="start", model="tales", runs=5, to_ready_s=round(ready[2], 2), slowest_to_ready_s=round(ready[-1], 2),
+    record(what="docker run", event="start", model=DEFAULT, runs=5, to_ready_s=round(ready[2], 2), slowest_to_ready_s=round(ready[-1], 2),
            to_first_token_s=round(first[2], 2), slowest_to_first_token_s=round(first[-1], 2))

@@ -1,5 +1,7 @@
 """The pages say what happens: every example under a `test: run` mark ends well, and prints what stands under the next
-`test: output` mark. Ids and times of creation differ from run to run and are left out."""
+`test: output` mark. Ids and times of creation differ from run to run and are left out. What an example asks on port 8080 is a
+server of the product's default model, or of the mark's: `test: run --model DIR`."""
+import collections
 import json
 import os
 import re
@@ -10,24 +12,24 @@ import sys
 import pytest
 
 from pages import page, pages
-from server import RODIMUS, ROOT, command, environment, free_port
+from server import RODIMUS, ROOT, Server, command, environment, free_port
 
-MARKED = re.compile(r"<!-- test: (run|output) -->\n```(\w+)\n(.*?)^```$", re.M | re.S)
+MARKED = re.compile(r"<!-- test: (run|output)(?: --model (\S+))? -->\n```(\w+)\n(.*?)^```$", re.M | re.S)
+Example = collections.namedtuple("Example", "page line model language code output")
 
 
 def examples():
-    """(name, language, code, output or None) of each example in any page."""
+    """Those of all pages; model and output are None where the page names none."""
     found = []
     for name in pages():
         text, of_page = page(name), []
         for m in MARKED.finditer(text):
-            mark, language, body = m.groups()
+            mark, model, language, body = m.groups()
             if mark == "run":
-                line = text.count("\n", 0, m.start(3)) + 1
-                of_page.append([f"{name}-line-{line}", language, body, None])
+                of_page.append(Example(name, text.count("\n", 0, m.start(4)) + 1, model, language, body, None))
             else:
-                assert of_page and of_page[-1][3] is None, f"{name}: output without a run: {body[:80]}"
-                of_page[-1][3] = body
+                assert of_page and of_page[-1].output is None, f"{name}: output without a run: {body[:80]}"
+                of_page[-1] = of_page[-1]._replace(output=body)
         found += of_page
     return found
 
@@ -38,15 +40,30 @@ def settled(text):
     return re.sub(r'"(created|created_at|used_at|expires_at)":\d+', r'"\1":0', text).rstrip("\n")
 
 
-@pytest.mark.parametrize("language, code, output", [pytest.param(*e[1:], id=e[0]) for e in examples()])
-def test_examples_print_what_the_readme_shows(server, language, code, output):
-    code = code.replace("http://127.0.0.1:8080", server.url).replace("build/rodimus", shlex.quote(RODIMUS))
-    code = code.replace("8090", str(free_port()))  # an example that starts servers of its own
-    command = {"bash": ["bash", "-euc", code], "python": [sys.executable, "-c", code]}[language]
+@pytest.fixture(scope="module")
+def serving():
+    """serving(MODEL): the server of this model, None is the product's default."""
+    made = {}
+
+    def of(model):
+        if model not in made:
+            made[model] = Server(model=model and os.path.join(ROOT, model), name=f"documents-{len(made)}")
+        return made[model]
+
+    yield of
+    assert [s.stop() for s in made.values()] == [0] * len(made)
+
+
+@pytest.mark.parametrize("example", [pytest.param(e, id=f"{e.page}-line-{e.line}") for e in examples()])
+def test_examples_print_what_the_readme_shows(serving, example):
+    code = example.code.replace("build/rodimus", shlex.quote(RODIMUS)).replace("8090", str(free_port()))  # an example that starts servers of its own
+    if "127.0.0.1:8080" in code:
+        code = code.replace("http://127.0.0.1:8080", serving(example.model).url)
+    command = {"bash": ["bash", "-euc", code], "python": [sys.executable, "-c", code]}[example.language]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, env=environment(None))
     assert done.returncode == 0, done.stdout + done.stderr
-    if output is not None:
-        assert settled(done.stdout) == settled(output)
+    if example.output is not None:
+        assert settled(done.stdout) == settled(example.output)
 
 
 def test_the_operators_chapter_leads_to_all_that_an_operator_needs():
@@ -161,5 +178,5 @@ def test_variables_that_change_the_tests_are_listed():
 def test_the_readme_has_examples_of_each_kind():
     found, both = examples(), {("bash", True), ("python", True)}
     for name, wanted in (("README.md", both), ("server/openai/README.md", both), ("tests/bench/README.md", {("bash", False), ("python", True)})):
-        assert wanted <= {(language, output is not None) for where, language, _, output in found if where.startswith(f"{name}-")}, name
+        assert wanted <= {(e.language, e.output is not None) for e in found if e.page == name}, name
     assert len(found) >= 10, found

@@ -15,8 +15,8 @@ import time
 
 import pytest
 
-from server import (MODEL, RODIMUS, ROOT, SANITIZER, SLOWER, START_S, command, environment, free_port, read_all, read_events,
-                    shimmed, status_of)
+from server import (DEFAULT, MODEL, RODIMUS, ROOT, SANITIZER, SLOWER, START_S, command, environment, free_port, model_of, read_all,
+                    read_events, shimmed, status_of)
 
 STREAM = {"prompt": "Once", "max_tokens": 150, "ignore_eos": True, "temperature": 0, "stream": True}
 
@@ -355,7 +355,7 @@ def test_a_setting_that_is_found_wrong_late_names_its_source_too(flags, variable
         memory, flags = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGESIZE"), (*flags, "--device", "cpu")
         if memory > {"--slots": 200e9, "--max-batch-tokens": 40e9}.get(flags[0], 1e15):
             pytest.skip("this machine has the memory")
-    done = command("serve", "--port", 0, *flags, env={**environment(None), **variables})
+    done = command("serve", "--port", 0, *flags, env={**environment(model_of(flags)), **variables})
     assert done.returncode == 2 and all(w in done.stderr for w in words), done
 
 
@@ -418,8 +418,21 @@ def test_missing_model_directory():
 
 
 def test_bundled_model_is_found_from_anywhere(own_server, tmp_path):
-    s = own_server(cwd=tmp_path)
-    assert s.get("/v1/models").json["data"][0]["id"] == "tales"
+    s = own_server(model=None, cwd=tmp_path)
+    assert s.get("/v1/models").json["data"][0]["id"] == DEFAULT
+
+
+@pytest.mark.parametrize("program, models", [("rodimus", "config/models"), ("build/rodimus", "config/models"), ("build/asan/rodimus", "config/models"),
+                                             ("bin/rodimus", "share/rodimus/models")])
+def test_the_program_finds_the_bundled_model_from_its_own_place(tmp_path, program, models):
+    for place in (program, models):
+        (tmp_path / place).parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(RODIMUS, tmp_path / program)
+    done = subprocess.run([tmp_path / program, "generate", "-p", "Once", "-n", "1"], capture_output=True, text=True, timeout=60 * SLOWER, env=environment(None))
+    assert done.returncode == 1 and f"{tmp_path / os.path.dirname(program)}" in done.stderr and f"/{DEFAULT};" in done.stderr, done
+    (tmp_path / models).symlink_to(os.path.join(ROOT, "config", "models"))
+    done = subprocess.run([tmp_path / program, "generate", "-p", "Once", "-n", "1"], capture_output=True, text=True, timeout=60 * SLOWER, env=environment(None))
+    assert done.returncode == 0, done
 
 
 def test_checkpoint_without_tokenizer_serves_token_ids(own_server, cases):
