@@ -1,6 +1,6 @@
 """The pages say what happens: every example under a `test: run` mark ends well, and prints what stands under the next
 `test: output` mark. Ids and times of creation differ from run to run and are left out. What an example asks on port 8080 is a
-server of the product's default model, or of the mark's: `test: run --model DIR`."""
+server of the product's default model, or of the mark's: `test: run --model DIR`. RODIMUS_TEST_WRITE=1 writes the outputs anew."""
 import collections
 import json
 import os
@@ -15,21 +15,21 @@ from pages import page, pages
 from server import RODIMUS, ROOT, Server, command, environment, free_port
 
 MARKED = re.compile(r"<!-- test: (run|output)(?: --model (\S+))? -->\n```(\w+)\n(.*?)^```$", re.M | re.S)
-Example = collections.namedtuple("Example", "page line model language code output")
+Example = collections.namedtuple("Example", "page line model language code output mark")  # mark: the output's, counted from 0
 
 
 def examples():
-    """Those of all pages; model and output are None where the page names none."""
+    """Those of all pages; model, output and its mark are None where the page has none."""
     found = []
     for name in pages():
         text, of_page = page(name), []
-        for m in MARKED.finditer(text):
+        for i, m in enumerate(MARKED.finditer(text)):
             mark, model, language, body = m.groups()
             if mark == "run":
-                of_page.append(Example(name, text.count("\n", 0, m.start(4)) + 1, model, language, body, None))
+                of_page.append(Example(name, text.count("\n", 0, m.start(4)) + 1, model, language, body, None, None))
             else:
                 assert of_page and of_page[-1].output is None, f"{name}: output without a run: {body[:80]}"
-                of_page[-1] = of_page[-1]._replace(output=body)
+                of_page[-1] = of_page[-1]._replace(output=body, mark=i)
         found += of_page
     return found
 
@@ -38,6 +38,16 @@ def settled(text):
     text = re.sub(r'"id":"(chat)?cmpl-[0-9a-f]{32}"', r'"id":"\1cmpl-"', text)
     text = re.sub(r'"system_fingerprint":"fp_[0-9a-f]{12}"', '"system_fingerprint":"fp_"', text)
     return re.sub(r'"(created|created_at|used_at|expires_at)":\d+', r'"\1":0', text).rstrip("\n")
+
+
+def write_output(example, output):
+    """If it says something else than the page; ids and times alone stay as they stand."""
+    if settled(output) == settled(example.output):
+        return
+    text = page(example.page)
+    begin, end = list(MARKED.finditer(text))[example.mark].span(4)
+    with open(os.path.join(ROOT, example.page), "w", encoding="utf-8") as f:
+        f.write(text[:begin] + output + "\n" * (not output.endswith("\n")) + text[end:])
 
 
 @pytest.fixture(scope="module")
@@ -62,8 +72,22 @@ def test_examples_print_what_the_readme_shows(serving, example):
     command = {"bash": ["bash", "-euc", code], "python": [sys.executable, "-c", code]}[example.language]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, env=environment(None))
     assert done.returncode == 0, done.stdout + done.stderr
-    if example.output is not None:
+    if example.output is not None and os.environ.get("RODIMUS_TEST_WRITE"):
+        write_output(example, done.stdout)
+    elif example.output is not None:
         assert settled(done.stdout) == settled(example.output)
+
+
+def test_an_output_is_written_under_its_own_mark_and_only_if_it_differs(tmp_path, monkeypatch):
+    monkeypatch.setattr("pages.ROOT", str(tmp_path))
+    monkeypatch.setattr(f"{__name__}.ROOT", str(tmp_path))
+    run, output = "<!-- test: run -->\n```bash\necho {}\n```\n", "<!-- test: output -->\n```text\n{}\n```\n"
+    before = '"created":1'
+    (tmp_path / "A.md").write_text(run.format("a") + output.format("old") + run.format("b") + output.format(before) + run.format("c") + output.format("old"))
+    for example, new in zip(examples(), ["two\nlines\n\n", '"created":2\n', "no line break"], strict=True):
+        write_output(example, new)
+    assert (tmp_path / "A.md").read_text() == (run.format("a") + output.format("two\nlines\n") + run.format("b") + output.format(before) + run.format("c")
+                                               + output.format("no line break"))
 
 
 def test_the_operators_chapter_leads_to_all_that_an_operator_needs():
