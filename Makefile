@@ -247,7 +247,7 @@ clean: # removes build/
 BUNDLE := $(BUILD)/bundle
 bundle: all # build/bundle: what another machine needs, in one folder; its rodimus runs there as it is
 	@rm -rf $(BUNDLE); mkdir -p $(BUNDLE)/lib $(BUNDLE)/config/models
-	@cp -r config/models/tales $(BUNDLE)/config/models/
+	@cp -r $(dir $(wildcard config/models/*/config.json)) $(BUNDLE)/config/models/
 	@cp LICENSE $(CUDA_SO) $(BUNDLE)/
 	@ldd $(BUILD)/rodimus | awk '$$3 ~ /^\// {print $$3}' | grep -vE '/(libc|libm|libdl|libpthread|librt)\.so' | while read -r so; do \
 		cp -L $$so $(BUNDLE)/lib/; package=$$(dpkg -S "*/$${so##*/}" | sed 's/:.*//;q'); cp -L /usr/share/doc/$$package/copyright $(BUNDLE)/lib/$$package.copyright; done

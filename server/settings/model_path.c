@@ -6,15 +6,17 @@
 #include <string.h>
 #include <unistd.h>
 
+#define MODEL "tales" /* of config/models */
+
 /* From the folder of the program so many levels up, then down: a bundle, build/, build/asan/, an installation's bin/.
  */
 static const struct {
     int levels;
     const char *path;
-} places[] = {{0, "config/models/tales"},
-              {1, "config/models/tales"},
-              {2, "config/models/tales"},
-              {1, "share/rodimus/models/tales"}};
+} places[] = {{0, "config/models/" MODEL},
+              {1, "config/models/" MODEL},
+              {2, "config/models/" MODEL},
+              {1, "share/rodimus/models/" MODEL}};
 
 static void go_up(char *path, int levels) {
     for (; levels > 0; levels--) {

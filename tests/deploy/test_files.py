@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from replicas import DEPLOY, ROOT, Server, command, free_ports, held_loading
+from server import DEFAULT
 
 def text_of(name):
     with open(os.path.join(DEPLOY, name)) as f:
@@ -84,9 +85,9 @@ def test_docker_compose_1_29_takes_the_compose_files(names):
         assert done.returncode == 0, done.stderr
         for name, service in yaml.safe_load(done.stdout)["services"].items():
             if name.startswith("rodimus-"):
-                model = service["environment"]["RODIMUS_MODEL"]
-                assert os.path.basename(model) == os.path.basename(variables.get("MODEL_DIR", "tales"))
-                assert any(volume.split(":")[1] == model for volume in service["volumes"]), service["volumes"]
+                host, inside = next(volume.split(":")[:2] for volume in service["volumes"] if ":/model" in volume)
+                model = service["environment"]["RODIMUS_MODEL"].replace(inside, host, 1)
+                assert model == variables.get("MODEL_DIR", os.path.join(ROOT, "config", "models", DEFAULT)), service
                 assert service["build"]["target"] == ("cuda" if "compose.cuda.yaml" in names else "cpu")
                 assert "compose.cuda.yaml" not in names or service["build"]["args"]["CUDA"] == "yes", "the classic builder is not told"
 

@@ -64,15 +64,25 @@ def size(engine, tag):
     return int(engine.docker("image", "inspect", "--format", "{{.Size}}", tag))
 
 
+def bundled():
+    return sorted(os.path.dirname(config) for config in glob.glob(os.path.join(ROOT, "config", "models", "*", "config.json")))
+
+
 # ---- the builders ----
 
 def test_the_image_is_small_and_has_no_compiler(engine, image):
     inside = engine.docker("run", "--rm", "--entrypoint", "sh", image, "-c", "ls /opt/rodimus/bin /opt/rodimus/share/doc/rodimus; command -v gcc make curl || echo none")
     assert inside.split() == ["/opt/rodimus/bin:", "rodimus", "/opt/rodimus/share/doc/rodimus:", "LICENSE", "none"]
     whole, base = size(engine, image), size(engine, BASE)
-    assert whole - base < 25e6, f"{(whole - base) / 1e6:.1f} MB over the base system"
+    models = sum(os.path.getsize(file) for folder in bundled() for file in glob.glob(os.path.join(folder, "*")))
+    assert whole - base - models < 10e6, f"{(whole - base) / 1e6:.1f} MB over the base system, {models / 1e6:.1f} of them models"
     record(what="image", event="size", builder="classic builder of Docker " + engine.docker("version", "--format", "{{.Server.Version}}"),
            image_mb=round(whole / 1e6, 1), base_mb=round(base / 1e6, 1), base="debootstrap, minbase, slim as Debian's image")
+
+
+def test_the_image_has_each_bundled_model_and_nothing_beside_them(engine, image):
+    inside = engine.docker("run", "--rm", "--entrypoint", "ls", image, "/opt/rodimus/share/rodimus/models")
+    assert inside.split() == [os.path.basename(folder) for folder in bundled()]
 
 
 def test_the_classic_builder_makes_no_cuda_part_unless_told(engine, image):
