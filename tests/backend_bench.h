@@ -1,4 +1,4 @@
-/* backend_bench.h - for tests of the seam: a model of tests/vectors, or the demo model, opened on the backend that
+/* backend_bench.h - for tests of the seam: a model of tests/vectors, or tales, opened on the backend that
  * RODIMUS_TEST_DEVICE names (the CPU without it), in RODIMUS_TEST_PRECISION. What cannot be opened fails the test. */
 #ifndef BACKEND_BENCH_H
 #define BACKEND_BENCH_H

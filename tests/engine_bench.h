@@ -74,7 +74,7 @@ static inline void bench_close(struct bench *b) {
 #define OPTIONS(...) ((struct bench_options){__VA_ARGS__})
 #define CONFIG(...)  ((struct rod_engine_config){.max_queue = 1000, __VA_ARGS__})
 
-/* One request in the copy model with the demo tokenizer: it says text. */
+/* One request in the copy model with the tokenizer of tales: it says text. */
 static inline struct rod_request *say(struct bench *b, const char *text, struct answer *a) {
     int32_t *ids;
     size_t n;

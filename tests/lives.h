@@ -160,7 +160,7 @@ static inline int subject_model(struct subject *s, struct dice *d, struct rod_er
         snprintf(s->name, sizeof s->name, "%s", name);
         return model_synthetic(name, 1, &s->model, err);
     }
-    if (which < n_sets || roll_one_in(d, 4)) { /* the demo model as often as all of them: its F is no multiple of 16 */
+    if (which < n_sets || roll_one_in(d, 4)) { /* tales as often as all of them: its F is no multiple of 16 */
         snprintf(s->name, sizeof s->name, "%s", sets[which < n_sets ? which : 0]);
         return model_open(s->name, &s->model, err);
     }

@@ -1,4 +1,4 @@
-/* tokenizer_bench.h - for tests of the tokenizer: the demo model's, and those of the families that published
+/* tokenizer_bench.h - for tests of the tokenizer: that of tales, and those of the families that published
  * checkpoints have, with the reference implementation's results. */
 #ifndef TOKENIZER_BENCH_H
 #define TOKENIZER_BENCH_H

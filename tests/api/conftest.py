@@ -94,7 +94,7 @@ def own_server(no_report):
 
 @pytest.fixture(scope="session")
 def cases():
-    """Greedy continuations and log-probabilities of the demo model, computed in float64."""
+    """Greedy continuations and log-probabilities of the model tales, computed in float64."""
     with open(os.path.join(MODEL, "generation_cases.json")) as f:
         return json.load(f)
 

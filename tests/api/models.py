@@ -1,4 +1,4 @@
-"""Models for tests: the demo model's weights beside other files, in a folder of the test's own."""
+"""Models for tests: the weights of tales beside other files, in a folder of the test's own."""
 import json
 import os
 
@@ -6,7 +6,7 @@ from server import MODEL
 
 
 def variant(folder, rename=None, **files):
-    """A model directory in `folder`: rename gives added tokens of the demo tokenizer other names ({"[CLS]": "<|fim_end|>"});
+    """A model directory in `folder`: rename gives added tokens of the tokenizer of tales other names ({"[CLS]": "<|fim_end|>"});
     files are written as they are ("name.json" -> text or what JSON can hold)."""
     os.makedirs(folder, exist_ok=True)
     for name in os.listdir(MODEL):

@@ -1,6 +1,6 @@
 /* test_broken.c - a session whose state is NaN breaks nobody: neither its neighbours in a step, nor the next session of
  * its slot, nor the next one of its row, in steps of every size that the device treats in a way of its own, on every
- * model of tests/vectors and the demo model. On the backend that RODIMUS_TEST_DEVICE names, the CPU without it, in
+ * model of tests/vectors and tales. On the backend that RODIMUS_TEST_DEVICE names, the CPU without it, in
  * RODIMUS_TEST_PRECISION. */
 #include "engine/base/philox.h"
 #include "tests/backend_bench.h"

@@ -1,4 +1,4 @@
-/* test_drafts.c - the law of drafts, to the bit, on every model of tests/vectors and the demo model: a token and its
+/* test_drafts.c - the law of drafts, to the bit, on every model of tests/vectors and tales: a token and its
  * drafts in one step give each row the logits that single steps give, and whatever part of them is accepted, the state
  * and all that follows are those of single steps. Random lives: RODIMUS_TEST_SEED. On the backend that
  * RODIMUS_TEST_DEVICE names, the CPU without it, in RODIMUS_TEST_PRECISION. */

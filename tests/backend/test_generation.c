@@ -425,7 +425,7 @@ static void opening_what_is_not_there_fails_with_a_reason(void **state) {
     assert_int_equal(rod_engine_open(&config, &engine, &err), ROD_EINVALID);
 }
 
-static void the_demo_model_says_what_it_is(void **state) {
+static void tales_says_what_it_is(void **state) {
     (void)state;
     struct collector c;
     open_engine(&c, TALES, 0, 0);
@@ -454,7 +454,7 @@ int main(void) {
         cmocka_unit_test(a_prompt_of_a_million_tokens_takes_no_memory_but_its_own),
         cmocka_unit_test(slots_beyond_the_memory_are_refused),
         cmocka_unit_test(opening_what_is_not_there_fails_with_a_reason),
-        cmocka_unit_test(the_demo_model_says_what_it_is),
+        cmocka_unit_test(tales_says_what_it_is),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* test_laws.c - the laws of the seam, to the bit, on every model of tests/vectors and the demo model: a prompt's splits
+/* test_laws.c - the laws of the seam, to the bit, on every model of tests/vectors and tales: a prompt's splits
  * at multiples of the chunk, its neighbours, its slot and its slot's past change nothing, neither logits nor state. On
  * the backend that RODIMUS_TEST_DEVICE names, the CPU without it, in RODIMUS_TEST_PRECISION. */
 #include "engine/base/philox.h"

@@ -14,7 +14,7 @@ static struct rod_request *tale(struct answer *a, const int32_t *ids, size_t n, 
 
 /* Law 3: prompts that begin from a checkpoint that was read as a prompt, at random lengths and partings, with loads
  * beside them, give what they give cold: tokens, log-probabilities and the 20 best, to the bit. */
-static void the_demo_model_answers_as_if_it_had_read_all(void **state) {
+static void tales_answers_as_if_it_had_read_all(void **state) {
     (void)state;
     const char *device = getenv("RODIMUS_TEST_DEVICE");
     const uint64_t seed = getenv("RODIMUS_TEST_SEED") ? strtoull(getenv("RODIMUS_TEST_SEED"), NULL, 10) : 3;
@@ -65,7 +65,7 @@ static void the_demo_model_answers_as_if_it_had_read_all(void **state) {
 
 /* The same of pinned prefixes, which every tenant's prompts go on from; some are made while an answer is kept whose
  * state is not that of reading it. */
-static void the_demo_model_goes_on_from_a_pinned_prefix_as_if_it_had_read_it(void **state) {
+static void tales_goes_on_from_a_pinned_prefix_as_if_it_had_read_it(void **state) {
     (void)state;
     const char *device = getenv("RODIMUS_TEST_DEVICE");
     const uint64_t seed = getenv("RODIMUS_TEST_SEED") ? strtoull(getenv("RODIMUS_TEST_SEED"), NULL, 10) : 4;
@@ -124,7 +124,7 @@ static void the_demo_model_goes_on_from_a_pinned_prefix_as_if_it_had_read_it(voi
 }
 
 /* An answer's state is the one that generated it: the next turn goes on as the same conversation does in a session. */
-static void the_demo_model_goes_on_from_its_own_answer(void **state) {
+static void tales_goes_on_from_its_own_answer(void **state) {
     (void)state;
     const char *device = getenv("RODIMUS_TEST_DEVICE");
     struct rod_error err;
@@ -174,9 +174,9 @@ static void the_demo_model_goes_on_from_its_own_answer(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_demo_model_answers_as_if_it_had_read_all),
-        cmocka_unit_test(the_demo_model_goes_on_from_a_pinned_prefix_as_if_it_had_read_it),
-        cmocka_unit_test(the_demo_model_goes_on_from_its_own_answer),
+        cmocka_unit_test(tales_answers_as_if_it_had_read_all),
+        cmocka_unit_test(tales_goes_on_from_a_pinned_prefix_as_if_it_had_read_it),
+        cmocka_unit_test(tales_goes_on_from_its_own_answer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

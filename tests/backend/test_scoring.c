@@ -1,4 +1,4 @@
-/* test_scoring.c - prompts of the demo model scored by the engine: the same bits in chunks and in one piece, the
+/* test_scoring.c - prompts scored by the engine, on tales: the same bits in chunks and in one piece, the
  * numbers of a computation in float64; and one prompt read once for many requests, with the same bits as read by each.
  * On the backend that RODIMUS_TEST_DEVICE names, the CPU without it.
  */

@@ -1,4 +1,4 @@
-/* test_sessions.c - the laws of sessions on the demo model, to the bit: restored is never interrupted, a turn reads its
+/* test_sessions.c - the laws of sessions on tales, to the bit: restored is never interrupted, a turn reads its
  * own tokens alone, forks do not see each other, a cancelled turn changes nothing. On the device that
  * RODIMUS_TEST_DEVICE names, the CPU without it, in RODIMUS_TEST_PRECISION, where a row's bits do not depend on who
  * shares the step. */

@@ -1,5 +1,5 @@
 /* test_states.c - a slot's state out of a backend and into another slot, to the bit, on every model of tests/vectors
- * and the demo model: restored is never interrupted, whatever the slot held before and wherever in a chunk or window
+ * and tales: restored is never interrupted, whatever the slot held before and wherever in a chunk or window
  * the state was taken; and the same beside the steps of other slots. On the backend that RODIMUS_TEST_DEVICE names, the
  * CPU without it, in RODIMUS_TEST_PRECISION. */
 #include "engine/base/philox.h"

@@ -1,4 +1,4 @@
-"""Chromium, one page a test; a server of the demo model with a folder of states; counts for tests/run; screenshots in build/browser/."""
+"""Chromium, one page a test; a server that serves tales, with a folder of states; counts for tests/run; screenshots in build/browser/."""
 import os
 import shutil
 import sys

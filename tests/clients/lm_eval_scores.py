@@ -1,5 +1,5 @@
-"""lm-evaluation-harness against the server: a multiple choice and a perplexity task made from the demo model's held-out
-text, with transformers' tokenizer and with the server's, with and without tokenized requests, each number against a
+"""lm-evaluation-harness against the server: a multiple choice and a perplexity task made from the held-out text of
+tales, with transformers' tokenizer and with the server's, with and without tokenized requests, each number against a
 computation in float64 (tests/vectors/reference.py).
 
 Run by `make test-clients`; writes what it measured to tests/clients/results/lm_eval.json and exits 1 if a number is off.

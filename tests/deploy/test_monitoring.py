@@ -120,7 +120,7 @@ class Prometheus:
 
 
 def broken_model(folder):
-    """The demo model with one weight that is not a number, in the norm before the logits."""
+    """tales with one weight that is not a number, in the norm before the logits."""
     shutil.copytree(MODEL, folder)
     path = folder / "model.safetensors"
     data = bytearray(path.read_bytes())

@@ -77,7 +77,7 @@ def test_threads_without_processors_of_their_own_raise_no_ceiling():
     assert min(rates[4]) < 1.6 * max(rates[1]), rates
 
 
-# In place of the program: published shapes are the demo model, and all is short.
+# In place of the program: published shapes are the model tales, and all is short.
 STAND_IN = """#!/bin/sh
 for word; do
     shift

@@ -37,7 +37,7 @@ def test_the_table_of_capacity_has_the_programs_figures(name, tmp_path):
 
 
 def test_a_file_of_a_session_takes_what_the_table_counts(own_server, tmp_path):
-    """Of the demo model, whose window is full after 257 tokens."""
+    """Of tales, whose window is full after 257 tokens."""
     server = own_server("--state-dir", tmp_path)
     server.complete(max_tokens=400, ignore_eos=True, session_id="one", session_create=True)
     state = server.get("/v1/sessions/one").json["state_bytes"]

@@ -262,7 +262,7 @@ def sentences():
     yield r"refusals take (N) ms at the median and (N) at most, tokens of the accepted are (N) ms apart at the 99th percentile", [
         soak["refusal_ms"]["p50"], soak["refusal_ms"]["max"], soak["inter_token_ms_of_accepted"]["p99"]]
     image, run, up = ({r["what"]: r for r in results("deploy")}[what] for what in ("image", "docker run", "compose up"))
-    yield (r"the demo model is ready (N) s after `docker run`, and its first token comes after (N) s. The image has (N) MB, of which (N) MB are Debian's base "
+    yield (r"the model tales is ready (N) s after `docker run`, and its first token comes after (N) s. The image has (N) MB, of which (N) MB are Debian's base "
            r"system. Three replicas and all beside them are up (N) s after"), [
         run["to_ready_s"], run["to_first_token_s"], image["image_mb"], image["base_mb"], up["to_ready_s"]]
     turn = results("sessions-cpu")
@@ -314,7 +314,7 @@ def test_sizes_follow_from_the_published_configurations():
     big = dict(published_sizes())["Rodimus+-Coder-1.6B"]
     small = reference.Sizes(json.loads(page("config/models/tales/config.json")))
     text = re.sub(r"\s+", " ", page("server/openai/README.md"))
-    found = re.search(r"4 GiB are some (\d+) states of Rodimus\+-1.6B \((\d+) on a CPU, in fp32\) or ([\d,]+) of the demo model", text)
+    found = re.search(r"4 GiB are some (\d+) states of Rodimus\+-1.6B \((\d+) on a CPU, in fp32\) or ([\d,]+) of tales", text)
     assert found, "what the prefix cache takes"
     for shown, (s, size) in zip(found.groups(), ((big, 2), (big, 4), (small, 4)), strict=True):
         fit = 2**32 / session_bytes(s, s.visible, size)[0]

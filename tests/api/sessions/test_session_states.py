@@ -252,7 +252,7 @@ def test_a_directory_that_is_gone_fails_turns_and_nothing_else(durable):
 
 @pytest.fixture
 def disk(tmp_path):
-    """The folder of `durable` as a disk of its own: room for one state of the demo model and for a second one beside it, twice as
+    """The folder of `durable` as a disk of its own: room for one state of tales and for a second one beside it, twice as
     large as needed or not. mount(...) mounts something there, umount() takes it away; Linux lets root do so."""
     states = tmp_path / "states"
     states.mkdir()

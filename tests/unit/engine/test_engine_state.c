@@ -1,5 +1,5 @@
 /* test_engine_state.c - requests that leave their state and others that go on from it, on both kinds of fake device and
- * on the demo model: the same tokens as without a break, earlier ones never read again, nothing of it after a cancel.
+ * on tales: the same tokens as without a break, earlier ones never read again, nothing of it after a cancel.
  */
 #include "tests/engine_bench.h"
 
@@ -198,8 +198,8 @@ static void foreign_states_are_refused(void **state) {
     bench_close(&b);
 }
 
-/* The demo model, over two engines as after a restart: with seeds, in company, broken anywhere. */
-static void the_demo_model_goes_on_to_the_bit(void **state) {
+/* tales, over two engines as after a restart: with seeds, in company, broken anywhere. */
+static void tales_goes_on_to_the_bit(void **state) {
     (void)state;
     struct rod_error err;
     struct collector c[2];
@@ -226,7 +226,7 @@ static void the_demo_model_goes_on_to_the_bit(void **state) {
         collect_submit(&c[1], r);
         collect_until(&c[1], &z, 1);
         collect_until(&c[1], &beside, 1);
-        collect_assert_ids(&z, whole.ids + n, N - n, "the demo model after a break");
+        collect_assert_ids(&z, whole.ids + n, N - n, "tales after a break");
         assert_int_equal(z.end.cached_tok, PROMPT + n - 1);
         assert_int_equal(z.end.state->image->n_bytes, whole.end.state->image->n_bytes);
         assert_memory_equal(z.end.state->image->bytes, whole.end.state->image->bytes, whole.end.state->image->n_bytes);
@@ -240,7 +240,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         ON_BOTH(a_break_changes_no_token),   ON_BOTH(a_turn_reads_its_own_tokens_alone),
         ON_BOTH(the_end_token_is_not_read),  ON_BOTH(a_cancelled_request_leaves_no_state),
-        ON_BOTH(foreign_states_are_refused), cmocka_unit_test(the_demo_model_goes_on_to_the_bit),
+        ON_BOTH(foreign_states_are_refused), cmocka_unit_test(tales_goes_on_to_the_bit),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

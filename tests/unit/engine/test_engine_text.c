@@ -53,7 +53,7 @@ static void a_text_cut_inside_a_character_ends_with_the_replacement_character(vo
     struct bench b;
     bench_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
     struct answer a;
-    struct rod_request *r = say(&b, "\xf0\x9f\x90\xba", &a); /* the demo tokenizer has no token for a wolf's face */
+    struct rod_request *r = say(&b, "\xf0\x9f\x90\xba", &a); /* the tokenizer of tales has no token for a wolf's face */
     assert_true(r->n_prompt > 1);
     r->max_tokens = 1;
     finish(&b, r, &a);

@@ -1,8 +1,8 @@
 /* test_sessions_soak.c - ten times as many sessions as slots take turns at random, with less host memory and less disk
  * than they want: no token is another than without any of that, what the gauges say is true, and nothing grows.
  *
- * RODIMUS_TEST_SOAK_S: how long (15); RODIMUS_TEST_SEED: printed; RODIMUS_TEST_SOAK_JSON: where the result goes. The
- * demo model. Each conversation is run a second time on an engine without sessions' files and with room for all, turn
+ * RODIMUS_TEST_SOAK_S: how long (15); RODIMUS_TEST_SEED: printed; RODIMUS_TEST_SOAK_JSON: where the result goes. On
+ * tales. Each conversation is run a second time on an engine without sessions' files and with room for all, turn
  * by turn; where the budget for files took a session away, that is a 404 and the conversation begins anew under another
  * id. */
 #include "engine/session/store/session_store.h"
@@ -184,7 +184,7 @@ static void write_result(const struct soak *s, const struct rod_stats *stats, ui
     fclose(f);
 }
 
-/* The size of the demo model's state: of a turn long enough to fill its window, if it has one. */
+/* The size of a state of tales: of a turn long enough to fill its window, if it has one. */
 static size_t one_state(char *dir) {
     struct rod_error err;
     struct collector c;

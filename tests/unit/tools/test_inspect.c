@@ -15,7 +15,7 @@
 
 #include <cmocka.h>
 
-static void the_demo_model_is_described(void **state) {
+static void tales_is_described(void **state) {
     (void)state;
     struct rod_inspect_report *r;
     struct rod_error err;
@@ -242,7 +242,7 @@ static void verify_exits_as_promised(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(the_demo_model_is_described),
+        cmocka_unit_test(tales_is_described),
         cmocka_unit_test(a_tied_head_that_is_stored_is_not_used),
         cmocka_unit_test(a_row_of_a_state_may_nearly_cancel_after_one_or_two_tokens),
         cmocka_unit_test(inspect_exits_as_promised),
