@@ -159,6 +159,8 @@ int slot_prepare_sampling(struct rod_engine *engine, const struct active *active
 
 /* ---- prefix_use.c: the index is the engine thread's; failures are device faults ---- */
 int prefix_use_open(struct rod_engine *engine, struct rod_error *err);
+/* Behind the sessions, who say what is wrong with state_dir. */
+int prefix_use_open_pinned(struct rod_engine *engine, struct rod_error *err);
 /* The request has a slot and is to read its prompt: perhaps not all of it. */
 int prefix_use_admit(struct rod_engine *engine, struct active *active, uint64_t now_ns, struct rod_error *err);
 /* The request's slot has read up to where it stops, or a step on its way will have. */

@@ -63,6 +63,8 @@ static int engine_init_parts(struct rod_engine *e, struct rod_error *err) {
     if (!rc) rc = keep_open(e, err);
     if (!rc) rc = prefix_use_open(e, err);
     if (!rc) rc = turn_open(e, err);
+    if (!rc) rc = prefix_use_open_pinned(e, err);
+    e->config.state_dir = NULL; /* the caller's */
     draft_use_open(e);
     if (!rc) rc = draft_model_open(e, err);
     if (rc) return rc;

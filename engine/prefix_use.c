@@ -40,21 +40,6 @@ static size_t prefix_use_bytes_at(const void *arg, uint64_t n_tok) {
 
 static void prefix_use_log(void *arg, int level, const char *line) { engine_log(arg, level, "%s", line); }
 
-static int prefix_use_open_pinned(struct rod_engine *e, uint64_t pool_bytes, struct rod_error *err) {
-    struct pinned_config config = {.state_dir = e->config.state_dir,
-                                   .form = {.layout = e->backend_info.state_id,
-                                            .V = e->parts.V,
-                                            .chunk_tok = e->backend_info.chunk_tok,
-                                            .state_bytes = prefix_use_bytes_at,
-                                            .arg = e},
-                                   .pool = e->states,
-                                   .budget_bytes = pool_bytes / 4,
-                                   .log = prefix_use_log,
-                                   .arg = e};
-    memcpy(config.form.fingerprint, e->parts.fingerprint, sizeof config.form.fingerprint);
-    return pinned_open(&config, &e->pinned, err);
-}
-
 int prefix_use_open(struct rod_engine *e, struct rod_error *err) {
     if (!e->config.prefix_cache_bytes || !e->states) return 0;
     struct state_pool_counts pool;
@@ -67,8 +52,25 @@ int prefix_use_open(struct rod_engine *e, struct rod_error *err) {
     const bool all_pay = test_hooks_entries_pay();
     if (all_pay) engine_log(e, 2, "RODIMUS_TEST_CHECKPOINTS_PAY is set: copying a state counts as free");
     e->copy_ns = all_pay ? 0 : prefix_use_measure_copy_ns(e);
-    const int rc = prefix_new(&config, &e->prefixes, err);
-    return rc ? rc : prefix_use_open_pinned(e, pool.bytes, err);
+    return prefix_new(&config, &e->prefixes, err);
+}
+
+int prefix_use_open_pinned(struct rod_engine *e, struct rod_error *err) {
+    if (!e->prefixes) return 0;
+    struct state_pool_counts pool;
+    state_pool_count(e->states, &pool);
+    struct pinned_config config = {.state_dir = e->config.state_dir,
+                                   .form = {.layout = e->backend_info.state_id,
+                                            .V = e->parts.V,
+                                            .chunk_tok = e->backend_info.chunk_tok,
+                                            .state_bytes = prefix_use_bytes_at,
+                                            .arg = e},
+                                   .pool = e->states,
+                                   .budget_bytes = pool.bytes / 4,
+                                   .log = prefix_use_log,
+                                   .arg = e};
+    memcpy(config.form.fingerprint, e->parts.fingerprint, sizeof config.form.fingerprint);
+    return pinned_open(&config, &e->pinned, err);
 }
 
 /* ---- figures ---- */

@@ -44,7 +44,6 @@ int turn_open(struct rod_engine *e, struct rod_error *err) {
         .arg = e};
     memcpy(config.form.fingerprint, e->parts.fingerprint, sizeof config.form.fingerprint);
     const int rc = sessions_open(&config, &e->sessions, err);
-    e->config.state_dir = NULL; /* the caller's */
     if (!rc) state_pool_on_full(e->states, sessions_make_room, e->sessions);
     return rc;
 }
