@@ -5,7 +5,7 @@
 #ifndef ADMIN_H
 #define ADMIN_H
 
-#include "server.h"
+#include "server/call/server.h"
 
 struct admin;
 /* given: as in http.h. Results as of http_open. */

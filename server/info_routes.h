@@ -5,7 +5,7 @@
 #ifndef INFO_ROUTES_H
 #define INFO_ROUTES_H
 
-#include "http_call.h"
+#include "server/call/http_call.h"
 
 /* False after a 503: the model is still loading. */
 bool info_routes_loaded(struct http_call *call);

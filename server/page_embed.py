@@ -21,7 +21,7 @@ policy = (f"default-src 'none'; script-src {hashes(b'script')}; style-src {hashe
           "base-uri 'none'; form-action 'none'; frame-ancestors 'none'")
 lines = [",".join(str(byte) for byte in page[i : i + 32]) for i in range(0, len(page), 32)]
 with open(sys.argv[2], "w", encoding="utf-8") as out:
-    out.write("/* made from playground.html by page_embed.py */\n#include \"server/server.h\"\n\n")
+    out.write("/* made from playground.html by page_embed.py */\n#include \"server/call/server.h\"\n\n")
     out.write(f'const char page_policy[] = "{policy}";\n')
     out.write("const char page_html[] = {\n" + ",\n".join(lines) + ",\n0};\n")
     out.write("const size_t page_html_len = sizeof page_html - 1;\n")

@@ -1,6 +1,6 @@
 /* prefix_routes.c - see prefix_routes.h. */
 #include "prefix_routes.h"
-#include "job.h"
+#include "server/call/job.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #ifndef PREFIX_ROUTES_H
 #define PREFIX_ROUTES_H
 
-#include "http_call.h"
+#include "server/call/http_call.h"
 
 void prefix_routes_pin(struct http_call *call);
 void prefix_routes_get(struct http_call *call);

@@ -5,7 +5,7 @@
 #ifndef RELOAD_H
 #define RELOAD_H
 
-#include "server.h"
+#include "server/call/server.h"
 
 struct http_tls;
 void reload_settings(struct server *s, struct http_tls *tls, int argc, char **argv); /* tls: NULL = the port is plain */

@@ -1,8 +1,8 @@
 /* response_routes.c - see response_routes.h. */
 #include "response_routes.h"
-#include "completion_internal.h"
+#include "server/completion/completion_internal.h"
 #include "engine/base/fail.h"
-#include "job.h"
+#include "server/call/job.h"
 #include "session_routes.h"
 
 #include <assert.h>

@@ -5,7 +5,7 @@
 #ifndef RESPONSE_ROUTES_H
 #define RESPONSE_ROUTES_H
 
-#include "http_call.h"
+#include "server/call/http_call.h"
 
 void response_routes_count(struct http_call *call); /* POST /v1/responses/input_tokens */
 void response_routes_get(struct http_call *call);   /* GET /v1/responses/{id} */

@@ -1,14 +1,14 @@
 /* routes.c - the table of routes, what every request passes on its way to one (id, key, method, type of the body), and
  * the routes that need no engine. */
-#include "access.h"
+#include "server/call/access.h"
 #include "engine/base/share.h"
 #include "info_routes.h"
-#include "job.h"
+#include "server/call/job.h"
 #include "routes.h"
 #include "prefix_routes.h"
 #include "response_routes.h"
 #include "session_routes.h"
-#include "completion.h"
+#include "server/completion/completion.h"
 #include "server/base/version.h"
 
 #include <assert.h>

@@ -5,7 +5,7 @@
 #ifndef ROUTES_H
 #define ROUTES_H
 
-#include "server.h"
+#include "server/call/server.h"
 
 struct http_handlers routes_handlers(struct server *server);
 struct http_handlers routes_admin_handlers(struct server *server); /* of the admin thread's listener */

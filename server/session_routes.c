@@ -1,6 +1,5 @@
-/* session_routes.c - the routes of sessions and of their states, all on the pool, as they may wait for files; and the
- * removal of a session whose response is not stored. */
-#include "job.h"
+/* session_routes.c - the routes of sessions and of their states, all on the pool, as they may wait for files. */
+#include "server/call/job.h"
 #include "session_routes.h"
 
 #include <assert.h>
@@ -167,13 +166,4 @@ void session_routes_import(struct http_call *call) { start_named(call, run_impor
 
 size_t session_routes_state_max(const struct server *s) {
     return s->info ? (size_t)s->info->session_bytes + STATE_FILE_MORE_BYTES : STATE_FILE_MORE_BYTES;
-}
-
-void session_routes_discard(struct server *s, const char *tenant, const char *id) {
-    assert(openai_session_id(id) && strlen(tenant) < sizeof((struct job *)NULL)->tenant);
-    struct job *j = job_new(s, NULL, run_delete);
-    if (!j) return;
-    snprintf(j->tenant, sizeof j->tenant, "%s", tenant);
-    snprintf(j->name, sizeof j->name, "%s", id);
-    job_start(j, true);
 }

@@ -5,7 +5,7 @@
 #ifndef SESSION_ROUTES_H
 #define SESSION_ROUTES_H
 
-#include "http_call.h"
+#include "server/call/http_call.h"
 
 struct job;
 /* A job of the session, or response, that the path names, to be started; NULL after another answer. */
@@ -20,6 +20,5 @@ void session_routes_fork(struct http_call *call);
 void session_routes_export(struct http_call *call);
 void session_routes_import(struct http_call *call);
 size_t session_routes_state_max(const struct server *server); /* bytes of the largest state that is taken */
-void session_routes_discard(struct server *server, const char *tenant, const char *id); /* in the background */
 
 #endif

@@ -13,7 +13,7 @@
 #include "server/base/listen_fds.h"
 #include "server/reload.h"
 #include "server/routes.h"
-#include "server/completion.h"
+#include "server/completion/completion.h"
 
 #include <limits.h>
 

@@ -5,6 +5,7 @@
  * it continues. So any response can be continued any number of times. */
 #include "completion_internal.h"
 #include "engine/base/fail.h"
+#include "server/call/job.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -170,4 +171,20 @@ void completion_session_error(const struct completion *c, struct openai_error *e
     if (of_past) field = response ? "previous_response_id" : "session_id";
     if (code == ROD_EBUSY && !response) field = "session_id";
     if (field) snprintf(err->param, sizeof err->param, "%s", field);
+}
+
+/* ---- a response that is not stored ---- */
+
+static void session_run_discard(struct job *j) {
+    struct rod_error rod = {0};
+    if (rod_session_delete(j->server->engine, j->tenant, j->name, &rod)) job_fail(j, &rod);
+}
+
+void completion_session_discard(struct server *s, const char *tenant, const char *id) {
+    assert(openai_session_id(id) && strlen(tenant) < sizeof((struct job *)NULL)->tenant);
+    struct job *j = job_new(s, NULL, session_run_discard);
+    if (!j) return;
+    snprintf(j->tenant, sizeof j->tenant, "%s", tenant);
+    snprintf(j->name, sizeof j->name, "%s", id);
+    job_start(j, true);
 }

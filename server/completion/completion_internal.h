@@ -107,6 +107,7 @@ int completion_session_label(struct completion *c,
 /* Gives a replayed answer the id, time and model of the first one. */
 void completion_session_relabel(struct completion *c, const char *label);
 void completion_session_error(const struct completion *c, struct openai_error *err, int code);
+void completion_session_discard(struct server *server, const char *tenant, const char *id); /* in the background */
 void completion_session_free(struct rod_turn *session);
 static inline const char *completion_session_of(const struct completion *c) {
     return *c->session_id ? c->session_id : NULL;

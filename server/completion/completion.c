@@ -3,7 +3,6 @@
  * It has n choices a prompt; each is one request of the engine and answers with events, which become SSE frames at
  * once or one JSON answer at the end. It is freed when the http request has ended, no choice is open in the engine and
  * no work is on the pool. */
-#include "session_routes.h"
 #include "completion_internal.h"
 
 #include "server/openai/sse.h"
@@ -523,7 +522,7 @@ static void take_finish(struct completion *c, struct completion_choice *choice, 
     }
     if (*e->session) {
         const struct openai_response *r = &c->request.response;
-        if (c->kind == OPENAI_RESPONSE && !r->store) session_routes_discard(s, c->tenant, e->session);
+        if (c->kind == OPENAI_RESPONSE && !r->store) completion_session_discard(s, c->tenant, e->session);
         snprintf(c->session_id, sizeof c->session_id, "%s", e->session);
         c->session_version = e->session_version;
         c->replayed = e->replayed;

@@ -5,7 +5,7 @@
 #ifndef COMPLETION_H
 #define COMPLETION_H
 
-#include "http_call.h"
+#include "server/call/http_call.h"
 
 void completion_start(struct http_call *call, enum openai_kind kind);
 void completion_event(struct rod_event *event);         /* takes the event */

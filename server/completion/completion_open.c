@@ -1,6 +1,6 @@
 /* completion_open.c - the way into a completion: a body becomes a parsed request, prompts as tokens, and requests of
  * the engine. */
-#include "access.h"
+#include "server/call/access.h"
 #include "completion_internal.h"
 #include "engine/base/fail.h"
 #include "engine/base/json_guard.h"
