@@ -249,7 +249,8 @@ def test_after_a_stall_the_process_ends_with_status_3(own_server, tmp_path, hang
     if "log" in hangs:
         (tmp_path / "hang.log").touch()
     assert s.wait(10) == 3
-    assert 1.9 < time.monotonic() - began < 6 * SLOWER
+    early = 1 if "loop" in hangs else 0.1  # the loop's last sign of life may lie before it hangs, on a busy machine
+    assert 2 - early < time.monotonic() - began < 6 * SLOWER
     assert ("stall_exit_s: no step has ended for 2 s though work waits; exiting with status 3." in s.log()) == ("log" not in hangs)
     connection.close()
 
