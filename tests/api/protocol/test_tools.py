@@ -192,8 +192,10 @@ def test_logprobs_and_ids_stay_complete_beside_calls(server):
     assert tokens == [t["token"] for t in whole["logprobs"]["content"]] and ids == whole["token_ids"]
 
 
-def test_a_loop_of_20_calls_finds_what_it_has_sent(server):
-    """The whole conversation each time, as agents send it: what was read of it only grows."""
+def test_a_loop_of_20_calls_finds_what_it_has_sent(own_server):
+    """The whole conversation each time, as agents send it: what was read of it only grows. Whether an entry pays depends on how busy the machine
+    is; here each does."""
+    server = own_server(env={"RODIMUS_TEST_CHECKPOINTS_PAY": "1"})
     messages, cached, ends = [{"role": "system", "content": "You are a helpful agent."}, *ASK], [], []
     for i in range(20):
         answer = server.post(CHAT, {"messages": messages, "tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False, "max_tokens": 120,

@@ -115,7 +115,7 @@ def test_a_chat_goes_on_from_pinned_messages_and_tools(server):
 
 
 def test_a_pinned_prefix_stays_while_the_prefix_cache_turns_over():
-    server = Server("--prefix-cache-bytes", 8 << 20, "--state-host-bytes", 64 << 20, name="pinned-small")
+    server = Server("--prefix-cache-bytes", 8 << 20, "--state-host-bytes", 64 << 20, name="pinned-small", env={"RODIMUS_TEST_CHECKPOINTS_PAY": "1"})
     try:
         made = pin(server, "tale", {"prompt": TEXT}).json
         for i in range(30):
