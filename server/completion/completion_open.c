@@ -118,7 +118,7 @@ static int open_grammar(struct completion *c, struct rod_error *err) {
     if (rc && guard.was_short) rc = ROD_ENOMEM; /* the schema may have been read before memory ran out; it is freed */
     json_guard_close(&guard);
     if (rc == ROD_ENOMEM) rod_fail_no_memory(&fault);
-    if (rc == ROD_EINVALID) rod_fail(err, rc, "%s %s", g->param, fault.message);
+    if (rc == ROD_EINVALID) rod_fail(err, rc, "%s %.400s.", g->param, fault.message);
     if (rc && rc != ROD_EINVALID) *err = fault;
     if (rc) snprintf(err->param, sizeof err->param, "%s", g->param);
     return rc;

@@ -266,6 +266,7 @@ def test_what_cannot_be_honoured_is_refused(server, route, fields, param, word):
     answer = server.post(f"/v1/{route}", {**body, "max_tokens": 2, **fields})
     assert answer.status == 400, answer
     assert answer.error["param"] == param and word in answer.error["message"], answer.error
+    assert answer.error["message"].endswith("."), answer.error
 
 
 @pytest.mark.parametrize("fields", [{"response_format": None}, {"response_format": {"type": "text"}}, {"structured_outputs": None},
