@@ -85,7 +85,7 @@ struct rod_engine {
     struct sampler sampler;
     struct draft_price price;        /* of steps where the host draws, without prompts */
     struct draft_chances chances;    /* of all requests */
-    struct draft_model *draft_model; /* NULL: there is none, or it failed */
+    struct draft_model *draft_model; /* NULL: no draft model, or it failed */
     bool drafts_always;              /* for tests: each draft is read, whether it pays or not */
     struct step steps[2];            /* taking turns: step number n is steps[n % 2] */
     uint64_t n_planned, n_collected;

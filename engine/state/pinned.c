@@ -65,7 +65,7 @@ static uint64_t entry_bytes(const struct pinned_prefix *prefix) {
     return sizeof *prefix + prefix->n_tok * sizeof *prefix->ids + state_pool_bytes(1, prefix->buffer->n_bytes);
 }
 
-/* That is a file's, or an id's in memory alone; NULL: there is none. */
+/* The entry of a file, or of an id that is in memory alone; NULL: no such entry. */
 static struct pinned_entry *entry_of_file(struct pinned *p, const char *file) {
     for (uint32_t i = 0; i < p->n; i++)
         if (!strcmp(p->entries[i].file, file)) return &p->entries[i];

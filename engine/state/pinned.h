@@ -34,7 +34,7 @@ int pinned_open(const struct pinned_config *config, struct pinned **out, struct 
 void pinned_close(struct pinned *p); /* NULL: nothing */
 
 /* The longest prefix that ids begin with and that is longer than `than` and leaves one token to read: *buffer is the
- * caller's share, *n_tok its tokens. False: there is none. */
+ * caller's share, *n_tok its tokens. False: no such prefix. */
 bool pinned_find(struct pinned *p, const int32_t *ids, size_t n, uint64_t than, struct state_buffer **buffer,
                  uint64_t *n_tok);
 

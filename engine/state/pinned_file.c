@@ -70,7 +70,7 @@ int pinned_file_read(const struct pinned_form *form, const struct state_file *st
     char id[PINNED_MAX_ID + 1] = "";
     const char *fault = file_fault(form, state);
     if (!fault) memcpy(id, (const char *)state->meta.data + META_FIXED, state->meta.n - META_FIXED);
-    if (!fault && (strlen(id) != state->meta.n - META_FIXED || !pinned_is_id(id))) fault = "has an id that is none";
+    if (!fault && (strlen(id) != state->meta.n - META_FIXED || !pinned_is_id(id))) fault = "has a malformed id";
     if (fault) return rod_fail(err, ROD_ESTATE, "%.180s: the file %s.", file, fault);
     struct pinned_prefix *p = pinned_prefix_new(id, NULL, (size_t)state->n_tok);
     if (!p) return rod_fail_no_memory(err);

@@ -42,7 +42,7 @@ void http_call_no_memory(struct http_call *call);
 void http_call_hide_files(struct server *server, const char *session, struct openai_error *err);
 /* The header of a 429 or 503. known_s: when to come again; 0 = as the queue, or the loading, tells. */
 void http_call_retry_after(struct http_call *call, unsigned status, const char *code, uint64_t known_s);
-/* The query's limit, 1 to most; *n stays where there is none. False, after an answer of 400: it is another. */
+/* The query's limit, 1 to most; *n stays without one. False, after an answer of 400: it is out of range. */
 bool http_call_limit(struct http_call *call, size_t most, size_t *n);
 /* The name in the path; false: it does not fit, or the route has none. */
 bool http_call_name(const struct http_call *call, char *name, size_t size);

@@ -12,14 +12,10 @@ static struct rod_request *tale(struct answer *a, const int32_t *ids, size_t n, 
     return r;
 }
 
-/* Law 3: prompts that begin from a checkpoint that was read as a prompt, at random lengths and partings, with loads
- * beside them, give what they give cold: tokens, log-probabilities and the 20 best, to the bit. */
-static void tales_answers_as_if_it_had_read_all(void **state) {
-    (void)state;
+/* Two engines: c[0] has a prefix cache, in which each entry pays, and reads in small pieces; c[1] has none. */
+static void open_both(struct collector c[2], bool deterministic) {
     const char *device = getenv("RODIMUS_TEST_DEVICE");
-    const uint64_t seed = getenv("RODIMUS_TEST_SEED") ? strtoull(getenv("RODIMUS_TEST_SEED"), NULL, 10) : 3;
     struct rod_error err;
-    struct collector c[2];
     for (int i = 0; i < 2; i++) {
         struct rod_engine_config config = {.model_dir = "config/models/tales",
                                            .device = device ? device : "cpu",
@@ -28,13 +24,22 @@ static void tales_answers_as_if_it_had_read_all(void **state) {
                                            .n_threads = 2,
                                            .max_queue = 100,
                                            .max_batch_tok = i ? 0 : 192,
-                                           .deterministic = true, /* keeps no answers: all is read as a prompt */
+                                           .deterministic = deterministic,
                                            .state_host_bytes = 512 << 20,
                                            .prefix_cache_bytes = i ? 0 : 256 << 20};
         collect_init(&c[i], &config);
         if (rod_engine_open(&config, &c[i].engine, &err)) fail_msg("%s", err.message);
     }
     c[0].engine->copy_ns = 0;
+}
+
+/* Law 3: prompts that begin from a checkpoint that was read as a prompt, at random lengths and partings, with loads
+ * beside them, give what they give cold: tokens, log-probabilities and the 20 best, to the bit. */
+static void tales_answers_as_if_it_had_read_all(void **state) {
+    (void)state;
+    const uint64_t seed = getenv("RODIMUS_TEST_SEED") ? strtoull(getenv("RODIMUS_TEST_SEED"), NULL, 10) : 3;
+    struct collector c[2];
+    open_both(c, true); /* keeps no answers: all is read as a prompt */
     enum { LONGEST = 700, N = 24 };
     int32_t ids[LONGEST];
     for (uint64_t at = 0; at < N; at++) {
@@ -67,24 +72,10 @@ static void tales_answers_as_if_it_had_read_all(void **state) {
  * state is not that of reading it. */
 static void tales_goes_on_from_a_pinned_prefix_as_if_it_had_read_it(void **state) {
     (void)state;
-    const char *device = getenv("RODIMUS_TEST_DEVICE");
     const uint64_t seed = getenv("RODIMUS_TEST_SEED") ? strtoull(getenv("RODIMUS_TEST_SEED"), NULL, 10) : 4;
     struct rod_error err;
     struct collector c[2];
-    for (int i = 0; i < 2; i++) {
-        struct rod_engine_config config = {.model_dir = "config/models/tales",
-                                           .device = device ? device : "cpu",
-                                           .precision = getenv("RODIMUS_TEST_PRECISION"),
-                                           .n_slots = 4,
-                                           .n_threads = 2,
-                                           .max_queue = 100,
-                                           .max_batch_tok = i ? 0 : 192,
-                                           .state_host_bytes = 512 << 20,
-                                           .prefix_cache_bytes = i ? 0 : 256 << 20};
-        collect_init(&c[i], &config);
-        if (rod_engine_open(&config, &c[i].engine, &err)) fail_msg("%s", err.message);
-    }
-    c[0].engine->copy_ns = 0;
+    open_both(c, false);
     enum { LONGEST = 700, N = 16 };
     int32_t ids[LONGEST + 100];
     for (uint64_t at = 0; at < N; at++) {
