@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 static int calls_need_pinned(const struct rod_engine *e, struct rod_error *err) {
     return e->pinned
@@ -44,12 +45,30 @@ static struct rod_request *calls_reading_request(const int32_t *ids, size_t n) {
     return r;
 }
 
-/* *out: the state behind the n ids, the caller's. */
-static int calls_read(struct rod_engine *e, const int32_t *ids, size_t n, struct rod_state **out,
+enum { LOOK_MS = 50 };
+
+/* Until the request ends; where the caller wants no more of it, it is cancelled, and ends within a step. */
+static void calls_wait(struct rod_engine *e, struct calls_reading *reading, uint64_t ticket,
+                       const struct rod_prefix_new *wanted) {
+    for (bool cancelled = false;;) {
+        struct timespec until;
+        clock_gettime(CLOCK_REALTIME, &until);
+        until.tv_nsec += LOOK_MS * 1000000;
+        until.tv_sec += until.tv_nsec / 1000000000;
+        until.tv_nsec %= 1000000000;
+        if (!sem_timedwait(&reading->ended, &until)) return;
+        if (cancelled || !wanted->stopped || !wanted->stopped(wanted->arg)) continue;
+        rod_cancel(e, ticket);
+        cancelled = true;
+    }
+}
+
+/* *out: the state behind the first n tokens, the caller's. */
+static int calls_read(struct rod_engine *e, const struct rod_prefix_new *wanted, size_t n, struct rod_state **out,
                       struct rod_error *err) {
     struct calls_reading reading = {0};
     uint64_t ticket;
-    struct rod_request *r = calls_reading_request(ids, n);
+    struct rod_request *r = calls_reading_request(wanted->ids, n);
     if (!r) return rod_fail_no_memory(err);
     sem_init(&reading.ended, 0, 0);
     r->on_end = calls_on_end;
@@ -58,7 +77,7 @@ static int calls_read(struct rod_engine *e, const int32_t *ids, size_t n, struct
     if (rc) {
         rod_request_free(r);
     } else {
-        while (sem_wait(&reading.ended)) {} /* interrupted by a signal */
+        calls_wait(e, &reading, ticket, wanted);
         if (reading.end->kind == ROD_EVENT_ERROR) {
             *err = reading.end->error;
             rc = err->code;
@@ -74,21 +93,22 @@ static int calls_read(struct rod_engine *e, const int32_t *ids, size_t n, struct
     return rc;
 }
 
-int rod_prefix_pin(struct rod_engine *e, const char *id, const int32_t *ids, size_t n, struct rod_prefix_info *out,
+int rod_prefix_pin(struct rod_engine *e, const struct rod_prefix_new *wanted, struct rod_prefix_info *out,
                    struct rod_error *err) {
     int rc = calls_need_pinned(e, err);
-    if (!rc) rc = pinned_check_id(id, err);
     if (rc) return rc;
     const uint32_t chunk = e->backend_info.chunk_tok;
-    const size_t n_tok = n ? (n - 1) - (n - 1) % chunk : 0;
-    if (!n_tok || n_tok > PINNED_MAX_TOK)
-        return rod_fail_at(err, ROD_EINVALID, "prompt", "The prefix has %zu tokens and must have %u to %d.", n,
-                           chunk + 1, PINNED_MAX_TOK);
+    const size_t n = wanted->n_ids, n_tok = n ? (n - 1) - (n - 1) % chunk : 0;
+    if (!n_tok || n > PINNED_MAX_TOK)
+        rc = rod_fail_at(err, ROD_EINVALID, "prompt", "The prefix has %zu tokens and must have %u to %d.", n, chunk + 1,
+                         PINNED_MAX_TOK);
+    if (!rc) rc = pinned_check(e->pinned, wanted->id, n_tok, err);
+    if (rc) return rc;
     if (atomic_exchange(&e->pinning, true))
         return rod_fail(err, ROD_EQUEUEFULL, "Another prefix is being read: wait for its end.");
     struct rod_state *state = NULL;
-    rc = calls_read(e, ids, n_tok, &state, err);
-    if (!rc) rc = pinned_put(e->pinned, id, ids, n_tok, state->image, out, err);
+    rc = calls_read(e, wanted, n_tok, &state, err);
+    if (!rc) rc = pinned_put(e->pinned, wanted->id, wanted->ids, n_tok, state->image, out, err);
     rod_state_free(state);
     atomic_store(&e->pinning, false);
     return rc;

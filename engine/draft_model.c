@@ -11,7 +11,8 @@
 
 enum {
     MOST_READ = 512, /* of a stream at once; what it has not read before these is left out */
-    MOST_COUNTED = 128
+    FEW_READ = 16,   /* more is read once a stream, and no price of a draft token */
+    MOST_COUNTED = 32
 };
 
 struct draft_ask {
@@ -25,6 +26,8 @@ struct draft_model {
     struct backend_segment *segs; /* [n_slots] */
     struct draft_ask *asks;       /* [n_slots], n_asks: of the next plan */
     uint32_t n_asks;
+    bool warm;       /* it has run: the first time touches new memory */
+    uint32_t n_read; /* the most that a stream has read for the drafts at hand */
     double token_ns; /* mean time of a draft token; 0: not known */
     uint32_t n_tok;  /* draft tokens of the mean, up to a bound */
 };
@@ -84,6 +87,7 @@ static int draft_read(struct rod_engine *e, struct rod_error *err) {
     const struct backend_ops *ops = e->parts.ops;
     struct draft_model *m = e->draft_model;
     uint32_t n = 0, n_tok = 0;
+    m->n_read = 0;
     for (uint32_t k = 0; k < m->n_asks; k++) {
         struct active *a = m->asks[k].active;
         struct active_draft *d = &a->draft;
@@ -101,6 +105,7 @@ static int draft_read(struct rod_engine *e, struct rod_error *err) {
         d->model_pos += n_new;
         d->n_unread = 0;
         n_tok += n_new;
+        if (n_new > m->n_read) m->n_read = n_new;
         m->asks[n++] = m->asks[k];
     }
     m->n_asks = n;
@@ -143,8 +148,12 @@ void draft_model_run(struct rod_engine *e) {
         draft_model_close(e);
         return;
     }
-    if (!n_tok) return;
+    const bool counts = n_tok && m->warm && m->n_read <= FEW_READ;
+    m->warm |= n_tok > 0;
+    if (!counts) return;
     m->n_tok = m->n_tok + n_tok < MOST_COUNTED ? m->n_tok + n_tok : MOST_COUNTED;
-    const double each_ns = (double)(clock_now_ns() - begin_ns) / n_tok, part = (double)n_tok / m->n_tok;
+    double each_ns = (double)(clock_now_ns() - begin_ns) / n_tok;
+    if (m->token_ns > 0 && each_ns > 2 * m->token_ns) each_ns = 2 * m->token_ns; /* the machine did something else */
+    const double part = (double)n_tok / m->n_tok;
     m->token_ns += (each_ns - m->token_ns) * (part < 1 ? part : 1);
 }

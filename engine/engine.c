@@ -116,7 +116,9 @@ uint64_t rod_engine_close(struct rod_engine *e) {
     for (struct rod_event *event; (event = rod_next_event(e));) rod_event_free(event);
     assert(!e->events.head && !e->sched.n_queued);
     const uint64_t n_lost = sessions_close(e->sessions); /* what it writes has the backend's layout */
+    pinned_close(e->pinned);                             /* what its thread reads, too */
     e->sessions = NULL;
+    e->pinned = NULL;
     e->parts.ops->close(e->parts.backend);
     if (e->parts.draft_backend) e->parts.ops->close(e->parts.draft_backend);
     move_drop_all(e);

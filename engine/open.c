@@ -126,14 +126,13 @@ static int open_draft_model(const struct rod_engine_config *config, struct engin
     if (!parts->ops->slot_accept)
         return rod_fail_at(err, ROD_EUNSUPPORTED, "draft_model",
                            "draft_model has no use on this device, which reads no drafts yet: leave it out.");
-    if (config->speculative != ROD_SPECULATIVE_AUTO)
-        return rod_fail_at(err, ROD_EINVALID, "draft_model", "draft_model needs speculative auto.");
     if (!parts->tokenizer)
         return rod_fail_at(err, ROD_EUNSUPPORTED, "draft_model", "draft_model needs a model with a tokenizer.");
     struct model *model;
     struct tokenizer *tokenizer = NULL;
-    int rc = model_open_watched(config->draft_model_dir, &config->progress, &model, err);
-    if (rc) return rc;
+    struct rod_error fault;
+    int rc = model_open_watched(config->draft_model_dir, &config->progress, &model, &fault);
+    if (rc) return rod_fail_at(err, rc, "draft_model", "draft_model: %.400s", fault.message);
     rc = tokenizer_open(config->draft_model_dir, &tokenizer, err);
     if (!rc) rc = open_check_draft_tokens(parts->tokenizer, tokenizer, err);
     if (!rc && model->dims.V != parts->V)
@@ -148,6 +147,8 @@ static int open_draft_model(const struct rod_engine_config *config, struct engin
 int rod_engine_open(const struct rod_engine_config *config, struct rod_engine **out, struct rod_error *err) {
     if (!config->model_dir == !config->synthetic)
         return rod_fail(err, ROD_EINVALID, "Give either a model directory or the name of a synthetic model.");
+    if (config->draft_model_dir && *config->draft_model_dir && config->speculative != ROD_SPECULATIVE_AUTO)
+        return rod_fail_at(err, ROD_EINVALID, "draft_model", "draft_model needs speculative auto.");
     struct model *model;
     int rc = config->synthetic ? model_synthetic_watched(config->synthetic, 1, &config->progress, &model, err)
                                : model_open_watched(config->model_dir, &config->progress, &model, err);

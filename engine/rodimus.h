@@ -566,9 +566,16 @@ struct rod_prefix_info {
     uint64_t n_used; /* prompts that went on from it, since it came to this engine */
     bool durable;    /* it is a file */
 };
+struct rod_prefix_new {
+    const char *id;
+    const int32_t *ids;
+    size_t n_ids;
+    bool (*stopped)(void *arg); /* asked while it is read: true ends the reading with ROD_EDRAINING. NULL: never */
+    void *arg;
+};
 /* Reads the prompt, up to the last multiple of chunk_tok before its last token, as text that follows may change that
  * one; waits for it. One that has this id is replaced. ROD_EQUEUEFULL: also while another one is read. */
-int rod_prefix_pin(struct rod_engine *engine, const char *id, const int32_t *ids, size_t n, struct rod_prefix_info *out,
+int rod_prefix_pin(struct rod_engine *engine, const struct rod_prefix_new *wanted, struct rod_prefix_info *out,
                    struct rod_error *err);
 int rod_prefix_get(struct rod_engine *engine, const char *id, struct rod_prefix_info *out, struct rod_error *err);
 /* In order of id. *infos is malloc'd. */

@@ -21,6 +21,12 @@ static void answer_info(struct job *j, int rc, const struct rod_prefix_info *inf
         put_info(&j->out, info);
 }
 
+/* Its client has left, or the drain is over. */
+static bool pin_is_unwanted(void *arg) {
+    const struct job *j = arg;
+    return j->left || j->server->cut;
+}
+
 /* The body is that of /tokenize: prompt, or messages with their tools. The prompt of a chat goes on behind its
  * messages, so the prefix has no role of an answer. */
 static void run_pin(struct job *j) {
@@ -38,7 +44,8 @@ static void run_pin(struct job *j) {
                                   .n_tools = t.tools.n};
     int rc = t.n_messages ? rod_chat_encode(s->engine, &chat, &ids, &n, &rod)
                           : rod_tokenize(s->engine, t.text, t.len, t.parse_special, t.add_special, &ids, &n, &rod);
-    if (!rc) rc = rod_prefix_pin(s->engine, j->name, ids, n, &info, &rod);
+    const struct rod_prefix_new wanted = {.id = j->name, .ids = ids, .n_ids = n, .stopped = pin_is_unwanted, .arg = j};
+    if (!rc) rc = rod_prefix_pin(s->engine, &wanted, &info, &rod);
     if (t.n_messages && !strcmp(rod.param, "prompt")) snprintf(rod.param, sizeof rod.param, "messages");
     answer_info(j, rc, &info, &rod);
     free(ids);

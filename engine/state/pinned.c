@@ -2,6 +2,7 @@
 #include "pinned.h"
 #include "engine/base/clock.h"
 #include "engine/base/fail.h"
+#include "engine/base/log_limit.h"
 #include "state_read.h"
 
 #include <assert.h>
@@ -9,6 +10,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +27,7 @@ enum {
     LOOK_S = 1,     /* between two looks at the folder's time */
     SETTLED_S = 2,  /* a change so short before a scan may have come after it */
     SCAN_EACH = 30, /* looks; then the folder is read whatever its time says */
+    MAX_REFUSED = 64,
 };
 
 struct pinned_entry {
@@ -41,10 +44,12 @@ struct pinned {
     pthread_mutex_t changing;                    /* held over files; before `lock` */
     pthread_mutex_t lock;                        /* over what follows, held for a moment */
     pthread_cond_t closing;
-    bool ends, has_thread;
+    bool has_thread;
+    atomic_bool ends;
     pthread_t thread;
-    struct pinned_entry entries[PINNED_MAX];
-    uint32_t n;
+    struct pinned_entry entries[PINNED_MAX + MAX_REFUSED];
+    uint32_t n, n_prefixes; /* n_prefixes: of them not refused */
+    struct log_limit left_out;
     uint64_t n_found;
 };
 
@@ -61,8 +66,12 @@ static void pinned_log(const struct pinned *p, int level, const char *format, ..
 
 /* ---- entries, with the lock ---- */
 
-static uint64_t entry_bytes(const struct pinned_prefix *prefix) {
-    return sizeof *prefix + prefix->n_tok * sizeof *prefix->ids + state_pool_bytes(1, prefix->buffer->n_bytes);
+static uint64_t prefix_bytes(size_t n_tok, size_t state_bytes) {
+    return sizeof(struct pinned_prefix) + n_tok * sizeof(int32_t) + state_pool_bytes(1, state_bytes);
+}
+
+static uint64_t entry_bytes(const struct pinned_entry *e) {
+    return e->prefix ? prefix_bytes(e->prefix->n_tok, e->prefix->buffer->n_bytes) : 0;
 }
 
 /* The entry of a file, or of an id that is in memory alone; NULL: no such entry. */
@@ -72,18 +81,21 @@ static struct pinned_entry *entry_of_file(struct pinned *p, const char *file) {
     return NULL;
 }
 
-/* Takes prefix over, NULL for a file that is refused. Gives back what had this file before, or prefix where there is no
- * place. */
+/* Takes prefix over, which entry_fits has allowed, or NULL for a file that is refused. Gives back what had this file
+ * before. */
 static struct pinned_prefix *entry_set(struct pinned *p, const char *file, struct pinned_prefix *prefix,
                                        const struct state_disk_version *version) {
     struct pinned_entry *e = entry_of_file(p, file);
-    if (!e && p->n == PINNED_MAX) return prefix;
+    if (!e && !prefix && p->n - p->n_prefixes == MAX_REFUSED) return NULL; /* it is looked at again */
     if (!e) {
+        assert(p->n < PINNED_MAX + MAX_REFUSED);
         e = &p->entries[p->n++];
         *e = (struct pinned_entry){0};
         snprintf(e->file, sizeof e->file, "%s", file);
     }
     struct pinned_prefix *before = e->prefix;
+    p->n_prefixes += prefix != NULL;
+    p->n_prefixes -= before != NULL;
     e->prefix = prefix;
     e->version = *version;
     e->seen = true;
@@ -92,6 +104,7 @@ static struct pinned_prefix *entry_set(struct pinned *p, const char *file, struc
 
 static struct pinned_prefix *entry_take(struct pinned *p, struct pinned_entry *e) {
     struct pinned_prefix *prefix = e->prefix;
+    p->n_prefixes -= prefix != NULL;
     *e = p->entries[--p->n];
     return prefix;
 }
@@ -106,15 +119,16 @@ static struct rod_prefix_info entry_info(const struct pinned_entry *e) {
     return info;
 }
 
-/* Whether the set may have this one too, in the place of the one of this file. */
-static int entry_fits(struct pinned *p, const char *file, const struct pinned_prefix *prefix, struct rod_error *err) {
-    uint64_t bytes = entry_bytes(prefix);
+/* Whether the set may have a prefix of these sizes too, in the place of the one of this file. */
+static int entry_fits(const struct pinned *p, const char *file, size_t n_tok, size_t state_bytes,
+                      struct rod_error *err) {
+    uint64_t bytes = prefix_bytes(n_tok, state_bytes);
     uint32_t n = 0;
     for (uint32_t i = 0; i < p->n; i++) {
         const struct pinned_entry *e = &p->entries[i];
-        if (!strcmp(e->file, file)) continue;
+        if (!e->prefix || !strcmp(e->file, file)) continue;
         n++;
-        if (e->prefix) bytes += entry_bytes(e->prefix);
+        bytes += entry_bytes(e);
     }
     if (n >= PINNED_MAX)
         return rod_fail(err, ROD_EINVALID, "There are %u pinned prefixes, and may be %d: remove one first.", n,
@@ -139,8 +153,8 @@ static bool file_is_ours(const struct pinned *p, const char *name) {
            !strcmp(name + n - end, FILE_END);
 }
 
-static int file_read(const struct pinned *p, const char *name, struct pinned_prefix **out,
-                     struct state_disk_version *version, struct rod_error *err) {
+static int file_read(struct pinned *p, const char *name, struct pinned_prefix **out, struct state_disk_version *version,
+                     struct rod_error *err) {
     const struct state_file_expected here = {p->config.form.fingerprint, p->config.form.layout};
     struct state_disk_file f;
     struct state_file state;
@@ -158,6 +172,13 @@ static int file_read(const struct pinned *p, const char *name, struct pinned_pre
         file_name(p, prefix->id, own_name);
         if (strcmp(own_name, name) != 0) rc = rod_fail(err, ROD_ESTATE, "%.180s: the file has another id.", name);
     }
+    if (!rc) {
+        pthread_mutex_lock(&p->lock);
+        struct rod_error full;
+        if (entry_fits(p, name, prefix->n_tok, state.payload.n, &full))
+            rc = rod_fail(err, full.code, "%.180s: %.200s", name, full.message);
+        pthread_mutex_unlock(&p->lock);
+    }
     if (!rc) rc = state_read_payload(&f, name, header, n, state.payload.n, p->config.pool, &prefix->buffer, err);
     state_disk_close(&f);
     free(header);
@@ -170,37 +191,39 @@ static bool version_same(const struct state_disk_version *a, const struct state_
     return a->inode == b->inode && a->mtime_ns == b->mtime_ns && a->n_bytes == b->n_bytes;
 }
 
-/* A file that is new, or another one under its name, is read. */
+/* A file that is new, or another one under its name, is read. One at fault is looked at once; what finds no room, or a
+ * disk at fault, again, and until then the prefix that had the name stays. */
 static void scan_file(struct pinned *p, const char *name) {
     struct state_disk_version now;
     struct rod_error err;
     if (state_disk_stat(p->dir, name, &now, &err)) return; /* it is gone again */
     pthread_mutex_lock(&p->lock);
     struct pinned_entry *e = entry_of_file(p, name);
-    const bool known = e && version_same(&e->version, &now), full = !e && p->n == PINNED_MAX;
-    if (known) e->seen = true;
+    const bool known = e && version_same(&e->version, &now);
+    if (e) e->seen = true;
     pthread_mutex_unlock(&p->lock);
     if (known) return;
-    struct pinned_prefix *prefix = NULL, *left = NULL;
-    int rc = full ? rod_fail(&err, ROD_EINVALID, "%.180s: there are %d pinned prefixes already.", name, PINNED_MAX)
-                  : file_read(p, name, &prefix, &now, &err);
+    struct pinned_prefix *prefix = NULL, *before = NULL;
+    const int rc = file_read(p, name, &prefix, &now, &err);
     pthread_mutex_lock(&p->lock);
-    if (!rc && (rc = entry_fits(p, name, prefix, &err))) left = prefix;
-    /* What is at fault is looked at once; what found no memory, or a disk at fault, again. */
-    struct pinned_prefix *before = NULL;
-    if (!rc || rc == ROD_ESTATE || rc == ROD_EINVALID) before = entry_set(p, name, rc ? NULL : prefix, &now);
+    if (!rc || rc == ROD_ESTATE) before = entry_set(p, name, prefix, &now);
+    e = entry_of_file(p, name);
+    const bool kept = e && version_same(&e->version, &now);
     pthread_mutex_unlock(&p->lock);
-    pinned_prefix_free(left);
     pinned_prefix_free(before);
-    if (rc)
-        pinned_log(p, 2, "A pinned prefix is left out: %s", err.message);
-    else
+    uint64_t n_left_out = 0;
+    if (!rc)
         pinned_log(p, 1, "pinned prefix %s: %zu tokens, from %s", prefix->id, prefix->n_tok, name);
+    else if (kept)
+        pinned_log(p, 2, "A pinned prefix is left out: %s", err.message);
+    else if (log_limit_due(&p->left_out, clock_now_ns(), &n_left_out)) /* it is looked at again */
+        pinned_log(p, 2, "A pinned prefix is left out: %s (%llu such looks since the last line)", err.message,
+                   (unsigned long long)n_left_out);
 }
 
 /* Of what the folder had and has no longer. */
 static void scan_drop_unseen(struct pinned *p) {
-    struct pinned_prefix *gone[PINNED_MAX];
+    struct pinned_prefix *gone[PINNED_MAX + MAX_REFUSED];
     uint32_t n = 0;
     pthread_mutex_lock(&p->lock);
     for (uint32_t i = p->n; i-- > 0;)
@@ -220,10 +243,11 @@ static int scan_folder(struct pinned *p, struct rod_error *err) {
         pthread_mutex_lock(&p->lock);
         for (uint32_t i = 0; i < p->n; i++) p->entries[i].seen = false;
         pthread_mutex_unlock(&p->lock);
-        for (struct dirent *d; (d = readdir(folder));)
+        struct dirent *d;
+        while (!p->ends && (d = readdir(folder)))
             if (file_is_ours(p, d->d_name)) scan_file(p, d->d_name);
         closedir(folder);
-        scan_drop_unseen(p);
+        if (!p->ends) scan_drop_unseen(p);
     }
     pthread_mutex_unlock(&p->changing);
     if (folder || why == ENOENT) return 0; /* it is made with the first file */
@@ -252,7 +276,7 @@ static void *pinned_thread(void *arg) {
         const uint64_t of_ns = folder_time_ns(p);
         if (of_ns != scanned_of_ns || looks % SCAN_EACH == 0) {
             struct rod_error err;
-            const bool settled = clock_unix_ns() - of_ns > SETTLED_S * (uint64_t)1000000000u;
+            const bool settled = of_ns + SETTLED_S * (uint64_t)1000000000u < clock_unix_ns();
             const bool fails = scan_folder(p, &err) != 0;
             if (fails && !failed) pinned_log(p, 3, "%s", err.message);
             failed = fails;
@@ -368,17 +392,22 @@ static int put_file(struct pinned *p, const char *file, const struct pinned_pref
     return rc;
 }
 
-int pinned_check_id(const char *id, struct rod_error *err) {
-    if (pinned_is_id(id)) return 0;
-    return rod_fail_at(
-        err, ROD_EINVALID, "id",
-        "id must be 1 to %d characters of A-Z, a-z, 0-9, '.', '_' and '-', not begin with '.', and be without "
-        "'.tmp-'.",
-        PINNED_MAX_ID);
-}
-
 static int no_such(const char *id, struct rod_error *err) {
     return rod_fail(err, ROD_ENOTFOUND, "There is no pinned prefix %.128s.", id);
+}
+
+int pinned_check(struct pinned *p, const char *id, size_t n, struct rod_error *err) {
+    char file[STATE_DISK_MAX_NAME + 1];
+    if (!pinned_is_id(id))
+        return rod_fail_at(err, ROD_EINVALID, "id",
+                           "id must be 1 to %d characters of A-Z, a-z, 0-9, '.', '_' and '-', not begin with '.', and "
+                           "be without '.tmp-'.",
+                           PINNED_MAX_ID);
+    file_name(p, id, file);
+    pthread_mutex_lock(&p->lock);
+    const int rc = n ? entry_fits(p, file, n, p->config.form.state_bytes(p->config.form.arg, n), err) : 0;
+    pthread_mutex_unlock(&p->lock);
+    return rc;
 }
 
 int pinned_put(struct pinned *p, const char *id, const int32_t *ids, size_t n, struct state_buffer *buffer,
@@ -393,7 +422,7 @@ int pinned_put(struct pinned *p, const char *id, const int32_t *ids, size_t n, s
     struct state_disk_version version = {0};
     pthread_mutex_lock(&p->changing);
     pthread_mutex_lock(&p->lock);
-    int rc = entry_fits(p, file, prefix, err);
+    int rc = entry_fits(p, file, n, buffer->n_bytes, err);
     pthread_mutex_unlock(&p->lock);
     if (!rc && p->has_thread) rc = put_file(p, file, prefix, &version, err);
     struct pinned_prefix *before = prefix;
@@ -409,7 +438,7 @@ int pinned_put(struct pinned *p, const char *id, const int32_t *ids, size_t n, s
 }
 
 int pinned_get(struct pinned *p, const char *id, struct rod_prefix_info *out, struct rod_error *err) {
-    const int bad = pinned_check_id(id, err);
+    const int bad = pinned_check(p, id, 0, err);
     if (bad) return bad;
     char file[STATE_DISK_MAX_NAME + 1];
     file_name(p, id, file);
@@ -440,7 +469,7 @@ int pinned_list(struct pinned *p, struct rod_prefix_info **infos, size_t *n, str
 
 /* Also of a file that was refused. */
 int pinned_remove(struct pinned *p, const char *id, struct rod_error *err) {
-    const int bad = pinned_check_id(id, err);
+    const int bad = pinned_check(p, id, 0, err);
     if (bad) return bad;
     char file[STATE_DISK_MAX_NAME + 1];
     file_name(p, id, file);
@@ -465,7 +494,7 @@ struct pinned_counts pinned_count(struct pinned *p) {
     for (uint32_t i = 0; i < p->n; i++) {
         if (!p->entries[i].prefix) continue;
         counts.n++;
-        counts.bytes += entry_bytes(p->entries[i].prefix);
+        counts.bytes += entry_bytes(&p->entries[i]);
     }
     counts.n_found = p->n_found;
     pthread_mutex_unlock(&p->lock);

@@ -38,7 +38,8 @@ void pinned_close(struct pinned *p); /* NULL: nothing */
 bool pinned_find(struct pinned *p, const int32_t *ids, size_t n, uint64_t than, struct state_buffer **buffer,
                  uint64_t *n_tok);
 
-int pinned_check_id(const char *id, struct rod_error *err);
+/* Whether id is one; n, unless 0: whether a prefix of n tokens would fit. ROD_EINVALID. */
+int pinned_check(struct pinned *p, const char *id, size_t n, struct rod_error *err);
 /* The state after all n tokens, a multiple of the chunk, gets this id, in the place of one that has it. Its file is on
  * the disk when this returns. ROD_EINVALID: there are too many; ROD_EIO. */
 int pinned_put(struct pinned *p, const char *id, const int32_t *ids, size_t n, struct state_buffer *buffer,

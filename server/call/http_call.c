@@ -89,7 +89,7 @@ void http_call_no_memory(struct http_call *call) {
 }
 
 void http_call_hide_files(struct server *s, const char *session, struct openai_error *err) {
-    log_text(&s->log, LOG_ERROR, "session %s: %s", session, err->message);
+    log_text(&s->log, LOG_ERROR, "state of %s: %s", session, err->message);
     openai_hide_files(err);
 }
 

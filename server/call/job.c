@@ -251,5 +251,6 @@ void job_gone(struct job *job) {
                                           again would run more than its limit */
     job->call->counted = false;
     job->call = NULL;
+    job->left = true;
     if (job->idle) pool_cancel(&job->work); /* unless it has begun; on_work_done comes all the same */
 }

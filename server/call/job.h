@@ -13,6 +13,7 @@ struct job {
     struct http_call *call; /* NULL: the client left, or the job has none */
     uv_loop_t *loop;        /* the call's */
     void (*run)(struct job *j);
+    atomic_bool left;  /* the client, while the work runs */
     bool failed, idle; /* failed: err is the answer; idle: the work changes nothing, so that without a client it may
                           stay undone */
     char *body;

@@ -57,8 +57,9 @@ struct server {
     struct pool pool;
     struct pool_queue queue; /* of work that is no key's */
     uv_timer_t tick;         /* pings; runs while there are completions */
-    /* leaving: not ready any more; draining: and no requests are taken; failed: a device fault, the process will end */
-    atomic_bool leaving, draining, failed;
+    /* leaving: not ready any more; draining: and no requests are taken; cut: nor waited for; failed: a device fault,
+     * the process will end */
+    atomic_bool leaving, draining, cut, failed;
     _Atomic uint64_t beat_ns, busy_since_ns; /* the loop's last sign of life; since when there has been a completion */
 };
 

@@ -61,7 +61,7 @@ bool openai_error_no_memory(struct openai_error *e) {
 
 void openai_hide_files(struct openai_error *err) {
     snprintf(err->message, sizeof err->message,
-             "The session's state could not be read or written; the reason is in the server's log.");
+             "The file of the state could not be read or written; the reason is in the server's log.");
     err->param[0] = 0;
 }
 

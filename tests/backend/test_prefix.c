@@ -94,7 +94,8 @@ static void tales_goes_on_from_a_pinned_prefix_as_if_it_had_read_it(void **state
             collect_free(&kept);
         }
         struct rod_prefix_info info;
-        if (rod_prefix_pin(c[0].engine, "demo", ids, n_prompt, &info, &err)) fail_msg("%s", err.message);
+        const struct rod_prefix_new wanted = {.id = "demo", .ids = ids, .n_ids = n_prompt};
+        if (rod_prefix_pin(c[0].engine, &wanted, &info, &err)) fail_msg("%s", err.message);
         assert_int_equal(info.n_tok, (n_prompt - 1) / 64 * 64);
         struct rod_request *r = tale(&a, ids, n_prompt + more, 6);
         r->tenant = strdup("somebody");

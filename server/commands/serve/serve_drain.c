@@ -76,6 +76,7 @@ static void on_drain(uv_timer_t *timer) {
     if (s->failed || waited >= closes) http_quiesce(s->http);
     if (!s->draining && (s->failed || waited >= refuses || is_over(v, waited, closes))) refuse_requests(s);
     if (!s->draining) return;
+    if (waited >= limit) s->cut = true;
     if (is_over(v, waited, closes)) {
         finish(v, waited);
     } else if (waited >= limit + CUT_MS) {
@@ -103,7 +104,7 @@ void serve_on_signal(uv_signal_t *signal, int number) {
     struct server *s = &v->server;
     if (s->leaving || !s->engine) { /* the second one, or nothing to drain yet */
         log_text(&s->log, LOG_WARN, "%s: exiting without a drain.", number == SIGINT ? "SIGINT" : "SIGTERM");
-        v->abandoned = true;
+        v->abandoned = s->cut = true;
         v->exit_code = 128 + number;
         serve_stop(v);
         return;

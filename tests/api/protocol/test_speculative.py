@@ -125,7 +125,7 @@ def foreign(tmp_path):
 
 
 @pytest.mark.parametrize("flags, status, said", [
-    (["--draft-model", "/nowhere"], 1, "/nowhere"),
+    (["--draft-model", "/nowhere"], 2, "draft_model: /nowhere"),
     (["--draft-model", "FOREIGN"], 2, "draft_model has another token"),
     (["--draft-model", MODEL, "--speculative", "lookup"], 2, "draft_model needs speculative auto"),
     (["--draft-model", MODEL, "--device", "null"], 2, "draft_model has no use on this device"),

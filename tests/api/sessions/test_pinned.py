@@ -1,12 +1,16 @@
 """Pinned prefixes: an admin gives the beginning of prompts an id, and every key's prompts go on from its state."""
+import contextlib
+import http.client
+import json
 import os
 import signal
+import socket
 import threading
 import time
 
 import pytest
 
-from server import Server
+from server import SLOWER, Server
 from test_prefix import cached, words
 
 ADMIN = {"Authorization": "Bearer root"}
@@ -211,6 +215,83 @@ def test_prefixes_that_are_pinned_at_once_are_all_there_or_say_that_one_is_read(
     assert {p["id"] for p in server.get("/v1/prefixes").json["data"]} == made
     for name in made:
         assert server.ask("DELETE", f"/v1/prefixes/{name}").status == 200
+
+
+LONG = words(400, 60000)  # seconds of reading
+
+
+def test_a_reading_ends_with_its_client(own_server):
+    server = own_server()
+    connection = socket.create_connection(("127.0.0.1", server.port))
+    body = json.dumps({"prompt": LONG}).encode()
+    connection.sendall(b"PUT /v1/prefixes/long HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+    server.wait_metric("rodimus_slots_used", lambda n: n == 1)
+    assert pin(server, "short", {"prompt": TEXT}).status == 429
+    connection.close()
+    until(lambda: pin(server, "short", {"prompt": TEXT}).status == 200, server.log)
+    assert server.metric("rodimus_engine_requests_cancelled_total") == 1
+    assert [p["id"] for p in server.get("/v1/prefixes").json["data"]] == ["short"]
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_a_reading_ends_with_the_drain_or_at_the_second_signal(own_server, signals):
+    server = own_server("--drain-ms", 300 if signals == 1 else 60000)
+    answers = []
+
+    def ask():
+        with contextlib.suppress(OSError, http.client.HTTPException):
+            answers.append(pin(server, "long", {"prompt": LONG * 3}))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    server.wait_metric("rodimus_slots_used", lambda n: n == 1)
+    began = time.monotonic()
+    server.terminate()
+    if signals == 2:
+        until(lambda: "draining" in server.log(), server.log)
+        server.terminate()
+    assert server.wait() == (0 if signals == 1 else 128 + signal.SIGTERM), server.log()
+    assert time.monotonic() - began < 5 * SLOWER
+    thread.join()
+    assert all(a.status == 503 for a in answers), answers
+
+
+def test_what_found_no_room_is_loaded_when_there_is_some(tmp_path):
+    large = Server("--state-dir", tmp_path, name="pinned-large")
+    small = Server("--state-dir", tmp_path, "--state-host-bytes", 30000000, name="pinned-little")
+    try:
+        for i in range(5):
+            assert pin(large, f"p{i}", {"prompt": words(500 + i, 150)}).status == 200
+
+        def there(server):
+            return {p["id"] for p in server.get("/v1/prefixes").json["data"]}
+
+        until(lambda: "left out" in small.log(), small.log)
+        for _ in range(5):
+            if some := there(small):
+                gone = min(some)
+                assert small.ask("DELETE", f"/v1/prefixes/{gone}").status == 200
+                until(lambda: gone not in there(large) and there(small) and there(small) <= there(large) or not there(large), small.log)
+        until(lambda: there(small) == there(large), small.log)
+    finally:
+        large.end()
+        small.end()
+
+
+def test_damaged_files_take_no_places(tmp_path):
+    os.mkdir(tmp_path / "prefixes")
+    server = Server("--state-dir", tmp_path, name="pinned-places")
+    try:
+        assert pin(server, "one", {"prompt": TEXT}).status == 200
+        name = files(tmp_path)[0]
+        for i in range(70):
+            (tmp_path / "prefixes" / name.replace("one", f"bad{i}")).write_bytes(b"hello")
+        until(lambda: server.log().count("left out") >= 60, server.log)
+        assert pin(server, "two", {"prompt": words(8, 200)}).status == 200
+        time.sleep(3)
+        assert server.log().count("left out") <= 80, server.log()
+    finally:
+        server.end()
 
 
 def test_without_the_prefix_cache_it_says_what_is_missing():
