@@ -46,7 +46,8 @@ int prefix_use_open(struct rod_engine *e, struct rod_error *err) {
     state_pool_count(e->states, &pool);
     struct prefix_config config = {.budget_bytes = e->config.prefix_cache_bytes,
                                    .chunk_tok = e->backend_info.chunk_tok};
-    if (config.budget_bytes > pool.bytes / 2) config.budget_bytes = pool.bytes / 2; /* the other half is for sessions */
+    if (config.budget_bytes > pool.bytes / 2)
+        config.budget_bytes = pool.bytes / 2; /* the other half is for sessions and pinned prefixes */
     if (getrandom(&config.seed, sizeof config.seed, GRND_NONBLOCK) != (ssize_t)sizeof config.seed)
         config.seed = clock_now_ns() ^ (uint64_t)(uintptr_t)e;
     const bool all_pay = test_hooks_entries_pay();

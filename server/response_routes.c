@@ -88,10 +88,11 @@ static bool take_kept(struct job *j, struct rod_answer *a, struct openai_kept *k
     *a = (struct rod_answer){0};
     *kept = (struct openai_kept){0};
     if (rod_session_answer(j->server->engine, j->tenant, j->name, a, &rod)) {
+        if (rod.code == ROD_ENOTFOUND) snprintf(rod.message, sizeof rod.message, "There is no response %s.", j->name);
         job_fail(j, &rod);
     } else if (!a->label || !is_of(a, j->name)) {
-        fail_not_kept(j, "its answer was too long, later turns of its session have taken its place, or this version's "
-                         "/v1/responses has not made it");
+        fail_not_kept(j, "its answer was too long, later turns of its session have taken its place, or it was not made "
+                         "by POST /v1/responses of this version");
     } else if (!a->text) {
         static_assert(ROD_MAX_TURN_TEXT == 1 << 20, "the message says so");
         fail_not_kept(j, "those of its request have more than 1 MiB, or are of a version that kept none");

@@ -87,6 +87,7 @@ static void run_delete(struct job *j) {
 static void run_delete_response(struct job *j) {
     struct rod_error rod = {0};
     int rc = rod_session_delete(j->server->engine, j->tenant, j->name, &rod);
+    if (rc == ROD_ENOTFOUND) snprintf(rod.message, sizeof rod.message, "There is no response %s.", j->name);
     if (check_result(j, rc, &rod)) openai_render_deleted(&j->out, "response", j->name);
 }
 

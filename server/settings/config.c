@@ -174,7 +174,7 @@ const struct option config_options[] = {
      .help = "more keys, one a line, each with a name and limits if wanted: KEY name=team requests=8 "
              "tokens_per_minute=60000 sessions=1000 priority=2"},
     {"admin_key", OPTION_STRING, AT(admin_key), ACCESS, .metavar = "KEY", .secret = true, GUARD, .check = check_key,
-     .help = "where it is set, the only key for the admin routes (metrics, slots, states of sessions); it opens no other route"},
+     .help = "where it is set, the only key for the admin routes (metrics, slots, states of sessions, pinned prefixes); it opens no other route"},
     {"admin_port", OPTION_UINT, AT(admin_port), ACCESS, .fallback = "0", RANGE(0, 65535),
      .help = "a second listener, on a thread of its own, for health and the admin routes (states too); 0 = on the main port only"},
     {"admin_host", OPTION_STRING, AT(admin_host), ACCESS, .fallback = "127.0.0.1", .metavar = "ADDRESS", .check = check_host,

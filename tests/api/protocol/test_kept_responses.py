@@ -264,7 +264,7 @@ def test_what_has_no_texts_is_a_404_that_says_why(server, client):
     assert server.post(f"/v1/sessions/{source}/fork", {"id": fork}).status == 200
     for id_ in (plain, fork):
         for tail in ("", "/input_items"):
-            not_kept(get(server, id_, tail), "has not made it")
+            not_kept(get(server, id_, tail), "was not made by POST")
     not_kept(get(server, keyed), "not kept")
     assert get(server, source).status == 200
 
@@ -304,7 +304,7 @@ def test_texts_move_with_the_state(server, own_server):
     assert other.ask("PUT", f"/v1/sessions/{one['id']}/state", state, **sent).status == 200
     assert get(other, one["id"]).json == one
     assert other.ask("PUT", "/v1/sessions/resp_copy/state", state, **sent).status == 200
-    not_kept(get(other, "resp_copy"), "has not made it")
+    not_kept(get(other, "resp_copy"), "was not made by POST")
 
 
 # ---- what cannot be asked ----
