@@ -178,10 +178,10 @@ void prefix_use_distrust(struct rod_engine *engine, const struct active *active)
 int draft_model_open(struct rod_engine *engine, struct rod_error *err);
 void draft_model_close(struct rod_engine *engine);
 double draft_model_token_ns(const struct rod_engine *engine); /* what a draft token takes; 0: not known */
-/* The stream's next row is to have n draft tokens; draft_model_run makes all that were asked for, and says how many
- * each row gets (sched_req.n_drafts). */
+/* The stream's next row is to have n draft tokens; draft_model_run makes all that were asked for, if any, and says how
+ * many each row gets (sched_req.n_drafts). */
 void draft_model_ask(struct rod_engine *engine, struct active *active, uint32_t n);
-void draft_model_run(struct rod_engine *engine);
+bool draft_model_run(struct rod_engine *engine);
 
 /* ---- draft_use.c ---- */
 void draft_use_open(struct rod_engine *engine);
@@ -190,8 +190,9 @@ void draft_use_generated(struct active *active, int32_t id); /* a counted token 
 /* The last tokens of prompt and answer, *n of them, malloc'd, for the session's next turn; NULL: none, or no memory. */
 enum { DRAFT_MAX_RECENT = 1 << 12 };
 int32_t *draft_use_recent(const struct active *active, uint32_t *n);
-/* Before a plan: how many draft tokens each stream's row may take along (sched_req.n_drafts). */
-void draft_use_plan(struct rod_engine *engine, enum sampling_site site);
+/* Before a plan: how many draft tokens each stream's row may take along (sched_req.n_drafts). True: the draft model has
+ * run, which takes time. */
+bool draft_use_plan(struct rod_engine *engine, enum sampling_site site);
 /* The planned row has so many: the token that it feeds and these. */
 const int32_t *draft_use_tokens(struct rod_engine *engine, struct active *active, uint32_t n_drafts);
 /* The request's last token is drawn: whether it is draft token i, from 1 on. Then that is read. */

@@ -130,10 +130,10 @@ static int draft_go_on(struct rod_engine *e, uint32_t i, struct rod_error *err) 
     return n ? draft_step(e, i, err) : 0;
 }
 
-void draft_model_run(struct rod_engine *e) {
+bool draft_model_run(struct rod_engine *e) {
     struct draft_model *m = e->draft_model;
     struct rod_error err;
-    if (!m || !m->n_asks) return;
+    if (!m || !m->n_asks) return false;
     const uint64_t begin_ns = clock_now_ns();
     int rc = draft_read(e, &err);
     uint32_t n_tok = 0;
@@ -146,14 +146,15 @@ void draft_model_run(struct rod_engine *e) {
     if (rc) { /* the streams go on without */
         engine_log(e, 3, "the draft model fails and is left out: %s", err.message);
         draft_model_close(e);
-        return;
+        return true;
     }
     const bool counts = n_tok && m->warm && m->n_read <= FEW_READ;
     m->warm |= n_tok > 0;
-    if (!counts) return;
+    if (!counts) return true;
     m->n_tok = m->n_tok + n_tok < MOST_COUNTED ? m->n_tok + n_tok : MOST_COUNTED;
     double each_ns = (double)(clock_now_ns() - begin_ns) / n_tok;
     if (m->token_ns > 0 && each_ns > 2 * m->token_ns) each_ns = 2 * m->token_ns; /* the machine did something else */
     const double part = (double)n_tok / m->n_tok;
     m->token_ns += (each_ns - m->token_ns) * (part < 1 ? part : 1);
+    return true;
 }

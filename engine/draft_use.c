@@ -71,10 +71,10 @@ static bool draft_use_ask_model(struct rod_engine *e, struct active *a, uint32_t
 }
 
 /* Those whose rows the next plan may have, in its order. What it has no room for is not read. */
-void draft_use_plan(struct rod_engine *e, enum sampling_site site) {
+bool draft_use_plan(struct rod_engine *e, enum sampling_site site) {
     const struct sched_list *streams = &e->sched.decode[site];
     struct draft_step step = {.tokens = streams->n};
-    if (!draft_use_possible(e) || site != SITE_HOST) return;
+    if (!draft_use_possible(e) || site != SITE_HOST) return false;
     draft_price_of(&e->price, streams->n, &step.ns, &step.token_ns);
     for (struct sched_req *r = streams->head; r; r = r->next) {
         struct active *a = active_of_sched(r);
@@ -90,7 +90,7 @@ void draft_use_plan(struct rod_engine *e, enum sampling_site site) {
         if (draft_use_ask_model(e, a, most, found.n > 0, &step) || !found.n) continue;
         r->n_drafts = e->drafts_always ? found.n : draft_count(&d->chances, &e->chances, d->kind, found.n, &step);
     }
-    draft_model_run(e);
+    return draft_model_run(e);
 }
 
 static enum rod_draft draft_use_source(const struct active *a) {

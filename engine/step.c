@@ -83,7 +83,7 @@ static void step_mask_rows(struct rod_engine *e, struct step *step) {
 static struct step *step_plan(struct rod_engine *e, enum sampling_site site, uint64_t now_ns) {
     assert(e->n_planned - e->n_collected < 2 && (site == SITE_DEVICE || e->n_planned == e->n_collected));
     struct step *step = &e->steps[e->n_planned % 2];
-    draft_use_plan(e, site);
+    if (draft_use_plan(e, site)) now_ns = clock_now_ns(); /* the draft model's time is no price of this step's rows */
     step->n_rows = sched_plan(&e->sched, site, step->rows);
     step->needs_host = false;
     if (site == SITE_DEVICE) step_mask_rows(e, step);
