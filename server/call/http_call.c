@@ -88,8 +88,8 @@ void http_call_no_memory(struct http_call *call) {
     http_call_fail(call, &err);
 }
 
-void http_call_hide_files(struct server *s, const char *session, struct openai_error *err) {
-    log_text(&s->log, LOG_ERROR, "state of %s: %s", session, err->message);
+void http_call_hide_files(struct server *s, const char *name, struct openai_error *err) {
+    log_text(&s->log, LOG_ERROR, "state of %s: %s", name, err->message);
     openai_hide_files(err);
 }
 

@@ -39,7 +39,7 @@ void http_call_invalid(struct http_call *call, unsigned status, const char *code
                        ...) __attribute__((format(printf, 5, 6)));
 void http_call_no_memory(struct http_call *call);
 /* For a fault of files: the log gets the message, the client another one, as paths are not for clients. */
-void http_call_hide_files(struct server *server, const char *session, struct openai_error *err);
+void http_call_hide_files(struct server *server, const char *name, struct openai_error *err);
 /* The header of a 429 or 503. known_s: when to come again; 0 = as the queue, or the loading, tells. */
 void http_call_retry_after(struct http_call *call, unsigned status, const char *code, uint64_t known_s);
 /* The query's limit, 1 to most; *n stays without one. False, after an answer of 400: it is out of range. */

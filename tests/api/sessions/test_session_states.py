@@ -241,7 +241,7 @@ def test_a_directory_that_is_gone_fails_turns_and_nothing_else(durable):
         assert answer.status == 503 and answer.error["code"] == "io" and answer.header("Retry-After") == "5", (method, path, answer)
     assert s.complete()["choices"] and s.get("/health/ready").status == 200
     assert s.metric("rodimus_state_save_failures_total") == 4
-    assert f"session {session}: " in s.log() and str(durable.dir) in s.log()
+    assert f"state of {session}: " in s.log() and str(durable.dir) in s.log()
     durable.dir.mkdir()
     talk = Talk(s)
     talk.go(TEXTS[0])
