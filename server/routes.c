@@ -35,7 +35,7 @@ struct route {
     bool on_admin;  /* on the admin port too: its handler touches what any thread may */
     bool anthropic; /* of Anthropic's API */
     bool bare_path; /* /v1/x also as /x, for clients whose base URL lacks /v1 */
-    bool tenants;   /* of all tenants: with API keys it takes the admin key, and none where there is none */
+    bool tenants;   /* of all tenants: a server with API keys and no admin key refuses it */
     bool state;     /* a state goes in or out, as bytes */
 };
 
