@@ -81,12 +81,22 @@ static struct pinned_entry *entry_of_file(struct pinned *p, const char *file) {
     return NULL;
 }
 
+static struct pinned_prefix *entry_take(struct pinned *p, struct pinned_entry *e) {
+    struct pinned_prefix *prefix = e->prefix;
+    p->n_prefixes -= prefix != NULL;
+    *e = p->entries[--p->n];
+    return prefix;
+}
+
 /* Takes prefix over, which entry_fits has allowed, or NULL for a file that is refused. Gives back what had this file
  * before. */
 static struct pinned_prefix *entry_set(struct pinned *p, const char *file, struct pinned_prefix *prefix,
                                        const struct state_disk_version *version) {
     struct pinned_entry *e = entry_of_file(p, file);
-    if (!e && !prefix && p->n - p->n_prefixes == MAX_REFUSED) return NULL; /* it is looked at again */
+    const bool was_refused = e && !e->prefix;
+    if (!prefix && !was_refused &&
+        p->n - p->n_prefixes == MAX_REFUSED) /* one more has no place: it is looked at again */
+        return e ? entry_take(p, e) : NULL;
     if (!e) {
         assert(p->n < PINNED_MAX + MAX_REFUSED);
         e = &p->entries[p->n++];
@@ -100,13 +110,6 @@ static struct pinned_prefix *entry_set(struct pinned *p, const char *file, struc
     e->version = *version;
     e->seen = true;
     return before;
-}
-
-static struct pinned_prefix *entry_take(struct pinned *p, struct pinned_entry *e) {
-    struct pinned_prefix *prefix = e->prefix;
-    p->n_prefixes -= prefix != NULL;
-    *e = p->entries[--p->n];
-    return prefix;
 }
 
 static struct rod_prefix_info entry_info(const struct pinned_entry *e) {

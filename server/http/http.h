@@ -74,7 +74,7 @@ const char *http_only_header(const struct http_request *r,
 /* In `headers` and `refuse`: no byte of the value is left in memory; it is empty from then on. */
 void http_wipe_header(struct http_request *r, const char *name);
 const char *http_query(const struct http_request *r, const char *name); /* likewise; decoded */
-/* A value of this name that is not `value`; NULL: there is none. */
+/* A value of this name that differs from `value`; NULL: no such value. */
 const char *http_query_other(const struct http_request *r, const char *name, const char *value);
 void http_set_body_max(struct http_request *r, size_t bytes); /* in `headers`: a limit of its own, for a body that does
                                                                  not count among the others, few at a time */

@@ -104,7 +104,7 @@ struct openai_page { /* of a list */
     bool rising;       /* in the order of the input; else the last item first */
     const char *after; /* the id of an item; NULL = from the beginning */
 };
-/* The list of these items. False, with err filled: `after` is none of them. */
+/* The list of these items. False, with err filled: `after` names no item. */
 bool openai_render_input_items(struct buf *out, const char *response, const json_t *input,
                                const struct openai_page *page, struct openai_error *err);
 

@@ -166,7 +166,7 @@ static void put_item(struct buf *out, const char *id, const json_t *item) {
     buf_putc(out, '}');
 }
 
-/* How many items stand before the page; SIZE_MAX: `after` is none of them. */
+/* How many items stand before the page; SIZE_MAX: `after` names no item. */
 static size_t items_before(const char *response, const json_t *input, const struct openai_page *page) {
     const size_t n = json_array_size(input);
     char id[ITEM_ID_BYTES];

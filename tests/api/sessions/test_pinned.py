@@ -288,6 +288,9 @@ def test_damaged_files_take_no_places(tmp_path):
             (tmp_path / "prefixes" / name.replace("one", f"bad{i}")).write_bytes(b"hello")
         until(lambda: server.log().count("left out") >= 60, server.log)
         assert pin(server, "two", {"prompt": words(8, 200)}).status == 200
+        (tmp_path / "prefixes" / name).write_bytes(b"hello")  # one more, of a prefix that was there
+        until(lambda: server.get("/v1/prefixes/one").status == 404, server.log)
+        assert pin(server, "one", {"prompt": TEXT}).status == 200
         time.sleep(3)
         assert server.log().count("left out") <= 80, server.log()
     finally:
