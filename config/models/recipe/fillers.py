@@ -81,7 +81,10 @@ class Pool:
         self.real, self.kinds, self.items, self.looks, self.things = ours(REAL), ours(KINDS), ours(ITEMS), ours(LOOKS), ours(THINGS)
         self.places = ours([a + b for a in FIRST for b in PLACE_ENDS])
         self.owned, self.spots = ours(OWNED), ours(SPOTS)
-        self.tool_words = ours([f"{v} {n}" for v in VERBS for n in NOUNS])
+        self.tool_words, self.tools_with = ours([f"{v} {n}" for v in VERBS for n in NOUNS]), collections.defaultdict(list)
+        for w in self.tool_words:
+            for part in w.split():
+                self.tools_with[part].append(w)
 
     def name(self, rng, but=()):
         while True:
@@ -132,6 +135,11 @@ class Pool:
             if not is_held(w):
                 return w
         return rng.choice(self.tool_words)
+
+    def near(self, words):
+        """The tools that share the verb or the noun."""
+        verb, noun = words.split()
+        return self.tools_with[verb] + [w for w in self.tools_with[noun] if w not in self.tools_with[verb]]
 
     def key(self, rng, name):
         """The name of a parameter or property; in training some have a word more, so that they are copied whole."""

@@ -97,6 +97,8 @@ PARAMETERS = [  # names of a parameter, its type, how a request says it
     (["minutes", "duration", "length"], "integer", ["for {} minutes"], "number")]
 RESULT_KEYS = "answer colour cost distance height length message name number owner place price size state status temperature time title total weight".split()
 
+N_PARAMETERS = 0, 1, 1, 1, 2, 2, 2, 3
+
 
 def value_of(what, rng, pool):
     if what == "place":
@@ -116,7 +118,7 @@ def value_of(what, rng, pool):
 
 
 class Tool:
-    def __init__(self, words, rng, pool):
+    def __init__(self, words, rng, pool, n_parameters=N_PARAMETERS):
         self.words, (self.verb, self.noun) = words, words.split()
         style = rng.random()
         stem = self.verb, self.noun
@@ -125,7 +127,7 @@ class Tool:
             stem = rng.choice([(self.verb, other), (other, self.noun), (other, rng.choice(pool.words)), (*stem, other)])
         self.name = "_".join(stem) if style < 0.8 else stem[0] + "".join(w.capitalize() for w in stem[1:])
         self.parameters, used = [], set()
-        for names, kind, says, what in rng.sample(PARAMETERS, rng.choice([0, 1, 1, 1, 2, 2, 2, 3])):
+        for names, kind, says, what in rng.sample(PARAMETERS, rng.choice(n_parameters)):
             say = rng.choice(says)
             if say.split()[0] + what not in used and not (say.startswith(("in", "at", "for", "with")) and say.split()[0] in used):
                 used.update((say.split()[0] + what, say.split()[0]))
@@ -176,17 +178,17 @@ def alike(words, other):
     return words.split()[1] == other.split()[1] and bool(set(VERBS[words.split()[0]]) & set(VERBS[other.split()[0]]))
 
 
-def another_wish(listed, rng, pool):
+def another_wish(listed, rng, pool, n_parameters=N_PARAMETERS):
     """One that a listed tool fits, or, half of the time, none does."""
     tool = rng.choice(listed)
     if rng.random() < 0.5 and sum(alike(tool.words, t.words) for t in listed) == 1:
         ask, arguments = tool.request(rng, pool)
         return ask, call_text(tool.name, arguments)
-    near = [w for w in pool.tool_words if w.split()[1] == tool.noun or w.split()[0] == tool.verb]
+    near = pool.near(tool.words)
     while True:
         words = rng.choice(near) if rng.random() < 0.5 else pool.tool(rng)
         if not any(alike(words, t.words) for t in listed):
-            return Tool(words, rng, pool).request(rng, pool)[0], NO_TOOL
+            return Tool(words, rng, pool, n_parameters).request(rng, pool)[0], NO_TOOL
 
 
 def tools(rng, pool, bank, n_tools=None, form=None):
@@ -196,8 +198,7 @@ def tools(rng, pool, bank, n_tools=None, form=None):
     form = form or rng.choice(["call", "call", "call", "call", "result", "none", "none", "none"] if learns else ["call", "call", "call", "result", "none"])
     n_tools += learns and form == "none" and n_tools < 12  # so that their number says nothing
     words = pool.tool(rng)
-    verb, noun = words.split()
-    near = [w for w in pool.tool_words if w != words and (w.split()[1] == noun or w.split()[0] == verb)]  # hard to tell apart
+    near = [w for w in pool.near(words) if w != words]  # hard to tell apart
     others = rng.sample(near, min(len(near), rng.randint(0, n_tools - 1))) if rng.random() < 0.5 else []
     while len(others) < n_tools - 1:
         w = pool.tool(rng)
@@ -225,6 +226,25 @@ def tools(rng, pool, bank, n_tools=None, form=None):
     lead = "\n" if pool.split == "train" and rng.random() < 0.3 else ""
     messages += [{"role": "assistant", "content": call}, {"role": "tool", "content": f"{lead}<tool_response>\n{result}\n</tool_response>"}]
     return {"skill": "tools", "form": form, "messages": messages, "answer": said}
+
+
+def choose(rng, pool, bank):
+    """For training: few tools with few parameters, and many wishes. A decision between a call and none for each 30 to 60 tokens; a list as a request has it gives one for 190. A third of the lists
+    are bare: a name and a description, no JSON."""
+    bare, words = rng.random() < 0.35, {pool.tool(rng)}
+    n, near, few = rng.choice([1, 1, 2, 2, 3, 4, 6]), rng.random() < 0.5, (0,) if bare else (0, 0, 1)
+    while len(words) < n:
+        words.add(rng.choice(pool.near(rng.choice(sorted(words)))) if near and rng.random() < 0.5 else pool.tool(rng))
+    listed = list({t.name: t for t in (Tool(w, rng, pool, few) for w in sorted(words))}.values())
+    rng.shuffle(listed)
+    text = "<tools>" + "".join(f"\n{t.name}: {t.says}" for t in listed) + "\n</tools>" if bare else tools_text([t.definition() for t in listed])
+    if not bare and rng.random() < 0.5:
+        text = text[len(TOOLS_HEAD) - len("<tools>"):-len(TOOLS_TAIL) + len("\n</tools>")]
+    messages = [{"role": "system", "content": text}]
+    for _ in range(rng.randint(4, 10)):
+        ask, answer = another_wish(listed, rng, pool, few)
+        messages += [{"role": "user", "content": ask}, {"role": "assistant", "content": answer}]
+    return {"skill": "choose", "form": "bare" if bare else "json", "messages": messages[:-1], "answer": messages[-1]["content"]}
 
 
 # ---- extraction ----

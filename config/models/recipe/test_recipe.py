@@ -18,7 +18,7 @@ POOLS = {"train": skills.Pool("train", skills.words_of(BANK.tales)), "heldout": 
 
 
 def samples(n, split="heldout"):
-    for skill, maker in {**skills.MAKERS, "many": skills.recall_many, "real": skills.fim_real, **({"words": skills.words} if split == "train" else {})}.items():
+    for skill, maker in {**skills.MAKERS, "many": skills.recall_many, "real": skills.fim_real, **({"words": skills.words, "choose": skills.choose} if split == "train" else {})}.items():
         rng = random.Random("test " + skill)
         for _ in range(n):
             yield maker(rng, POOLS[split], BANK)
@@ -53,8 +53,11 @@ class Recipe(unittest.TestCase):
     def test_arguments_come_from_the_request_and_the_tool_is_listed(self):
         rng = random.Random(5)
         for i in range(400):
-            s = skills.tools(rng, POOLS[("heldout", "train")[i % 2]], BANK)
-            definitions = [json.loads(x) for x in s["messages"][0]["content"].split("<tools>\n")[1].split("\n</tools>")[0].split("\n")]
+            s = skills.choose(rng, POOLS["train"], BANK) if i % 4 == 3 else skills.tools(rng, POOLS[("heldout", "train")[i % 2]], BANK)
+            lines = s["messages"][0]["content"].split("<tools>\n")[1].split("\n</tools>")[0].split("\n")
+            if s.get("form") == "bare":
+                lines = [json.dumps({"function": {"name": x.split(": ")[0], "parameters": {"properties": {}, "required": []}}}) for x in lines]
+            definitions = [json.loads(x) for x in lines]
             self.assertTrue(1 <= len(definitions) <= 12)
             said = s["messages"] + [{"role": "assistant", "content": s["answer"]}]
             for wish, answer in zip(said, said[1:]):

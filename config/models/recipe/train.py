@@ -9,6 +9,7 @@ BEGAN = time.time()
 import argparse  # noqa: E402
 import collections  # noqa: E402
 import faulthandler  # noqa: E402
+import itertools  # noqa: E402
 import json  # noqa: E402
 import multiprocessing  # noqa: E402
 import os  # noqa: E402
@@ -32,10 +33,11 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 SPECIAL = ["<|startoftext|>", "<|endoftext|>", "[CLS]", "[gMASK]", "<role>", "</role>", "<|fim_begin|>", "<|fim_hole|>", "<|fim_end|>", "<|fim_pad|>"]
 SPLIT = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
 SEPARATOR = "\n<|endoftext|>\n"
-WEIGHT = {"tools": 6.0, "extraction": 5.0, "edit": 2.0, "recall": 8.0, "sums": 3.0, "words": 2.0, "fim": 1.0, "system": 6.0}  # of an answer's token; a tale's has 1
-MIX = {"tools": 0.28, "edit": 0.24, "extraction": 0.15, "words": 0.06, "system": 0.11, "sums": 0.02, "fim": 0.03, "fim_real": 0.04, "recall": 0.07}  # samples of a row of skills
-FIRST = {"tools": 5}  # times the weight for an answer's first token, which decides between a call and none
-ROWS = {"tales": 0.12, "recall": 0.12, "skills": 0.76}
+WEIGHT = {"tools": 6.0, "extraction": 5.0, "edit": 2.0, "recall": 8.0, "sums": 3.0, "words": 2.0, "choose": 3.0, "fim": 1.0, "system": 6.0}  # of an answer's token; a tale's has 1
+MIX = {"tools": 0.28, "edit": 0.24, "extraction": 0.16, "words": 0.06, "system": 0.14, "sums": 0.02, "fim": 0.03, "fim_real": 0.04, "recall": 0.02}  # samples of a row of skills
+CHOOSE = 0.4, 0.15  # such samples at the start and at the end
+FIRST = {"tools": 5, "choose": 10.5}  # times the weight for an answer's first token, which decides between a call and none
+ROWS = {"tales": 0.12, "recall": 0.11, "skills": 0.77}
 RATE, WARM_UP, ROW_SEED = 3e-3, 200, 19
 ASK = ["Tell me a tale about {}.", "Tell me a story about {}.", "Write a fairy tale about {}.", "I would like to hear about {}.", "Please tell a short tale with {}."]
 
@@ -102,13 +104,13 @@ class Rows:
     def __init__(self, encoder, tales, length, seed, progress):
         self.e, self.length, self.rng, self.progress = encoder, length, random.Random(seed), progress
         self.tales, self.pool, self.bank = tales, skills.Pool("train", skills.words_of(tales)), skills.Bank(tales)
-        self.weights = [len(t) for t in tales]
+        self.ends, self.left = list(itertools.accumulate(map(len, tales))), collections.defaultdict(list)
         words = lambda s: re.findall(r"[a-z]{4,}", s)  # noqa: E731
         self.words, self.frequency = words, collections.Counter(w for t in tales for w in set(words(t)))
 
     def tale_texts(self):
         """Tales from a random place on; some framed as a wish and its fulfilment."""
-        t = self.rng.choices(self.tales, self.weights)[0]
+        t = self.rng.choices(self.tales, cum_weights=self.ends)[0]
         at = self.rng.choice([0, self.rng.randrange(len(t))])
         at = t.find("\n", at) + 1 if at else 0
         at = at if at < len(t) - 200 else 0
@@ -136,12 +138,14 @@ class Rows:
         return ids[:self.length], ids[1:self.length + 1], weights[:self.length]
 
     def pack(self, makers, odds):
-        ids, targets, weights = [], [], []
+        """Samples one behind the other. What finds no room begins a later row of this kind; what is left of the row goes to sums."""
+        ids, targets, weights, left = [], [], [], self.left[makers[0]]
         while len(ids) < self.length:
-            s = self.rng.choices(makers, odds)[0](self.rng, self.pool, self.bank)
-            i, t, w = self.e.sample(s)
             room = self.length - len(ids)
-            if len(i) > room and room < 500 and ids:  # what is left of the row goes to sums
+            i, t, w = next((left.pop(k) for k, kept in enumerate(left) if len(kept[0]) <= room), None) or self.e.sample(self.rng.choices(makers, odds)[0](self.rng, self.pool, self.bank))
+            if room < len(i) <= self.length and len(left) < 50:
+                left.append((i, t, w))
+            if len(i) > room and room < 500:
                 i, t, w = self.e.sample(skills.sums(self.rng, self.pool, self.bank))
                 if len(i) > room:
                     i, t, w = [self.e.end] * room, [self.e.end] * room, [0.0] * room
@@ -167,8 +171,9 @@ class Rows:
             return kind, self.tales_row()
         if kind == "recall":
             return kind, self.pack([self.one_recall, self.many_recalls], [1, 2])
-        makers = {**skills.MAKERS, "fim_real": skills.fim_real, "words": skills.words}
-        return kind, self.pack([makers[k] for k in MIX], list(MIX.values()))
+        makers = {**skills.MAKERS, "fim_real": skills.fim_real, "words": skills.words, "choose": skills.choose}
+        odds = {**MIX, "choose": CHOOSE[0] + (CHOOSE[1] - CHOOSE[0]) * min(1, self.progress())}
+        return kind, self.pack([makers[k] for k in odds], list(odds.values()))
 
 
 def produce(number, pipe, progress, tokenizer, corpus, length, seed, hang):
@@ -435,6 +440,7 @@ def train(args, wall, say, jobs):
     n_parameters = sum(w.numel() for w in model.weights)
     say(f"{n_parameters / 1e6:.2f} M parameters on {torch.cuda.get_device_name() if device.type == 'cuda' else 'the CPU'}")
     encoder = Encoder(tokenizer)
+    none, call = encoder.ids(skills.NO_TOOL)[0], encoder.ids(skills.call_text("x", {}))[0]
     optimizer, step, spent, history = forms.Muon(model, not args.adam), 0, 0.0, []
     if os.path.exists(checkpoint):
         wall.begins("reading of the checkpoint")
@@ -501,6 +507,11 @@ def train(args, wall, say, jobs):
             tale, value = is_tale.to(device).view(-1, 1), loss.detach() * (weights > 0)
             totals["tale"] += ((value * tale).sum() / ((weights > 0) * tale).sum().clamp(min=1)).item()
             totals["skill"] += ((value * ~tale).sum() / ((weights > 0) * ~tale).sum().clamp(min=1)).item()
+            for skill in FIRST:  # the share right of the first tokens, which decide between a call and none
+                first = weights == FIRST[skill] * WEIGHT[skill]
+                for what, here in (("none", first & (targets == none)), ("call", first & (targets == call))):
+                    totals[skill, what] += ((loss.detach() < 0.693) & here).sum().item()
+                    totals[skill, what, "n"] += here.sum().item()
             totals["n"] += 1
         step, steps_done, now = step + 1, steps_done + 1, time.time()
         spent += now - last
@@ -508,7 +519,8 @@ def train(args, wall, say, jobs):
         if now - said > 15 or steps_done in (1, 10, 40):
             n = max(1, totals["n"])
             say(f"step {step} {spent:.0f} s {step * args.rows * args.context / 1e6:.1f} M tokens, {(steps_done - n_said) * args.rows * args.context / (now - said) / 1e3:.1f} k/s, "
-                f"waited {waited:.1f} s" + (f", tales {totals['tale'] / n:.3f}, skills {totals['skill'] / n:.3f}" if totals["n"] else ""))
+                f"waited {waited:.1f} s" + (f", tales {totals['tale'] / n:.3f}, skills {totals['skill'] / n:.3f}" if totals["n"] else "")
+                + "".join(f", {skill} {what} {totals[skill, what] / max(1, totals[skill, what, 'n']):.3f}" for skill in FIRST for what in ("call", "none")))
             totals.clear()
             feed.look()
             said, n_said, waited = now, steps_done, 0.0
@@ -549,7 +561,7 @@ def main():
         p.add_argument(name, required=True)
     for name, value in (("--minutes", 8.0), ("--total", 17.0)):
         p.add_argument(name, type=float, default=value)
-    for name, value in (("--d", 320), ("--layers", 6), ("--memory", 128), ("--heads", 5), ("--window", 1536), ("--vocab", 4096), ("--context", 2048), ("--rows", 32),
+    for name, value in (("--d", 320), ("--layers", 6), ("--memory", 128), ("--heads", 5), ("--window", 2048), ("--vocab", 4096), ("--context", 2048), ("--rows", 32),
                         ("--workers", 12), ("--cases", 100), ("--steps", 10 ** 9)):
         p.add_argument(name, type=int, default=value)
     p.add_argument("--no-compile", action="store_true", help="do not even try in a child process whether compiling takes less than 40 s")
