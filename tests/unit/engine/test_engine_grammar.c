@@ -202,6 +202,14 @@ static void behind_its_tag_the_grammar_holds(void **state) {
 
 enum { N_SAID = 40 };
 
+/* Ids that the grammar may want as text: in the middle of it they are not drawn, so some of these requests fail. */
+static void stop_at(struct bench *b, struct rod_request *r, const char *text) {
+    struct rod_error err;
+    size_t n;
+    if (rod_encode(b->c.engine, text, strlen(text), false, &r->stop_ids, &n, &err)) fail_msg("%s", err.message);
+    r->n_stop_ids = n;
+}
+
 /* Requests with a grammar from the start, behind a tag, or none. */
 static void ask_many(enum fake_kind kind, bool device, struct answer answers[N_SAID]) {
     static const char *const prompts[] = {"A <go>xyz", "B <go>12 <go>34.", "C: no tag", "D <g<go>7, and so on"};
@@ -218,6 +226,7 @@ static void ask_many(enum fake_kind kind, bool device, struct answer answers[N_S
         r->max_tokens = 5 + (uint32_t)i;
         r->min_tokens = i % 5 ? 0 : 4;
         r->n_logprobs = i % 2 ? 2 : -1;
+        if (i % 4 == 1) stop_at(&b, r, "3x;"), r->include_stop = i % 8 == 1;
         if (i % 5 < 4) r->grammar = rod_grammar_share(g);
         if (r->grammar && i % 5) r->grammar_open = strdup("<go>"), r->grammar_again = i % 2;
         collect_submit(&b.c, r);
@@ -238,9 +247,11 @@ static void the_device_says_what_the_host_says(void **state) {
         ask_many(kind ? FAKE_COPY : FAKE_HASH, false, host);
         ask_many(kind ? FAKE_COPY : FAKE_HASH, true, device);
         for (int i = 0; i < N_SAID; i++) {
-            if (device[i].failed) fail_msg("request %d: %s", i, device[i].end.error.message);
+            assert_int_equal(device[i].failed, host[i].failed);
+            if (host[i].failed && i % 4 != 1) fail_msg("request %d: %s", i, host[i].end.error.message);
             assert_string_equal(device[i].text, host[i].text);
-            assert_int_equal(device[i].end.reason, host[i].end.reason);
+            if (!host[i].failed) assert_int_equal(device[i].end.reason, host[i].end.reason);
+            if (!host[i].failed) assert_int_equal(device[i].end.stop_id, host[i].end.stop_id);
             collect_free(&host[i]);
             collect_free(&device[i]);
         }
