@@ -109,19 +109,9 @@ static int active_bind_prompt(struct active *a, struct rod_error *err) {
 }
 
 /* The device does not draw on behind a token that may open the gate, until the host has read it. */
-static int active_init_wait_ids(struct active *a, const struct engine_parts *parts, struct rod_error *err) {
+static int active_init_wait_ids(const struct rod_engine *e, struct active *a, struct rod_error *err) {
     if (!a->gate.open) return 0;
-    a->wait_ids = malloc(parts->V * sizeof *a->wait_ids);
-    if (!a->wait_ids) return rod_fail_no_memory(err);
-    for (uint32_t id = 0; id < parts->V; id++) {
-        size_t len = 0;
-        bool special;
-        const char *bytes = tokenizer_bytes(parts->tokenizer, (int32_t)id, &len, &special);
-        if (bytes && grammar_gate_may_open(&a->gate, bytes, len)) a->wait_ids[a->n_wait_ids++] = (int32_t)id;
-    }
-    int32_t *fitting = a->n_wait_ids ? realloc(a->wait_ids, a->n_wait_ids * sizeof *a->wait_ids) : NULL;
-    if (fitting) a->wait_ids = fitting;
-    return 0;
+    return grammar_tags_find(e->tags, a->gate.open, &a->wait_ids, &a->n_wait_ids, &a->own_wait_ids, err);
 }
 
 int active_bind(const struct rod_engine *e, struct active *a, struct rod_error *err) {
@@ -130,7 +120,7 @@ int active_bind(const struct rod_engine *e, struct active *a, struct rod_error *
     assert(a->sched.state == SCHED_NONE && !a->own_prompt); /* once */
     int rc = active_bind_prompt(a, err);
     if (!rc) rc = active_init_counts(a, &e->parts, err);
-    if (!rc && a->sched.site == SITE_DEVICE) rc = active_init_wait_ids(a, &e->parts, err);
+    if (!rc && a->sched.site == SITE_DEVICE) rc = active_init_wait_ids(e, a, err);
     if (!rc) rc = draft_use_bind(e, a, err);
     a->sched.pos = a->base;
     a->sched.n_prompt = a->base + a->n_prompt;
@@ -151,7 +141,7 @@ void active_free(struct active *a) {
     sampler_counts_fini(&a->counts);
     free(a->own_prompt);
     free(a->end_ids);
-    free(a->wait_ids);
+    free(a->own_wait_ids);
     free(a->score.recent);
     event_free(a->end);
     rod_state_free(a->output_state);

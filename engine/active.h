@@ -88,7 +88,8 @@ struct active {
     int32_t *end_ids;             /* end and stop ids; not chosen before min_tokens. Behind them room for the ends of */
     size_t n_end_ids;             /* all bad words */
     struct grammar_gate gate;     /* whether the request's grammar is on now, and where the text stands in it */
-    int32_t *wait_ids;            /* tokens that may open the gate, where the device draws */
+    const int32_t *wait_ids;      /* tokens that may open the gate, where the device draws: of the engine's tags, or */
+    int32_t *own_wait_ids;        /* these */
     size_t n_wait_ids;
     bool waits;      /* the device waits for the host behind the last token */
     bool masked;     /* the device holds its draws to a mask */

@@ -8,6 +8,7 @@
 #define CORE_H
 
 #include "engine/backend/backend.h"
+#include "engine/grammar/grammar_tags.h"
 #include "engine/text/chat.h"
 #include "engine/state/state_buffer.h"
 #include "engine/base/clock.h"
@@ -67,6 +68,7 @@ struct rod_engine {
     struct backend_info backend_info;
     size_t max_token_bytes;
     struct grammar_cache *grammars; /* NULL without a tokenizer */
+    struct grammar_tags *tags;      /* NULL without a tokenizer */
     struct mailbox mailbox;
     struct engine_counters counters;
     struct mailbox_event *taken;

@@ -19,6 +19,7 @@ static void engine_free(struct rod_engine *e) {
     free(e->moving);
     draft_model_close(e);
     grammar_cache_close(e->grammars);
+    grammar_tags_free(e->tags);
     prefix_close(e->prefixes);
     pinned_close(e->pinned);
     sessions_close(e->sessions);
@@ -60,6 +61,7 @@ static int engine_init_parts(struct rod_engine *e, struct rod_error *err) {
     if (!e->steps[0].rows || !e->steps[1].rows || !e->segs || !e->source_logits || !e->moves || !e->moving)
         return rod_fail_no_memory(err);
     if (e->parts.tokenizer) rc = grammar_cache_new(e->parts.tokenizer, e->parts.V, &e->grammars, err);
+    if (!rc && e->parts.tokenizer) rc = grammar_tags_new(e->parts.tokenizer, e->parts.V, &e->tags, err);
     if (!rc) rc = keep_open(e, err);
     if (!rc) rc = prefix_use_open(e, err);
     if (!rc) rc = turn_open(e, err);

@@ -33,6 +33,7 @@ struct cuda_sampling_parts {
     /* Masks for the next step, by its turn; those of the step two before have been read. */
     struct cuda_mask *masks[2]; /* [n_slots] each, pinned, as are the words: [n_slots][CUDA_MASK_WORDS] */
     uint32_t *mask_words[2], n_masks;
+    uint64_t mask_bytes[2]; /* of each step on its way */
 };
 
 /* ---- open and close ---- */
@@ -168,6 +169,7 @@ int cuda_sample_slot(struct backend *be, uint32_t slot, const struct backend_sam
         a->n_wait_ids = take_ids(&n_wait, in->n_wait_ids);
         a->n_bias = take_ids(&n_bias, in->n_bias);
         for (uint32_t i = 0; i < a->n_end_ids; i++) assert(ids[i] >= 0 && (uint32_t)ids[i] < s->V); /* marks has V */
+        for (uint32_t i = 0; i < a->n_wait_ids; i++) assert(wait_ids[i] >= 0 && (uint32_t)wait_ids[i] < s->V);
         for (uint32_t i = 0; i < a->n_bias; i++) assert(bias[i].id >= 0 && (uint32_t)bias[i].id < s->V);
         if (a->n_end_ids) memcpy(a->end_ids, ids, a->n_end_ids * sizeof *ids);
         if (a->n_wait_ids) memcpy(a->wait_ids, wait_ids, a->n_wait_ids * sizeof *wait_ids);
@@ -190,6 +192,7 @@ void cuda_sample_mask(struct backend *be, uint32_t slot, const uint64_t *mask, b
     uint32_t *words = p->mask_words[at] + p->n_masks++ * n_words;
     *m = (struct cuda_mask){.slot = slot, .may_end = may_end, .words = mask ? words : NULL};
     if (mask) memcpy(words, mask, n_words * sizeof *words);
+    p->mask_bytes[at] += sizeof *m + (mask ? n_words * sizeof *words : 0);
 }
 
 /* ---- steps ---- */
@@ -262,7 +265,8 @@ int cuda_sample_collect(struct backend *be, const struct backend_token **tokens,
     if (p->n_collected == p->n_launched && p->flight[at].bucket < CUDA_N_BUCKETS) wait_alone(p, at);
     int rc = cuda_check(cudaEventSynchronize(p->done[at]), "running a step", err);
     if (rc) return rc;
-    be->info.host_bytes = 0; /* of this step: its rows in, its tokens out */
+    be->info.host_bytes = p->mask_bytes[at]; /* of this step: its masks and rows in, its tokens out */
+    p->mask_bytes[at] = 0;
     const struct cuda_flight *f = &p->flight[at];
     assert(be->n_ops_over <= f->n_ops && f->n_ops <= be->n_ops && f->n_parts <= 2);
     be->n_ops_over = f->n_ops;

@@ -1,6 +1,8 @@
 /* test_grammar.c - what regexes, grammars and calls of tools accept and reject, byte by byte; what they refuse, and by
  * which name; masks against every token tried; memory that stays bounded. */
 #include "engine/grammar/grammar_gate.h"
+#include "engine/grammar/grammar_tags.h"
+#include "engine/text/tokenizer.h"
 #include "engine/rodimus.h"
 #include "tests/grammar_reads.h"
 
@@ -506,8 +508,42 @@ static void a_token_may_open_a_gate_where_some_text_before_it_makes_it_do_so(voi
     grammar_free(g);
 }
 
+/* More tags than are kept, each twice. */
+static void a_tag_s_tokens_are_those_that_may_open_its_gate(void **state) {
+    (void)state;
+    struct tokenizer *tokenizer;
+    struct grammar_tags *tags;
+    struct rod_error err;
+    if (tokenizer_open("config/models/tales", &tokenizer, &err)) fail_msg("%s", err.message);
+    const uint32_t V = tokenizer_n_ids(tokenizer) - 100; /* a model may have fewer */
+    assert_int_equal(grammar_tags_new(tokenizer, V, &tags, &err), 0);
+    for (uint32_t i = 0; i < 50; i++) {
+        char tag[16];
+        snprintf(tag, sizeof tag, "<%ue", i % 25);
+        const struct grammar_gate gate = {.open = tag, .n_open = strlen(tag)};
+        const int32_t *ids;
+        int32_t *own;
+        size_t n, k = 0;
+        assert_int_equal(grammar_tags_find(tags, tag, &ids, &n, &own, &err), 0);
+        for (uint32_t id = 0; id < V; id++) {
+            size_t len;
+            bool special;
+            const char *bytes = tokenizer_bytes(tokenizer, (int32_t)id, &len, &special);
+            if (!bytes || !grammar_gate_may_open(&gate, bytes, len)) continue;
+            assert_true(k < n);
+            assert_int_equal(ids[k++], id);
+        }
+        assert_int_equal(k, n);
+        assert_true(n > 10);
+        free(own);
+    }
+    grammar_tags_free(tags);
+    tokenizer_close(tokenizer);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_tag_s_tokens_are_those_that_may_open_its_gate),
         cmocka_unit_test(regexes_match_as_everywhere),
         cmocka_unit_test(regexes_that_no_automaton_does_are_refused),
         cmocka_unit_test(ebnf_grammars_recur),
