@@ -8,7 +8,7 @@
 #ifndef LIVES_H
 #define LIVES_H
 
-#include "engine/core.h"
+#include "tests/lives_text.h"
 #include "engine/model/model_internal.h"
 #include "engine/base/philox.h"
 
@@ -77,9 +77,10 @@ static inline void reply_take(struct rod_event *e) {
     rod_event_free(e);
 }
 
-/* An engine and the semaphore that it posts. */
+/* An engine, its grammars, and the semaphore that it posts. */
 struct host {
     struct rod_engine *engine;
+    struct rod_grammar *form[TEXT_N_FORMS];
     sem_t woken;
 };
 static inline void host_wake(void *arg) { sem_post(&((struct host *)arg)->woken); }
@@ -105,6 +106,7 @@ enum { MOST_ENTRIES = 96, MOST_CHOICES = 8, VARIANTS = 4, MOST_PROMPT = 2000, MO
 struct entry {
     bool known, host; /* host: only the host can do it, so its steps run without look-ahead */
     bool splits;      /* may end and go on anywhere: nothing counts from where it went on */
+    int form;         /* of text_forms; -1: any text */
     struct reply alone;
     uint32_t alone_tok; /* max_tokens of `alone` */
 };
@@ -200,13 +202,18 @@ static inline int subject_host(const struct subject *s, struct rod_engine_config
     if (rc) return rc;
     sem_init(&h->woken, 0, 0);
     config.wake = host_wake, config.wake_arg = h;
-    if ((rc = engine_open_parts(&config, &parts, &h->engine, err))) {
+    rc = text_tokenizer(parts.V, &parts.tokenizer, err);
+    if (!rc) rc = engine_open_parts(&config, &parts, &h->engine, err);
+    if (rc) {
         if (parts.draft_backend) parts.ops->close(parts.draft_backend);
         parts.ops->close(parts.backend);
+        tokenizer_close(parts.tokenizer);
+        return rc;
     }
-    return rc;
+    return text_open_forms(h->engine, h->form, err);
 }
 static inline void host_close(struct host *h) {
+    for (int i = 0; i < TEXT_N_FORMS; i++) rod_grammar_close(h->form[i]), h->form[i] = NULL;
     if (h->engine) rod_engine_close(h->engine), sem_destroy(&h->woken);
     h->engine = NULL;
 }
@@ -239,7 +246,7 @@ static inline int subject_open(struct subject *s, uint64_t seed, struct rod_erro
                                              .n_slots = 1,
                                              .max_queue = 8,
                                              .state_host_bytes = 4 * subject_state_bytes(s)};
-    if ((rc = subject_host(s, config, &s->idle, err))) model_close(s->model);
+    if ((rc = subject_host(s, config, &s->idle, err))) host_close(&s->idle), model_close(s->model);
     return rc;
 }
 
@@ -267,9 +274,29 @@ static inline int32_t any_id(const struct subject *s, struct dice *d) {
     return 2 + (int32_t)roll(d, s->model->dims.V - 2);
 }
 
-/* Entry e as a request of at most max_tokens; a is where its answer goes. Sets what the entry is. */
-static inline struct rod_request *entry_request(const struct subject *s, struct entry *of, uint32_t e,
-                                                uint32_t max_tokens, struct reply *a) {
+/* The text of one in three is held to a grammar, from the start or behind a tag that comes more often than by chance.
+ * A split answer would begin it anew. */
+static inline void entry_form(struct dice *d, const struct host *h, struct entry *of, struct rod_request *r) {
+    const bool likely = roll(d, 2);
+    of->form = (int)roll(d, 3 * TEXT_N_FORMS);
+    if (of->form >= TEXT_N_FORMS) of->form = -1;
+    if (of->form < 0) return;
+    const char *open = text_forms[of->form].open;
+    of->splits = false;
+    if (h) r->grammar = rod_grammar_share(h->form[of->form]);
+    if (!open) return;
+    r->grammar_open = strdup(open);
+    r->grammar_again = true;
+    if (r->n_bias || !likely) return;
+    r->n_bias = 1;
+    r->bias = calloc(1, sizeof *r->bias);
+    *r->bias = (struct rod_bias){TEXT_TAG, 5};
+}
+
+/* Entry e as a request of at most max_tokens to that engine (NULL: to none); a is where its answer goes. Sets what the
+ * entry is. */
+static inline struct rod_request *entry_request(const struct subject *s, const struct host *h, struct entry *of,
+                                                uint32_t e, uint32_t max_tokens, struct reply *a) {
     struct dice d = {.seed = s->seed * 77777 + e};
     struct rod_request *r = rod_request_new();
     const uint32_t family = e / VARIANTS;
@@ -321,6 +348,7 @@ static inline struct rod_request *entry_request(const struct subject *s, struct 
     }
     of->host = r->n_allowed_ids || r->n_prompt_logprobs >= 0 || r->n_bad;
     of->splits = counts > 2 && !of->host && !least;
+    entry_form(&d, h, of, r);
     return r;
 }
 
@@ -330,7 +358,7 @@ static inline int entry_alone(struct subject *s, uint32_t e, uint32_t max_tokens
     if (of->known && (of->alone_tok >= max_tokens || of->alone.failed || of->alone.stopped)) return 0;
     of->alone_tok = max_tokens <= 40 ? 40 : max_tokens <= 120 ? 120 : s->most_answer;
     reply_free(&of->alone);
-    struct rod_request *r = entry_request(s, of, e, of->alone_tok, &of->alone);
+    struct rod_request *r = entry_request(s, &s->idle, of, e, of->alone_tok, &of->alone);
     r->never_speculate = true;
     int rc = rod_submit(s->idle.engine, r, &of->alone.ticket, err);
     if (rc) {
@@ -342,7 +370,11 @@ static inline int entry_alone(struct subject *s, uint32_t e, uint32_t max_tokens
         host_pull(&s->idle);
     }
     of->known = true;
-    return 0;
+    if (of->form < 0 || text_forms[of->form].open) return 0;
+    const size_t n = text_allowed(s->idle.engine, s->idle.form[of->form], of->alone.ids, of->alone.n_ids);
+    if (n == of->alone.n_ids) return 0;
+    return rod_fail(err, ROD_EINTERNAL, "token %zu of %zu, %d, is not in grammar %d", n, of->alone.n_ids,
+                    of->alone.ids[n], of->form);
 }
 
 #endif

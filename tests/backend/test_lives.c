@@ -1,7 +1,7 @@
 /* test_lives.c - random worlds against a real device: any model in any precision with any number of slots; requests of
  * every kind at once, cancelled at any moment, split over states and sessions that move in and out, forked, as choices
- * of one prompt, from the prefix cache, beside sessions whose states are NaN. Each answer has the bits that the same
- * request has alone on an idle engine (lives.h), and none is NaN.
+ * of one prompt, from the prefix cache, held to a grammar, beside sessions whose states are NaN. Each answer has the
+ * bits that the same request has alone on an idle engine (lives.h), and none is NaN.
  *
  * On the device that RODIMUS_TEST_DEVICE names, the CPU without it. A world is a number: RODIMUS_TEST_SEED=n begins
  * with it, and a failure prints it. RODIMUS_TEST_SOAK_S: for so many seconds. RODIMUS_TEST_SOAK_JSON: a record.
@@ -24,7 +24,7 @@ enum finding { DIFFERENT, NOT_A_NUMBER, FAULT, N_FINDINGS };
 static struct {
     pthread_mutex_t lock;
     uint64_t next_seed, n_subjects, n_worlds, n_requests, n_tokens, n_cancelled, n_splits, n_forks, n_turns, n_choices,
-        n_poisoned, n_lost, n_alone, n_hits, n_accepted, n_rejected, n[N_FINDINGS];
+        n_poisoned, n_lost, n_alone, n_hits, n_accepted, n_rejected, n_grammars, n_nowhere, n[N_FINDINGS];
     double until_s;
     atomic_bool dead; /* the device failed */
 } found = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -56,7 +56,7 @@ struct world {
     struct rod_state *nan; /* a state of NaN; NULL: not yet */
     struct reply nan_from;
     uint64_t n_requests, n_tokens, n_cancelled, n_splits, n_forks, n_turns, n_choices, n_poisoned, n_lost, n_accepted,
-        n_rejected, n_found[N_FINDINGS];
+        n_rejected, n_grammars, n_nowhere, n_found[N_FINDINGS];
 };
 
 /* ---- what is found ---- */
@@ -92,12 +92,16 @@ static void compare(struct world *w, const struct client *c, uint32_t i, size_t 
     char who[128];
     snprintf(who, sizeof who, "entry %u, prompt of %u, way %d, from token %zu", e, family_length(w->s, e / VARIANTS),
              (int)c->way, from);
-    if (a->failed || alone->failed) {
+    const size_t left = alone->n_ids > from ? alone->n_ids - from : 0, want = want_tok < left ? want_tok : left;
+    /* Where a grammar and bans leave nothing, alone too; with fewer tokens it does not come so far. */
+    const bool has_form = w->s->entry[e].form >= 0, leads_nowhere = has_form && strstr(alone->message, "is forbidden"),
+               fails = leads_nowhere && want_tok > left;
+    if ((alone->failed && !leads_nowhere) || (a->failed && strcmp(a->message, alone->message) != 0) ||
+        (a->failed != fails && !a->cancelled)) {
         const bool nan = strstr(a->message, "not a number") || strstr(alone->message, "not a number");
         say(w, nan ? NOT_A_NUMBER : FAULT, "%s: \"%s\", alone \"%s\"", who, a->message, alone->message);
         return;
     }
-    const size_t left = alone->n_ids > from ? alone->n_ids - from : 0, want = want_tok < left ? want_tok : left;
     if (a->cancelled ? a->n_ids > want : a->n_ids != want) {
         say(w, DIFFERENT, "%s: %zu tokens, alone %zu", who, a->n_ids, want);
         return;
@@ -108,7 +112,9 @@ static void compare(struct world *w, const struct client *c, uint32_t i, size_t 
                 (double)a->logprobs[k], alone->ids[from + k], (double)alone->logprobs[from + k]);
             return;
         }
-    if (!a->cancelled && a->stopped != (want < want_tok))
+    const bool ends_with_grammar =
+        has_form && want == left && want == want_tok; /* or with the last token that it may have */
+    if (!a->cancelled && !a->failed && !ends_with_grammar && a->stopped != (want < want_tok))
         say(w, DIFFERENT, "%s: ends %s", who, a->stopped ? "too early" : "late");
     for (size_t k = 0; k < a->n_scores && from == 0; k++)
         if (k >= alone->n_scores || bits_of(a->scores[k]) != bits_of(alone->scores[k])) {
@@ -116,6 +122,8 @@ static void compare(struct world *w, const struct client *c, uint32_t i, size_t 
             return;
         }
     w->n_tokens += a->n_ids;
+    w->n_grammars += has_form;
+    w->n_nowhere += a->failed;
     w->n_accepted += a->n_accepted;
     w->n_rejected += a->n_rejected;
     w->n_requests += !a->cancelled;
@@ -159,7 +167,7 @@ static void speculate(struct world *w, struct rod_request *r, uint32_t entry, si
 
 /* The next request of a split answer. */
 static void go_on(struct world *w, struct client *c, struct rod_state *state) {
-    struct rod_request *r = entry_request(w->s, &w->s->entry[c->entry[0]], c->entry[0], c->tok[0], &c->a[0]);
+    struct rod_request *r = entry_request(w->s, &w->h, &w->s->entry[c->entry[0]], c->entry[0], c->tok[0], &c->a[0]);
     if (c->way == BY_TURN) r->turn = turn_of(c->session, c->before == 0);
     if (c->way == BY_STATE) r->keep_state = true, r->state = state;
     if (c->before) r->n_prompt = 0;
@@ -204,7 +212,7 @@ static uint32_t pick_entry(struct world *w, struct dice *d) {
     for (int tries = 0;; tries++) {
         const uint32_t e = roll(d, w->s->n_entries);
         struct reply none = {0};
-        rod_request_free(entry_request(w->s, &w->s->entry[e], e, 1, &none));
+        rod_request_free(entry_request(w->s, NULL, &w->s->entry[e], e, 1, &none));
         if (tries > 50) return e;
         if (w->s->entry[e].host && !w->host) continue;
         if (w->short_prompts && family_length(w->s, e / VARIANTS) > 2) continue;
@@ -241,10 +249,10 @@ static void begin(struct world *w, struct client *c) {
         for (c->n = 0; c->n < n; c->n++) {
             const uint32_t i = c->n, of = family * VARIANTS + roll(d, VARIANTS);
             c->entry[i] = of, c->tok[i] = roll_log(d, w->s->most_answer);
-            r[i] = entry_request(w->s, &w->s->entry[of], of, c->tok[i], &c->a[i]);
+            r[i] = entry_request(w->s, &w->h, &w->s->entry[of], of, c->tok[i], &c->a[i]);
             if (w->s->entry[of].host)
                 c->entry[i] = c->entry[0], rod_request_free(r[i]),
-                r[i] = entry_request(w->s, &w->s->entry[c->entry[0]], c->entry[0], c->tok[i], &c->a[i]);
+                r[i] = entry_request(w->s, &w->h, &w->s->entry[c->entry[0]], c->entry[0], c->tok[i], &c->a[i]);
             r[i]->same_before = i;
             speculate(w, r[i], c->entry[i], 0);
         }
@@ -253,7 +261,7 @@ static void begin(struct world *w, struct client *c) {
         return;
     }
     c->way = ONE;
-    r[0] = entry_request(w->s, &w->s->entry[c->entry[0]], c->entry[0], c->tok[0], &c->a[0]);
+    r[0] = entry_request(w->s, &w->h, &w->s->entry[c->entry[0]], c->entry[0], c->tok[0], &c->a[0]);
     speculate(w, r[0], c->entry[0], 0);
     submit(w, c, r);
 }
@@ -429,6 +437,7 @@ static void run_world(struct subject *s, uint32_t number) {
     found.n_choices += w->n_choices, found.n_poisoned += w->n_poisoned, found.n_lost += w->n_lost;
     found.n_hits += stats.prefix_hits;
     found.n_accepted += w->n_accepted, found.n_rejected += w->n_rejected;
+    found.n_grammars += w->n_grammars, found.n_nowhere += w->n_nowhere;
     for (int i = 0; i < N_FINDINGS; i++) found.n[i] += w->n_found[i];
     pthread_mutex_unlock(&found.lock);
     free(w);
@@ -475,7 +484,7 @@ static void record(uint64_t seed, double seconds, uint32_t n_threads) {
 #define FIELD(name) fprintf(f, ", \"" #name "\": %llu", (unsigned long long)found.n_##name)
     FIELD(subjects), FIELD(worlds), FIELD(alone), FIELD(requests), FIELD(tokens), FIELD(cancelled), FIELD(choices);
     FIELD(splits), FIELD(forks), FIELD(turns), FIELD(poisoned), FIELD(lost), FIELD(hits);
-    FIELD(accepted), FIELD(rejected);
+    FIELD(accepted), FIELD(rejected), FIELD(grammars), FIELD(nowhere);
     fprintf(f, ", \"different\": %llu, \"nan\": %llu, \"faults\": %llu}\n", (unsigned long long)found.n[DIFFERENT],
             (unsigned long long)found.n[NOT_A_NUMBER], (unsigned long long)found.n[FAULT]);
     fclose(f);
@@ -498,13 +507,15 @@ static void each_answer_has_the_bits_that_it_has_alone(void **state) {
     printf(
         "note: seed %llu, %.0f s: %llu worlds of %llu models, %llu answers alone; compared %llu requests, %llu tokens "
         "(%llu cancelled, %llu choices, %llu split, %llu forks, %llu turns, %llu hits, %llu poisoned, %llu went for "
-        "room, %llu draft tokens right, %llu wrong): %llu different, %llu NaN, %llu faults\n",
+        "room, %llu draft tokens right, %llu wrong, %llu under grammars, %llu of them led nowhere): %llu different, "
+        "%llu NaN, %llu faults\n",
         (unsigned long long)seed, now_s() - began, (unsigned long long)found.n_worlds,
         (unsigned long long)found.n_subjects, (unsigned long long)found.n_alone, (unsigned long long)found.n_requests,
         (unsigned long long)found.n_tokens, (unsigned long long)found.n_cancelled, (unsigned long long)found.n_choices,
         (unsigned long long)found.n_splits, (unsigned long long)found.n_forks, (unsigned long long)found.n_turns,
         (unsigned long long)found.n_hits, (unsigned long long)found.n_poisoned, (unsigned long long)found.n_lost,
         (unsigned long long)found.n_accepted, (unsigned long long)found.n_rejected,
+        (unsigned long long)found.n_grammars, (unsigned long long)found.n_nowhere,
         (unsigned long long)found.n[DIFFERENT], (unsigned long long)found.n[NOT_A_NUMBER],
         (unsigned long long)found.n[FAULT]);
     record(seed, now_s() - began, n_threads);
