@@ -257,12 +257,12 @@ bundle: all # build/bundle: what another machine needs, in one folder; its rodim
 # The tests and benchmarks of a GPU, for a machine with a driver and no toolchain: unpacked in the root of a checkout there, as its
 # build/, it is what tests/gpu/away, tests/run, tests/gpu/sanitize and tests/bench/record-* need.
 gpu-bundle: deps # build/gpu-bundle.tgz: the GPU's tests and benchmarks for a machine without a toolchain
-	@$(MAKE) --no-print-directory -j$(JOBS) test-programs gpu-objects bundle $(BUILD)/tests/bench/swap $(BUILD)/tests/bench/masked
+	@$(MAKE) --no-print-directory -j$(JOBS) test-programs gpu-objects bundle $(BUILD)/tests/bench/swap $(BUILD)/tests/bench/masked $(BUILD)/tests/bench/mask
 	@ln -srf $(BUILD)/rodimus_cuda.so $(BUILD)/tests/bench/
 	@rm -rf $(BUILD)/away; mkdir -p $(BUILD)/away/tests
 	@cp -a $(BUNDLE)/rodimus $(BUNDLE)/rodimus_cuda.so $(BUNDLE)/lib $(BUILD)/away/
 	@cp -L $$(ldd $(BUILD)/tests/gpu/test_rows | awk '/libcmocka/ {print $$3}') $(BUILD)/away/lib/
-	@cd $(BUILD) && cp -a --parents $(filter tests/gpu/% tests/backend/%,$(TEST_BIN:$(BUILD)/%=%)) tests/bench/swap tests/bench/masked tests/gpu/kernels_under_test.so tests/gpu/rodimus_cuda.so tests/backend/rodimus_cuda.so tests/bench/rodimus_cuda.so away/
+	@cd $(BUILD) && cp -a --parents $(filter tests/gpu/% tests/backend/%,$(TEST_BIN:$(BUILD)/%=%)) tests/bench/swap tests/bench/masked tests/bench/mask tests/gpu/kernels_under_test.so tests/gpu/rodimus_cuda.so tests/backend/rodimus_cuda.so tests/bench/rodimus_cuda.so away/
 	@find $(BUILD)/away -type f -perm -u+x ! -name '*.sh' -exec strip -S {} +
 	@tar czf $(BUILD)/gpu-bundle.tgz -C $(BUILD)/away . && rm -rf $(BUILD)/away && ls -l $(BUILD)/gpu-bundle.tgz
 

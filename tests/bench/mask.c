@@ -1,10 +1,10 @@
 /* mask.c - what structured output costs between two steps: masks and walks of 64 rows over 126,464 tokens, for random
  * schemas, with states met for the first time (cold) and again (warm). Prints one JSON object. No argument.
  *
- * The vocabulary is made here, with the shares that a bilingual vocabulary has: words with and without a space before,
- * Chinese, pieces of characters, code. A row takes any token that may come, each fifth time one that has one of "]},. A
+ * The vocabulary is vocabulary.h's. A row takes any token that may come, each fifth time one that has one of "]},. A
  * row that has finished begins anew; in the mixed load with another schema. */
 #include "engine/grammar/grammar.h"
+#include "tests/bench/vocabulary.h"
 #include "tests/result_stamp.h"
 
 #include <stdarg.h>
@@ -13,13 +13,7 @@
 #include <string.h>
 #include <time.h>
 
-enum { V = 126464, ROWS = 64, STEPS = 300, N_SCHEMAS = 20, MAX_TOKEN = 40 };
-
-static uint64_t random_state = 20261121;
-static uint32_t below(uint32_t n) {
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)((random_state >> 33) * n >> 31);
-}
+enum { V = VOCABULARY, ROWS = 64, STEPS = 300, N_SCHEMAS = 20 };
 
 /* Of this thread's processor time, so that what else runs on the machine counts little. */
 static double now_us(void) {
@@ -39,95 +33,6 @@ static void must(int rc, const struct rod_error *err) {
     if (!rc) return;
     fprintf(stderr, "mask: %s\n", err->message);
     exit(1);
-}
-
-/* ---- a vocabulary ---- */
-
-struct token {
-    size_t len;
-    char bytes[MAX_TOKEN + 24];
-};
-
-static void put(struct token *t, const char *text) {
-    for (; *text && t->len < MAX_TOKEN; text++) t->bytes[t->len++] = *text;
-}
-
-static void put_word(struct token *t, bool capital) {
-    static const char *const parts[] = {"a",  "e",  "in", "er",   "st",   "on",  "re", "th", "ing", "ed", "al",
-                                        "or", "co", "de", "ment", "tion", "un",  "ex", "i",  "s",   "ly", "ver",
-                                        "q",  "zo", "ha", "pl",   "ich",  "sch", "ow", "um", "y",   "nd"};
-    const size_t first = t->len;
-    for (uint32_t n = 1 + below(4); n > 0; n--) put(t, parts[below(32)]);
-    if (capital) t->bytes[first] = (char)(t->bytes[first] - 'a' + 'A');
-}
-
-static void put_chinese(struct token *t, uint32_t n) {
-    for (; n > 0; n--) {
-        const uint32_t c = 0x4e00 + (below(60) + 1) * (below(60) + 1) * 5;
-        put(t, (char[]){(char)(0xe0 | c >> 12), (char)(0x80 | (c >> 6 & 63)), (char)(0x80 | (c & 63)), 0});
-    }
-}
-
-static void make_token(struct token *t, uint32_t id) {
-    static const char *const code[] = {"\"", ",",  ":",    "{", "}",  "[", "]", "(", ")", ";",
-                                       "\n", "\t", "    ", " ", "\\", "/", ".", "=", "-", "_",
-                                       "<",  ">",  "0",    "1", "'",  "#", "*", "!", "?", "\r\n"};
-    const uint32_t kind = below(1000);
-    *t = (struct token){0};
-    if (id < 256) {
-        t->bytes[t->len++] = (char)id;
-    } else if (kind < 420) {
-        put(t, " ");
-        put_word(t, below(5) == 0);
-    } else if (kind < 660) {
-        put_word(t, below(3) == 0);
-    } else if (kind < 900) {
-        put_chinese(t, 1 + below(4));
-    } else if (kind < 910) { /* the beginning or the end of a character */
-        put_chinese(t, 2);
-        const size_t cut = 1 + below(2);
-        t->len -= cut;
-        if (below(2)) memmove(t->bytes, t->bytes + cut, t->len -= cut);
-    } else if (kind < 930) {
-        put(t, "caf\xc3\xa9");
-        put_word(t, false);
-    } else if (kind < 990) {
-        for (uint32_t n = 1 + below(4); n > 0; n--) put(t, code[below(30)]);
-        if (below(3) == 0) put_word(t, false);
-    } else {
-        for (uint32_t n = 1 + below(5); n > 0; n--) put(t, (char[]){(char)('0' + below(10)), 0});
-    }
-}
-
-static int by_bytes(const void *a, const void *b) {
-    const struct token *x = a, *y = b;
-    const int order = memcmp(x->bytes, y->bytes, x->len < y->len ? x->len : y->len);
-    return order ? order : (x->len > y->len) - (x->len < y->len);
-}
-
-static struct token *make_vocabulary(void) {
-    struct token *t = malloc(V * sizeof *t);
-    if (!t) exit(1);
-    for (uint32_t i = 0; i < V; i++) make_token(&t[i], i);
-    for (bool again = true; again;) { /* until no two are the same */
-        again = false;
-        qsort(t, V, sizeof *t, by_bytes);
-        for (uint32_t i = 1; i < V; i++)
-            if (by_bytes(&t[i - 1], &t[i]) == 0) {
-                again = true;
-                if (t[i].len < 12)
-                    put_word(&t[i], false);
-                else
-                    make_token(&t[i], V);
-            }
-    }
-    for (uint32_t i = V - 1; i > 0; i--) { /* ids say nothing about bytes */
-        const uint32_t k = below(i + 1);
-        const struct token one = t[i];
-        t[i] = t[k];
-        t[k] = one;
-    }
-    return t;
 }
 
 /* ---- schemas ---- */
