@@ -153,6 +153,7 @@ static void random_mask(struct row *r, uint32_t V, uint32_t kind) {
     r->mask = calloc(n_words, sizeof *r->mask);
     assert_non_null(r->mask);
     for (uint32_t i = 0; i < n_words; i++) r->mask[i] = kind == 1 ? 0 : kind == 2 ? gpu_bits() : ~(1ull << i % 64);
+    if (V % 64) r->mask[n_words - 1] &= (1ull << V % 64) - 1; /* a grammar's mask has no bit beyond the vocabulary */
     for (uint32_t i = 0; kind == 1 && i < 5; i++) {
         const uint32_t id = gpu_pick(0, V - 1);
         r->mask[id / 64] |= 1ull << id % 64;
