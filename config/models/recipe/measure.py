@@ -46,8 +46,7 @@ def answer_of(url, case, number):
         return post(url, "/v1/completions", {**greedy, "prompt": case["prompt"], "suffix": case["suffix"]})["choices"][0]["text"]
     if case["skill"].startswith("recall") and case["form"] == "turns":
         return session_answer(url, case, greedy, number)
-    messages = case["messages"]
-    return post(url, "/v1/chat/completions", {**greedy, "messages": messages})["choices"][0]["message"]["content"]
+    return post(url, "/v1/chat/completions", {**greedy, "messages": skills.sent(case["messages"])})["choices"][0]["message"]["content"]
 
 
 def session_answer(url, case, greedy, number):

@@ -23,6 +23,11 @@ def render(messages):
     return "".join(ROLES[m["role"]] + m["content"] for m in messages) + ROLES["assistant"]
 
 
+def sent(messages):
+    """The messages as a client sends them: a result without its tags, which the server puts around it."""
+    return [{**m, "content": m["content"].strip()[len("<tool_response>\n"):-len("\n</tool_response>")]} if m["role"] == "tool" else m for m in messages]
+
+
 # ---- tales that are made, so that all about them is known ----
 PLAN = {  # key: sentences that tell of it; {x_a} has its article, {X_a} a capital one
     "hero": ["Once upon a time there lived in {home} {kind_a} called {hero}.", "There was once {kind_a}, whose name was {hero}, in the village of {home}.",
