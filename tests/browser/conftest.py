@@ -1,4 +1,4 @@
-"""Chromium, one page a test; a server that serves tales, with a folder of states; counts for tests/run; screenshots in build/browser/."""
+"""Chromium, one page a test; a server of tales or of the default model, with a folder of states; counts for tests/run; screenshots in build/browser/."""
 import os
 import shutil
 import sys
@@ -7,7 +7,7 @@ import pytest
 from playwright.sync_api import sync_playwright
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "api"))
-from server import BUILD, Server  # noqa: E402
+from server import BUILD, MODEL, Server  # noqa: E402
 
 SHOTS = os.path.join(BUILD, "browser")
 
@@ -27,20 +27,20 @@ def browser():
 class Own(Server):
     """A server on a port that it keeps when it comes back."""
 
-    def __init__(self, *flags, name):
-        self.flags, self.name = flags, name
-        super().__init__(*flags, name=name)
+    def __init__(self, *flags, name, model):
+        self.flags, self.of = flags, {"name": name, "model": model}
+        super().__init__(*flags, **self.of)
 
     def back(self):
-        super().__init__("--port", self.port, *self.flags, name=self.name)
+        super().__init__("--port", self.port, *self.flags, **self.of)
 
 
 @pytest.fixture
 def serve(tmp_path, request):
     made = []
 
-    def make(*flags):
-        made.append(Own("--state-dir", tmp_path / "states", *flags, name=f"browser-{request.node.name.split('[')[0]}"))
+    def make(*flags, model=MODEL):
+        made.append(Own("--state-dir", tmp_path / "states", *flags, model=model, name=f"browser-{request.node.name.split('[')[0]}"))
         return made[-1]
 
     (tmp_path / "states").mkdir()

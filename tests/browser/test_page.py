@@ -1,4 +1,5 @@
 """The playground in Chromium: what a visitor does in the first five minutes."""
+import json
 import os
 import re
 import time
@@ -395,6 +396,99 @@ def test_it_is_readable_on_a_phone_and_in_the_dark(serve, open_page, width, sche
     assert abs(light[0] - light[1]) > 400 and (light[0] > light[1]) == (scheme == "dark"), (ink, paper)
 
 
+EXAMPLES = [("Extract facts", 1), ("Edit a tale", 1), ("Call a tool", 2), ("Recall a name", 5), ("Add", 1), ("Fill a hole", 1), ("Obey a system prompt", 1)]
+
+
+def play(page, name):
+    page.get_by_role("button", name=name, exact=True).click()
+    expect(page.locator("#examples button", has_text=name)).to_be_enabled(timeout=60000)
+
+
+@pytest.mark.parametrize("name, turns", EXAMPLES)
+def test_an_example_is_a_click(serve, open_page, name, turns):
+    """On a device that computes nothing: what the page asks, and that all of it is a conversation of its own, at temperature 0."""
+    server = serve("--device", "null")
+    page, bodies = open_page(server), []
+    page.on("request", lambda r: bodies.append(r.post_data_json) if r.method == "POST" else None)
+    send(page, "Once")
+    settings(page, temperature=1.5, system="You are a fox.")
+    bodies.clear()
+    play(page, name)
+    assert len(bodies) == turns and page.locator(".turn").count() == 2 * turns, bodies
+    assert all(b["temperature"] == 0 for b in bodies)
+    if name == "Fill a hole":
+        song = bodies[0]["suffix"].split('"')[-2]
+        assert bodies[0]["prompt"].count(song) == bodies[0]["suffix"].count(song) == 1, "the hole is what the others say"
+        assert f"{bodies[0]['prompt']}[hole]{bodies[0]['suffix']}" == page.locator(".turn.user .text").text_content()
+        return
+    expect(page.locator(".session")).to_have_count(2)
+    assert len({b["session_id"] for b in bodies}) == 1 and [b.get("session_create") for b in bodies] == [True] + [None] * (turns - 1)
+    roles = [m["role"] for b in bodies for m in b["messages"]]
+    wanted = {"Call a tool": ["user", "tool"], "Obey a system prompt": ["system", "user"]}
+    assert roles == wanted.get(name, ["user"] * turns)
+
+
+def test_examples_wait_for_the_answer_that_runs_and_end_with_stop(serve, open_page):
+    server = serve(*SLOW)
+    page = open_page(server)
+    settings(page, max_tokens=100000)
+    send(page, "Once", wait=False)
+    expect(page.locator("#examples button").first).to_be_disabled()
+    page.keyboard.press("Escape")
+    expect(page.locator("#examples button").first).to_be_enabled()
+    page.get_by_role("button", name="Recall a name").click()
+    expect(last(page)).not_to_be_empty()
+    page.keyboard.press("Escape")
+    expect(page.locator("#examples button").first).to_be_enabled()
+    assert page.locator(".turn").count() == 2, "what comes behind a stopped turn is not asked"
+
+
+def test_an_example_ends_where_another_conversation_is_chosen(serve, open_page):
+    page = open_page(serve("--device", "null:5", "--slots", "4"))
+    settings(page, max_tokens=4)
+    send(page, "First")
+    first = page.locator(".session.current > button").first.inner_text()
+    page.get_by_role("button", name="Recall a name").click()
+    page.click(f".session > button[title='{first}']")
+    expect(page.locator("#examples button").first).to_be_enabled(timeout=60000)
+    assert page.locator(".turn").count() == 2 and page.locator(".session.current > button").first.inner_text() == first
+    expect(page.locator(".session")).to_have_count(2)
+
+
+def test_the_examples_show_what_the_default_model_can_do(serve, open_page):
+    page = open_page(serve(model=None))
+    said = lambda: [t.strip() for t in page.locator(".turn.assistant .text").all_text_contents()]
+    play(page, "Extract facts")
+    assert json.loads(said()[0]) == {"hero": "Nerilde", "companion": "Bruno", "treasure": "silver violin", "price": 26}
+    play(page, "Edit a tale")
+    tale = page.locator(".turn.user .text").text_content().split("\n\n")[1]
+    assert said() == [tale.replace("Nerilde", "Karwyn")]
+    play(page, "Call a tool")
+    call, answer = said()
+    assert json.loads(call[len("<tool_call>"):-len("</tool_call>")]) == {"name": "book_seat", "arguments": {"person": "Karwyn", "day": "Friday"}}
+    assert answer == "The number is 12 and the price is 30."
+    play(page, "Recall a name")
+    assert "Karus" in said()[-1] and tokens(page) > 1500
+    play(page, "Add")
+    assert said() == ["Karus has 53 lemons."]
+    play(page, "Fill a hole")
+    assert said() == ["Give me your violin, Darilde, and I will show you Lerport"]
+    play(page, "Obey a system prompt")
+    assert said() == ["NERILDE LIVES IN TELSTEAD."]
+
+
+def test_a_call_is_shown_without_probabilities_too(serve, open_page):
+    page = open_page(serve("--device", "null"))
+    page.uncheck("#odds_on")
+    chunk = 'data: {"choices":[{"index":0,"delta":%s,"finish_reason":%s}]}\n\n'
+    page.route("**/v1/chat/completions", lambda route: route.fulfill(status=200, content_type="text/event-stream", body="".join(
+        chunk % (json.dumps({"tool_calls": [{"index": 0, **call}]}), end) for call, end in (
+            ({"id": "call_1", "type": "function", "function": {"name": "book_seat", "arguments": ""}}, "null"),
+            ({"function": {"arguments": '{"day": '}}, "null"), ({"function": {"arguments": '"Friday"}'}}, '"tool_calls"'))) + "data: [DONE]\n\n"))
+    send(page, "Please book a seat on Friday.")
+    assert last(page).text_content() == 'book_seat {"day": "Friday"}'
+
+
 def test_the_page_is_small_and_fetches_nothing_from_elsewhere(serve, open_page):
     server = serve()
     page = open_page(server)
@@ -411,13 +505,13 @@ def test_the_page_is_small_and_fetches_nothing_from_elsewhere(serve, open_page):
 
 
 def test_the_picture_of_the_readme(serve, open_page):
-    page = open_page(serve(), viewport={"width": 1180, "height": 720}, color_scheme="light")
-    settings(page, max_tokens=60, temperature=0.5, seed=81)
-    send(page, "Tell me a tale about a fox.")
-    send(page, "And what did the wolf say?")
+    page = open_page(serve(model=None), viewport={"width": 1180, "height": 720}, color_scheme="light")
+    play(page, "Extract facts")
+    play(page, "Call a tool")
     page.click("#fork")
     expect(page.locator("#status")).to_contain_text("none of them read again")
-    send(page, "Then came the bear.")
+    settings(page, max_tokens=60)
+    send(page, "Please print the ticket 3 times.")
     last(page).locator(".token").nth(4).hover()
     expect(page.locator("#odds .took")).to_have_count(1)
     page.wait_for_timeout(1100)  # one more round of the panel
