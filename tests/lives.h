@@ -148,6 +148,7 @@ static inline bool is_published(uint64_t seed) { return getenv("RODIMUS_TEST_FUL
 
 static inline int subject_model(struct subject *s, struct dice *d, struct rod_error *err) {
     static const char *const sets[] = {"config/models/tales",
+                                       "config/models/skills",
                                        "tests/vectors/fla-rodimus-plus-small",
                                        "tests/vectors/fla-rodimus-small",
                                        "tests/vectors/rodimus-small",

@@ -1,8 +1,9 @@
 /* test_scoring.c - prompts scored by the engine, on tales: the same bits in chunks and in one piece, the
- * numbers of a computation in float64; and one prompt read once for many requests, with the same bits as read by each.
- * On the backend that RODIMUS_TEST_DEVICE names, the CPU without it.
+ * numbers of a computation in float64 (each model of config/models); and one prompt read once for many requests, with
+ * the same bits as read by each. On the backend that RODIMUS_TEST_DEVICE names, the CPU without it.
  */
 #include "tests/collect.h"
+#include "tests/each_model.h"
 
 #include "engine/backend/backend.h"
 #include "engine/model/model.h"
@@ -18,12 +19,15 @@ static const char *device(void) {
 }
 static bool on_cpu(void) { return strcmp(device(), "cpu") == 0; }
 
-static void open_engine(struct collector *c, uint32_t n_slots, uint32_t max_batch_tok) {
+static void open_engine_of(struct collector *c, const char *model, uint32_t n_slots, uint32_t max_batch_tok) {
     struct rod_error err;
     struct rod_engine_config config = {
-        .model_dir = TALES, .device = device(), .n_slots = n_slots, .max_batch_tok = max_batch_tok, .max_queue = 100};
+        .model_dir = model, .device = device(), .n_slots = n_slots, .max_batch_tok = max_batch_tok, .max_queue = 100};
     collect_init(c, &config);
     if (rod_engine_open(&config, &c->engine, &err)) fail_msg("%s", err.message);
+}
+static void open_engine(struct collector *c, uint32_t n_slots, uint32_t max_batch_tok) {
+    open_engine_of(c, TALES, n_slots, max_batch_tok);
 }
 
 static void ids_of(int32_t *ids, size_t n, uint32_t seed) {
@@ -104,13 +108,14 @@ static void scoring_in_chunks_gives_the_bits_of_one_piece(void **state) {
     free(want);
 }
 
-static void the_scores_are_those_of_a_computation_in_float64(void **state) {
-    (void)state;
+static void check_scores_of(const char *model) {
+    char path[256];
     json_error_t where;
-    json_t *cases = json_load_file(TALES "/generation_cases.json", 0, &where), *one;
-    if (!cases) fail_msg("generation_cases.json: %s", where.text);
+    snprintf(path, sizeof path, "%s/generation_cases.json", model);
+    json_t *cases = json_load_file(path, 0, &where), *one;
+    if (!cases) fail_msg("%s: %s", path, where.text);
     struct collector c;
-    open_engine(&c, 2, 0);
+    open_engine_of(&c, model, 2, 0);
     size_t i, n_scored = 0;
     double worst = 0;
     json_array_foreach(cases, i, one) {
@@ -129,10 +134,15 @@ static void the_scores_are_those_of_a_computation_in_float64(void **state) {
         collect_free(&a);
         free(ids);
     }
-    printf("note: %zu tokens of prompts: log-probabilities off by at most %.2g\n", n_scored, worst);
+    printf("note: %s: %zu tokens of prompts: log-probabilities off by at most %.2g\n", model, n_scored, worst);
     assert_true(n_scored > 20 && worst < (on_cpu() ? 2e-4 : 0.2));
     collect_close(&c);
     json_decref(cases);
+}
+
+static void the_scores_are_those_of_a_computation_in_float64(void **state) {
+    (void)state;
+    each_model_with("generation_cases.json", check_scores_of);
 }
 
 static void a_prompt_read_once_gives_the_bits_of_one_read_by_each(void **state) {

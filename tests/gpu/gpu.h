@@ -249,6 +249,7 @@ static inline struct model_dims gpu_dims(uint32_t i, bool plus) {
         "tests/vectors/rodimus-plus-short",
         "tests/vectors/fla-rodimus-plus-small",
         "config/models/tales",
+        "config/models/skills",
         "tests/vectors/rodimus-small",
         "tests/vectors/fla-rodimus-small",
         "tests/configs/rodimus-1.4b-base",

@@ -76,12 +76,11 @@ static double perplexity(const struct model *model, const char *device, const ch
     return exp(-sum / (double)(n - 1));
 }
 
-static void held_out_text_is_as_likely_as_on_the_cpu(void **state) {
-    (void)state;
-    struct model *model = open_model("config/models/tales");
+static void check_held_out_text(const char *dir) {
+    struct model *model = open_model(dir);
     struct tokenizer *tokenizer;
     struct rod_error err;
-    assert_int_equal(tokenizer_open("config/models/tales", &tokenizer, &err), 0);
+    assert_int_equal(tokenizer_open(dir, &tokenizer, &err), 0);
     FILE *f = fopen("config/models/tales/heldout.txt", "r");
     assert_non_null(f);
     char *text = malloc(1 << 20);
@@ -91,7 +90,7 @@ static void held_out_text_is_as_likely_as_on_the_cpu(void **state) {
     size_t n;
     assert_int_equal(tokenizer_encode(tokenizer, text, len, true, &ids, &n, &err), 0);
     const double want = perplexity(model, "cpu", "auto", ids, n);
-    printf("note: perplexity of %zu tokens: cpu %.4f", n, want);
+    printf("note: %s, perplexity of %zu tokens: cpu %.4f", dir, n, want);
     static const char *const precisions[] = {"fp32", "fp16", "bf16"};
     double got[3];
     for (int i = 0; i < 3; i++) {
@@ -105,6 +104,12 @@ static void held_out_text_is_as_likely_as_on_the_cpu(void **state) {
     free(ids), free(text);
     tokenizer_close(tokenizer);
     model_close(model);
+}
+
+static void held_out_text_is_as_likely_as_on_the_cpu(void **state) {
+    (void)state;
+    check_held_out_text("config/models/tales");
+    check_held_out_text("config/models/skills");
 }
 
 /* ---- a session among others ---- */
@@ -181,12 +186,14 @@ static void check_batches(const char *dir, const char *precision, bool determini
 static void a_session_has_the_same_bits_in_steps_of_any_size_of_a_bucket(void **state) {
     (void)state;
     check_batches("config/models/tales", "bf16", false);
+    check_batches("config/models/skills", "bf16", false);
     check_batches("tests/vectors/rodimus-plus-options", "fp16", false);
     check_batches("tests/vectors/rodimus-small", "fp32", false);
 }
 static void a_deterministic_session_has_the_same_bits_in_steps_of_any_size(void **state) {
     (void)state;
     check_batches("config/models/tales", "bf16", true);
+    check_batches("config/models/skills", "bf16", true);
     check_batches("tests/vectors/rodimus-plus-headdim128", "fp16", true);
     check_batches("tests/vectors/fla-rodimus-small", "bf16", true);
 }

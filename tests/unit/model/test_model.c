@@ -141,6 +141,7 @@ static void every_vector_opens_whole(void **state) {
                 {"tests/vectors/rodimus-plus-short", DTYPE_F32},
                 {"tests/vectors/rodimus-plus-small", DTYPE_BF16},
                 {"tests/vectors/rodimus-small", DTYPE_F32},
+                {"config/models/skills", DTYPE_BF16},
                 {"config/models/tales", DTYPE_BF16}};
     for (size_t i = 0; i < sizeof sets / sizeof *sets; i++) {
         struct model *m = open_good(sets[i].dir);
@@ -165,6 +166,12 @@ static void every_vector_opens_whole(void **state) {
     assert_int_equal(tales->n_eos_ids, 1);
     assert_int_equal(tales->eos_ids[0], 1);
     model_close(tales);
+    struct model *skills = open_good("config/models/skills");
+    assert_int_equal(skills->n_params, 11578816);
+    assert_int_equal(skills->dims.visible, 1025);
+    assert_true(skills->weight_bytes <= 24000000); /* each clone carries it */
+    assert_int_equal(skills->n_eos_ids, 1);
+    model_close(skills);
 }
 
 /* The FLA halves, stacked, are the first and last rows. */
