@@ -109,7 +109,8 @@ def main():
     p.add_argument("--limit", type=int, default=500)
     args = p.parse_args()
     MODEL["model"] = post(args.url, "/v1/models", None, "GET")["data"][0]["id"]
-    found = {"model": MODEL["model"], "measured": time.strftime("%Y-%m-%d"), "skills": {}}
+    found = {"what": "held-out cases of the demo model's skills, greedy, through HTTP", "model": MODEL["model"], "date": time.strftime("%Y-%m-%d"),
+             "commit": post(args.url, "/version", None, "GET")["commit"], "command": "config/models/recipe/measure.py", "skills": {}}
     for name in sorted(os.listdir(args.cases)):
         skill = name[:-len(".jsonl")]
         if name.endswith(".jsonl") and (not args.skill or skill in args.skill):

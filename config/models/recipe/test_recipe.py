@@ -89,6 +89,23 @@ class Recipe(unittest.TestCase):
     def test_the_same_seed_makes_the_same_cases(self):
         self.assertEqual(list(samples(5)), list(samples(5)))
 
+    def test_a_result_becomes_the_table_of_a_page(self):
+        import tempfile
+
+        import table
+        one = {"cases": 4, "right": 3, "forms_right_of": {"call": [2, 2], "result": [1, 1], "none": [0, 1]}}
+        result = {"skills": {skill: one for skill, _, _ in table.ROWS}, "tales": {"tales": 12, "characters": 98312, "nats_a_character": 0.84}}
+        with tempfile.TemporaryDirectory() as folder:
+            for name, text in (("r.json", json.dumps(result)), ("P.md", "a\n<!-- measured -->\nold\n<!-- end of measured -->\nb\n")):
+                with open(os.path.join(folder, name), "w", encoding="utf-8") as f:
+                    f.write(text)
+            table.main(os.path.join(folder, "r.json"), os.path.join(folder, "P.md"))
+            with open(os.path.join(folder, "P.md"), encoding="utf-8") as f:
+                said = f.read()
+        self.assertIn("| tools: none fits, and that is said | 1 | 0 (0.0 %) |\n", said)
+        self.assertIn("| edit: the whole tale | 4 | 3 (75.0 %) |\n", said)
+        self.assertEqual((said.count("\n"), said[:22], said[-3:]), (2 + len(table.ROWS) + 5, "a\n<!-- measured -->\n| ", "\nb\n"))
+
     @unittest.skipUnless(os.environ.get("RODIMUS_URL"), "no server")
     def test_frames_are_those_of_the_server(self):
         for s in samples(20):
