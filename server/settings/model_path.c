@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#define MODEL "tales" /* of config/models */
+#define MODEL "skills" /* of config/models */
 
 /* From the folder of the program so many levels up, then down: a bundle, build/, build/asan/, an installation's bin/.
  */

@@ -15,7 +15,7 @@ ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)
 BUILD = os.path.join(ROOT, os.environ.get("BUILD_DIR", "build"))
 RODIMUS = os.path.join(BUILD, "rodimus")
 MODEL = os.path.join(ROOT, "config", "models", "tales")  # the tests': they know its texts, ids and sizes
-DEFAULT = "tales"  # the product's: of config/models, without a setting
+DEFAULT = "skills"  # the product's: of config/models, without a setting
 START_S = 60
 
 

@@ -262,12 +262,20 @@ def sentences():
     yield r"refusals take (N) ms at the median and (N) at most, tokens of the accepted are (N) ms apart at the 99th percentile", [
         soak["refusal_ms"]["p50"], soak["refusal_ms"]["max"], soak["inter_token_ms_of_accepted"]["p99"]]
     image, run, up = ({r["what"]: r for r in results("deploy")}[what] for what in ("image", "docker run", "compose up"))
-    yield (r"the model tales is ready (N) s after `docker run`, and its first token comes after (N) s. The image has (N) MB, of which (N) MB are Debian's base "
+    yield (rf"the model {run['model']} is ready (N) s after `docker run`, and its first token comes after (N) s. The image has (N) MB, of which (N) MB are Debian's base "
            r"system. Three replicas and all beside them are up (N) s after"), [
         run["to_ready_s"], run["to_first_token_s"], image["image_mb"], image["base_mb"], up["to_ready_s"]]
     turn = results("sessions-cpu")
     yield (r"are on disk after (N) ms, one alone after (N) ms; a turn begins after (N) ms from host memory, (N) ms from a file; a lazy fork takes (N) ms"), [
         turn[key] for key in ("save_of_64_at_once", "save", "resume_from_host", "resume_from_file", "fork")]
+
+
+def test_the_demo_models_page_has_the_table_of_its_result():
+    sys.path.insert(0, os.path.join(ROOT, "config", "models", "recipe"))
+    import table
+    wanted = "".join(line + "\n" for line in table.lines(results("skills")))
+    assert f"<!-- measured -->\n{wanted}<!-- end of measured -->" in page("config/models/skills/README.md"), "config/models/recipe/table.py writes it"
+    assert all(found["cases"] >= 500 for found in results("skills")["skills"].values())
 
 
 def rounds_to(shown, value):
