@@ -1,7 +1,8 @@
 # pip: openai-agents==0.24.0
 import asyncio
 
-from agents import Agent, ModelSettings, OpenAIChatCompletionsModel, OpenAIResponsesModel, Runner, SQLiteSession, function_tool, set_tracing_disabled
+from agents import (Agent, ModelSettings, OpenAIChatCompletionsModel, OpenAIResponsesModel, Runner, SQLiteSession, function_tool, handoff as to_agent,
+                    set_tracing_disabled)
 from openai import AsyncOpenAI
 
 from frame import API, MODEL, TALE, WEATHER, check
@@ -44,8 +45,9 @@ def tool(kind):
 
 
 def handoff(kind):
-    found = run(agent(kind, handoffs=[Agent(name="Singer", instructions="Sing.", model=agent(kind).model, model_settings=ModelSettings(max_tokens=30, extra_body={"stop": "."}))]),
-                "Please transfer to the singer.")
+    """In the demo model's words: the package's own are those of no wish that it was trained on."""
+    singer = Agent(name="Singer", instructions="Sing.", model=agent(kind).model, model_settings=ModelSettings(max_tokens=30, extra_body={"stop": "."}))
+    found = run(agent(kind, handoffs=[to_agent(singer, tool_name_override="get_singer", tool_description_override="Get the singer.")]), "Please get the singer.")
     assert "HandoffOutputItem" in [type(i).__name__ for i in found.new_items]
     return found.last_agent.name
 
