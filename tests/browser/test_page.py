@@ -506,13 +506,12 @@ def test_the_page_is_small_and_fetches_nothing_from_elsewhere(serve, open_page):
 
 def test_the_picture_of_the_readme(serve, open_page):
     page = open_page(serve(model=None), viewport={"width": 1180, "height": 720}, color_scheme="light")
-    play(page, "Extract facts")
-    play(page, "Call a tool")
+    play(page, "Recall a name")
     page.click("#fork")
     expect(page.locator("#status")).to_contain_text("none of them read again")
-    settings(page, max_tokens=60)
-    send(page, "Please print the ticket 3 times.")
-    last(page).locator(".token").nth(4).hover()
+    send(page, "My owl is called Bruno.")
+    play(page, "Call a tool")
+    page.locator(".turn.assistant").first.locator(".token").nth(20).hover()
     expect(page.locator("#odds .took")).to_have_count(1)
     page.wait_for_timeout(1100)  # one more round of the panel
     page.screenshot(path=os.path.join(SHOTS, "playground.png"))
