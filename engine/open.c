@@ -123,9 +123,10 @@ static int open_draft_backend(const struct rod_engine_config *config, const stru
 /* A smaller model that drafts, where drafts are read at all. */
 static int open_draft_model(const struct rod_engine_config *config, struct engine_parts *parts, struct rod_error *err) {
     if (!config->draft_model_dir || !*config->draft_model_dir) return 0;
-    if (!parts->ops->slot_accept)
-        return rod_fail_at(err, ROD_EUNSUPPORTED, "draft_model",
-                           "draft_model has no use on this device, which reads no drafts yet: leave it out.");
+    if (!parts->ops->slot_accept || parts->ops->launch)
+        return rod_fail_at(
+            err, ROD_EUNSUPPORTED, "draft_model",
+            "draft_model has no use on this device, where drafts come from what was said alone: leave it out.");
     if (!parts->tokenizer)
         return rod_fail_at(err, ROD_EUNSUPPORTED, "draft_model", "draft_model needs a model with a tokenizer.");
     struct model *model;

@@ -77,7 +77,9 @@ static bool broad_is_2_64(const struct dispatch_case *c) { return broad_best(c) 
 static bool broad_is_1_64(const struct dispatch_case *c) { return broad_best(c) == BROAD_1_64; }
 static bool has_fused(const struct dispatch_case *c) { return dispatch_fused(c->device, c->shape); }
 static bool few_taps(const struct dispatch_case *c) { return c->shape->K <= 4; }
-static bool conv_asked(const struct dispatch_case *c) { return c->op != DISPATCH_DECODE_CONV || has_fused(c); }
+static bool conv_asked(const struct dispatch_case *c) {
+    return (c->op != DISPATCH_DECODE_CONV && c->op != DISPATCH_DRAFT_CONV) || has_fused(c);
+}
 static bool fused_few_taps(const struct dispatch_case *c) { return conv_asked(c) && few_taps(c); }
 static bool fused_conv_pair(const struct dispatch_case *c) {
     return c->op == DISPATCH_CONV_PAIR || (has_fused(c) && dispatch_conv_pair(c->device, c->shape));
@@ -175,9 +177,10 @@ static const struct rule rules[] = {
     {OP(PROMPT_PRODUCT), BROAD_1_32, HOPPER, BITS_16},
     /* the recurrent layer */
     {OP(DECODE_CONV), CONV_FEW_4, HOPPER, BITS_16, .rows_to = 8, .also = fused_few_taps,
-     .also_text = "fused, K up to 4: part of W_fc"},
-    {OP(DECODE_CONV), CONV_FEW_8, HOPPER, BITS_16, .rows_to = 8, .also = has_fused, .also_text = "fused: part of W_fc"},
-#define CONV_OR(op) .ops = 1 << DISPATCH_DECODE_CONV | 1 << DISPATCH_##op
+     .also_text = "fused, K up to 4, no drafts: part of W_fc"},
+    {OP(DECODE_CONV), CONV_FEW_8, HOPPER, BITS_16, .rows_to = 8, .also = has_fused,
+     .also_text = "fused, no drafts: part of W_fc"},
+#define CONV_OR(op) .ops = 1 << DISPATCH_DECODE_CONV | 1 << DISPATCH_DRAFT_CONV | 1 << DISPATCH_##op
     {CONV_OR(CONV_PAIR), CONV_PAIR_1, HOPPER, BITS_16, .rows_to = 32, .also = fused_conv_pair,
      .also_text = "fused, K up to 4, E a multiple of 16 up to 4,096: with W_in, W_m, W_c0"},
     {CONV_OR(CONV_PAIR), CONV_PAIR_2, HOPPER, BITS_16, .rows_to = 64, .also = fused_conv_pair, .also_text = "the same"},
@@ -187,13 +190,16 @@ static const struct rule rules[] = {
      .also_text = "fused, K up to 4"},
     {CONV_OR(CONV_ROWS), CONV_ROWS_4_2, HOPPER, BITS_16, .also = fused_few_taps, .also_text = "fused, K up to 4"},
     {CONV_OR(CONV_ROWS), CONV_ROWS_8_1, HOPPER, BITS_16, .also = conv_asked, .also_text = "fused"},
-    {OP(DECODE_CONV), CONV_PLAIN},
+    {.ops = 1 << DISPATCH_DECODE_CONV | 1 << DISPATCH_DRAFT_CONV, CONV_PLAIN},
     {OP(DECODE_STATE), GLA, ELSEWHERE},
     {OP(DECODE_STATE), STATE_FEW_4, .rows_to = 8},
     {OP(DECODE_STATE), STATE_FEW_1, .rows_to = DISPATCH_STATE_MANY - 1},
     {OP(DECODE_STATE), STATE_4_WHOLE, .also = M_is_64, .also_text = "M = 64"},
     {OP(DECODE_STATE), STATE_4, .also = M_below_64, .also_text = "M < 64"},
     {OP(DECODE_STATE), STATE_8},
+    {OP(DRAFT_STATE), STATE_DRAFTS_4_WHOLE, .also = M_is_64, .also_text = "M = 64"},
+    {OP(DRAFT_STATE), STATE_DRAFTS_4, .also = M_below_64, .also_text = "M < 64"},
+    {OP(DRAFT_STATE), STATE_DRAFTS_8},
     {OP(PROMPT_STATE), GLA, .also = has_no_scan,
      .also_text = "fp32, or not M, R up to 128, K up to 8, E a multiple of 8"},
     {OP(PROMPT_STATE), WIDE_SCAN_4, HOPPER, .also = wide_scan_32, .also_text = "M up to 64, R up to 32"},
@@ -281,6 +287,9 @@ static const char *kernel_text(enum dispatch_kernel k) {
         [STATE_4_WHOLE] = "state_kernel<4, true>",
         [STATE_4] = "state_kernel<4, false>",
         [STATE_8] = "state_kernel<8, false>",
+        [STATE_DRAFTS_4_WHOLE] = "state_drafts_kernel<4, true>",
+        [STATE_DRAFTS_4] = "state_drafts_kernel<4, false>",
+        [STATE_DRAFTS_8] = "state_drafts_kernel<8, false>",
         [WIDE_SCAN_4] = "wide_scan_kernel<4>",
         [WIDE_SCAN_6] = "wide_scan_kernel<6>",
         [WIDE_SCAN_8] = "wide_scan_kernel<8>",
@@ -312,7 +321,9 @@ static const char *ops_text(uint32_t ops) {
                                                      "convolution of a decode step",
                                                      "convolution of a decode step",
                                                      "convolution of a decode step",
+                                                     "convolution of a decode step",
                                                      "state of a decode step",
+                                                     "state of a step with drafts",
                                                      "state of prompts",
                                                      "window of a decode step",
                                                      "window of prompts",

@@ -22,9 +22,11 @@ enum dispatch_op {
     DISPATCH_PROMPT_PRODUCT, /* k_prompt_* */
     DISPATCH_DECODE_CONV,  /* E2 of single tokens, with the product before it or those after it where that is one kernel
                             */
-    DISPATCH_CONV_ROWS,    /* the same by itself, of more than 8 rows */
+    DISPATCH_DRAFT_CONV,   /* the same of a step with drafts */
+    DISPATCH_CONV_ROWS,    /* the same by itself, of more than 8 rows or with drafts */
     DISPATCH_CONV_PAIR,    /* the same with the products after it: k_conv_pair */
     DISPATCH_DECODE_STATE, /* E4 to E7 of single tokens: k_gla_gates */
+    DISPATCH_DRAFT_STATE,  /* the same of a step with drafts: k_gla_drafts */
     DISPATCH_PROMPT_STATE, /* k_scan, or k_gla */
     DISPATCH_DECODE_WINDOW, /* E9 of rows alone in their piece: k_decode_window, or k_window */
     DISPATCH_PROMPT_WINDOW, /* E9 of prompts: k_prompt_window, or k_window */
@@ -86,6 +88,9 @@ enum dispatch_kernel {
     STATE_4_WHOLE,
     STATE_4,
     STATE_8,
+    STATE_DRAFTS_4_WHOLE,
+    STATE_DRAFTS_4,
+    STATE_DRAFTS_8,
     WIDE_SCAN_4,
     WIDE_SCAN_6,
     WIDE_SCAN_8,

@@ -134,8 +134,9 @@ struct backend_ops {
      * device fault. Not while a launched step is on its way. */
     int (*forward)(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, const float **logits,
                    struct rod_error *err);
-    /* After a forward in which the slot's segment had drafts, and before anything else of the slot: the first n of them
-     * are read, too. Again with a larger n, if more are. NULL where a device cannot: then no segment has drafts. */
+    /* After a forward, or the collect of a launched step, in which the slot's segment had drafts, and before anything
+     * else of the slot: the first n of them are read, too. Again with a larger n, if more are. NULL where a device
+     * cannot: then no segment has drafts. */
     void (*slot_accept)(struct backend *be, uint32_t slot, uint32_t n);
     /* Sampling on the device, and steps launched ahead; all NULL where the host samples. Before a prompt, in a
      * slot that has the state before it: how the slot's tokens are chosen from now on. In order with the steps launched
@@ -146,13 +147,15 @@ struct backend_ops {
      * for each id, 64 a word, copied; NULL = all. Of end_ids all may come if may_end, else none. Not while a row of the
      * slot is on its way that has logits. NULL where a device cannot: then grammars are the host's. */
     void (*slot_mask)(struct backend *be, uint32_t slot, const uint64_t *mask, bool may_end);
-    /* As forward, but returns before the step has run and samples a token for each row of logits (n_out is 0 or 1).
+    /* As forward, but returns before the step has run and samples a token for each row of logits (n_out is 0 or 1, or
+     * that of drafts: where no step is on its way, behind the slot's last token. Each row is drawn as if the drafts
+     * before it had been; behind a token that is not the next draft, or ends or waits, the rows are masked).
      * tok NULL with n_tok 1: the slot's last token, which the host need not have seen; a slot that has ended is left as
      * it is; tok given: that token, also if the slot waited for it. The segments' tokens are copied. At most two steps
      * are launched and not collected. */
     int (*launch)(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, struct rod_error *err);
-    /* Waits for the oldest launched step without using the processor. tokens: one for each segment with n_out, in
-     * order, valid until the next collect. A failure is a device fault, perhaps of a later step. */
+    /* Waits for the oldest launched step without using the processor. tokens: one for each row of logits, in order,
+     * valid until the next collect. A failure is a device fault, perhaps of a later step. */
     int (*collect)(struct backend *be, const struct backend_token **tokens, struct rod_error *err);
     /* What the device can do, for the benchmark: bytes a second over a working set of about `bytes`, products a second.
      * NULL: the benchmark measures the CPU. */

@@ -167,15 +167,16 @@ template <> __device__ __forceinline__ float scale_of_weighted<__half>(float sca
 __device__ __forceinline__ float add_scaled(float base, float scale, float x) { return __fmaf_rn(scale, x, base); }
 __device__ __forceinline__ float ffn_gate(float a, float g) { return a * silu(g); } // E10
 
-// E2 at one channel: the taps before the newest, oldest first and ending at tap[6]; w [K][ld], tail [K][ld] a ring by
-// position mod K.
+// E2 at one channel: the taps before the newest, oldest first and ending at tap[6]; w [K][ld], tail [ring][ld] by
+// position mod ring.
 template <class T>
 __device__ __forceinline__ void conv_taps(float (&weight)[8], float (&tap)[8], const float *w, const T *tail,
-                                          uint32_t K, uint32_t ld, uint32_t place) {
+                                          uint32_t K, uint32_t ring, uint32_t ld, uint32_t place) {
 #pragma unroll
     for (uint32_t j = 0; j < 8; j++) weight[j] = j + K >= 8 ? w[(size_t)(j + K - 8) * ld] : 0.0f;
 #pragma unroll
-    for (uint32_t j = 1; j < 8; j++) tap[7 - j] = j < K ? to_float(tail[(size_t)((place + K - j) % K) * ld]) : 0.0f;
+    for (uint32_t j = 1; j < 8; j++)
+        tap[7 - j] = j < K ? to_float(tail[(size_t)((place + ring - j) % ring) * ld]) : 0.0f;
 }
 __device__ __forceinline__ float conv_sum(const float (&weight)[8], const float (&tap)[8], float newest, float bias) {
     float sum = bias;

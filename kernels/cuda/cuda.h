@@ -43,30 +43,40 @@ struct cuda_rows {
     const int64_t *pos;               /* [n_rows] */
     const int32_t *seg_first, *seg_n; /* [n_segs]: rows of one session, in order */
     const uint32_t *deferred; /* [n_rows], where the step defers (else NULL): how many of the slot's tokens S does not
-                               * hold yet, and CUDA_WRITE_BACK if it takes them and this one now */
+                               * hold yet, and CUDA_WRITE_BACK if it takes them and this one now. In a step with drafts,
+                               * of a session's first row: how many, and CUDA_LATE_SECOND */
+    const int32_t *lead; /* [n_rows] in a step with drafts (else NULL): rows of its session before it in the step */
 };
-/* Most tokens of a slot that S does not hold: S is written once in so many and one. */
+/* Most tokens of a slot that S does not hold where plain steps defer: S is written once in so many and one. */
 enum { CUDA_DEFERRED = 3, CUDA_WRITE_BACK = 1 << 8 };
+/* Drafts behind a token; those that were right are as many tokens that S does not hold. Their k and alpha have two
+ * places, as one block writes them while others read those before: CUDA_LATE_SECOND says that these are in the second,
+ * so the step's own go to the first. */
+enum { CUDA_DRAFTS = 7, CUDA_LATE_SECOND = 1 << 9 };
 
 /* Sizes and the slot pool, by value. Strides in elements. F: rounded up to 16, with weights of zero: so every kernel
  * writes all columns that the product of the FFN reads, of its rows and in each step. A column that nobody wrote and
  * that a weight of zero meets is a NaN as soon as it holds one. */
 struct cuda_shape {
     uint32_t D, E, M, R, K, H, Hk, Hv, P, F, V, visible, rot_dim, ring_keys;
-    uint32_t Ep; /* E padded to 32: width of a, z, s, o */
+    uint32_t Ep;        /* E padded to 32: width of a, z, s, o */
+    uint32_t conv_ring; /* inputs that a slot keeps of the convolution: K, and room for drafts, whose inputs may turn
+                         * out to be none */
     bool rot_interleaved, qk_norm;
     float norm_eps, k_eps, qk_norm_eps;
     enum cuda_dtype dtype;      /* activations, conv tails, window */
     float *S;                   /* [n_slots + 1][L][Ep / 32][M][32] */
-    void *conv, *keys, *values; /* [n_slots + 1][L]: [K][Ep]; [ring_keys][Hk P]; [ring_keys][Hv P] */
+    void *conv, *keys, *values; /* [n_slots + 1][L]: [conv_ring][Ep]; [ring_keys][Hk P]; [ring_keys][Hv P] */
     uint32_t n_slots;
     size_t S_slot, conv_slot, keys_slot, values_slot, S_layer, conv_layer, keys_layer, values_layer;
-    float *deferred;      /* [n_slots + 1][L][CUDA_DEFERRED]: of a token u [Ep], k with i, alpha (M padded to 4 each) */
-    uint32_t *n_deferred; /* [n_slots]: how many a slot has, the same in all layers */
+    float *deferred; /* [n_slots + 1][L][CUDA_DRAFTS]: of a token u [Ep], k with i, alpha (M padded to 4 each), and a
+                      * second k, alpha. Plain steps use the first CUDA_DEFERRED and no second */
+    uint32_t
+        *n_deferred; /* [n_slots]: how many plain steps have left, the same in all layers; NULL: these defer none */
     size_t deferred_slot, deferred_layer, deferred_token;
 };
 /* deferred_token, for these sizes. */
-static inline size_t cuda_deferred_floats(const struct cuda_shape *s) { return s->Ep + 2 * ((s->M + 3) / 4 * 4); }
+static inline size_t cuda_deferred_floats(const struct cuda_shape *s) { return s->Ep + 4 * ((s->M + 3) / 4 * 4); }
 
 /* Where rows of a weight go in the packed matrix: as they are, or, of two halves taken by eights in turn (a2 and g2 of
  * W_f1, so that 16 outputs hold pairs), the first or the second. */
@@ -136,9 +146,26 @@ void k_gla_gates(const struct cuda_shape *shape, uint32_t layer, const struct cu
                  float *sums, void *act, void *stream);
 /* Whether k_gla_gates of n_rows rows leaves tokens deferred. */
 bool cuda_state_defers(const struct cuda_shape *shape, uint32_t n_rows);
+/* k_gla_gates of a step with drafts: each of n_segs segments has 0 to CUDA_DRAFTS + 1 rows of a session, in order, and
+ * each row the bits of a step of its own. S takes what is late (rows->deferred) and the segment's first token; of the
+ * others, which may turn out wrong, u, k and alpha are kept (shape->deferred), in registers S has them. Bytes: S read
+ * and written once a segment. Twin ref_gla; to the bits of k_gla_gates, a row a step. */
+void k_gla_drafts(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_segs,
+                  const float *in, uint32_t splits, size_t split_stride, const float *in_c0, uint32_t splits_c0,
+                  size_t split_stride_c0, const float *g_b, const float *t_b, const float *c1, const float *c1_b,
+                  const float *az, const float *row_scale, const float *s, const float *residual, const float *act_norm,
+                  float *sums, void *act, void *stream);
+/* A slot whose S takes what it lacks: n_late accepted drafts, or (0) as many tokens as n_deferred says. */
+struct cuda_late {
+    uint32_t slot, n_late;
+    bool second; /* k and alpha of the drafts are in their second place */
+};
 /* S of these slots takes the tokens that are deferred, in all n_layers layers: S as if there had never been one. slots:
- * in the host's memory, free again when this returns. Bytes: a slot's S read and written, if it has any. */
-void k_write_back(const struct cuda_shape *shape, uint32_t n_layers, const uint32_t *slots, uint32_t n, void *stream);
+ * in the host's memory, each slot once, free again when this returns. Bytes: a slot's S read and written, if it has
+ * any.
+ */
+void k_write_back(const struct cuda_shape *shape, uint32_t n_layers, const struct cuda_late *slots, uint32_t n,
+                  void *stream);
 
 /* ---- prompts: E2, E4, E6, E7 with tokens in parallel (scan.cu) ----
  * Rows of a step in segments of any length and position. 16 bit only. A piece of a segment between two multiples of 64
@@ -196,6 +223,12 @@ void k_decode_window(const struct cuda_shape *shape, uint32_t layer, const struc
                      uint32_t n_list, bool single, const float *qkv, uint32_t splits, size_t split_stride,
                      const float *row_scale, const float *turn, const float *q_norm, const float *k_norm, float *part,
                      float *part_ml, void *act, void *stream);
+/* Before k_decode_window (not `single`) of a step with drafts, where cuda_decode_window_possible: keys and values of
+ * the n_rows rows that share the step with others of their session go into the ring, so that the later ones see them.
+ * The bits that k_decode_window puts there. */
+void k_draft_keys(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows,
+                  const float *qkv, uint32_t splits, size_t split_stride, const float *row_scale, const float *turn,
+                  const float *k_norm, void *stream);
 /* E10: in [n_rows][2 F8] (a2, g2 by eights in turn, F8 = F rounded up to 8), splits added in order, times row_scale
  * where not NULL -> act = SiLU(g2) a2 packed. */
 void k_ffn_act(const float *in, uint32_t splits, size_t split_stride, const float *row_scale, uint32_t F,
@@ -260,7 +293,8 @@ bool cuda_fused_possible(const struct cuda_shape *shape);
 /* y[r][o] = W RMSNorm(x), whole sums, fp32 [n_rows][ldy]. Bytes: the weights once. Twin ref_linear after ref norm. */
 void k_fused_linear(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, float *y, size_t ldy,
                     void *stream);
-/* k_fused_linear of W_fc with k_conv of its outputs: one token a session. */
+/* k_fused_linear of W_fc with k_conv of its outputs: one token a session; or, with rows->lead, a token and its drafts,
+ * whose older taps are the step's own. */
 void k_fused_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows,
                   const struct cuda_matrix *w, const struct cuda_normed *in, const float *conv, const float *bias,
                   uint32_t n_rows, float *az, float *s, void *s_act, void *a_act, void *stream);
@@ -277,12 +311,13 @@ void k_fused_linear_pair(const struct cuda_matrix *w1, const void *x1, float *y1
                          const struct cuda_matrix *w2, const void *x2, float *y2, size_t ldy2, size_t split_stride2,
                          uint32_t n_rows, void *stream);
 /* k_conv of single tokens and k_linear_pair of W_in with its s and W_c0 with its a as one kernel, for more rows than
- * CUDA_FEW_ROWS: az [n_rows][2 Ep], scaled; four partial products each, [n_rows][rows of W], strides apart. Neither
- * operand is packed. Hopper, 16 bit, E a multiple of 16 up to 4,096, K up to 4. */
+ * CUDA_FEW_ROWS, and for any up to CUDA_CONV_PAIR_ROWS in a step with drafts (rows->lead): az [n_rows][2 Ep], scaled;
+ * four partial products each, [n_rows][rows of W], strides apart. Neither operand is packed. Hopper, 16 bit, E a
+ * multiple of 16 up to 4,096, K up to 4. */
 enum { CUDA_CONV_PAIR_ROWS = 128 }; /* at most so many rows: of more, the kernels apart are as fast */
 bool cuda_conv_pair_possible(const struct cuda_shape *shape);
 /* Whether a step of so many rows takes it (dispatch.h). */
-bool cuda_conv_pair_runs(const struct cuda_shape *shape, uint32_t n_rows);
+bool cuda_conv_pair_runs(const struct cuda_shape *shape, uint32_t n_rows, bool drafts);
 void k_conv_pair(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const float *az,
                  const float *conv, const float *bias, const struct cuda_matrix *w_in, const struct cuda_matrix *w_c0,
                  uint32_t n_rows, float *s, float *in, size_t in_stride, float *c0, size_t c0_stride, void *stream);
@@ -335,7 +370,8 @@ struct cuda_token {
 struct cuda_piece {
     unsigned long long best, raw_best;
     float low, raw_sum;
-    uint32_t broken, unused;
+    uint32_t broken;
+    uint32_t drawn; /* of a row's first piece, in a step with drafts: its token, and above it its status */
 };
 struct cuda_sampler { /* by value */
     uint32_t V, n_slots;
@@ -380,6 +416,11 @@ void k_masks(const struct cuda_sampler *s, const struct cuda_mask *masks, uint32
  * (CUDA_DEFERRED + 1)th position, in each step those of about as large a share of the slots. */
 void k_step_rows(const struct cuda_sampler *s, const struct cuda_step host[CUDA_TURNS], const struct cuda_step *device,
                  uint32_t n_rows, uint32_t n_segs, uint32_t n_out, uint32_t *n_deferred, void *stream);
+/* The same of a step with drafts: deferred and lead come from the host, too, but a slot in which plain steps left
+ * tokens (n_deferred, which may be NULL) has these, and none after the step. Drafts are not marked as seen. n_segs is
+ * n_rows. */
+void k_step_draft_rows(const struct cuda_sampler *s, const struct cuda_step host[CUDA_TURNS],
+                       const struct cuda_step *device, uint32_t n_rows, uint32_t *n_deferred, void *stream);
 /* A token for each row out[0..n_out) with logits [n_out][V]; results go to s->tokens of this turn. Masses are integers,
  * 2^40 for the largest logit, so sums have no order; log-probabilities are summed by pieces of 2,048 in order. Bytes:
  * logits once (greedy), 2 times (a draw over all), 4 times (top_p or top_k). Twin engine/backend/sampler.c, which
@@ -387,6 +428,12 @@ void k_step_rows(const struct cuda_sampler *s, const struct cuda_step host[CUDA_
  * share a row (a hint: the tokens are the same). */
 void k_sample(const struct cuda_sampler *s, const struct cuda_rows *rows, const int32_t *out, uint32_t n_out,
               bool draws, const float *logits, void *stream);
+
+/* k_sample of a step with drafts: of rows out[0 .. n_out), which are all rows 0 .. n_out, a segment's each as if those
+ * before it had been drawn in steps of their own and had been its tokens. A row behind one that gave another token than
+ * the row's, or an end, is masked. */
+void k_sample_drafts(const struct cuda_sampler *s, const struct cuda_rows *rows, const int32_t *out, uint32_t n_out,
+                     bool draws, const float *logits, void *stream);
 
 /* A kernel that traps, for tests of a fault: nothing runs in this process's context afterwards. */
 void k_fault(void *stream);

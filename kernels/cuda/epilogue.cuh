@@ -164,14 +164,14 @@ template <int MOST_K> struct out_conv { // E1, E2: a, then from column Ep on z. 
     }
     template <class T, int N> __device__ void early(row<T, N> &x, uint32_t r, uint32_t o, bool mine) const {
         const bool used = mine && o < shape.E;
-        const uint32_t K = shape.K, place = used ? (uint32_t)(rows.pos[r] % K) : 0;
+        const uint32_t K = shape.K, ring = shape.conv_ring, place = used ? (uint32_t)(rows.pos[r] % ring) : 0;
         const T *from = used ? (const T *)shape.conv + (size_t)(uint32_t)rows.slot[r] * shape.conv_slot +
                                    layer * shape.conv_layer + o
                              : NULL;
         x.to = (T *)from + (size_t)place * shape.Ep;
 #pragma unroll
         for (uint32_t j = 1; j < MOST_K; j++) {
-            const uint32_t before = place >= j ? place - j : place + K - j; // (place - j) mod K
+            const uint32_t before = place >= j ? place - j : place + ring - j; // (place - j) mod ring
             x.tap[MOST_K - 1 - j] = used && j < K ? from[(size_t)before * shape.Ep] : from_float<T>(0.0f);
         }
     }
@@ -253,6 +253,19 @@ __device__ __forceinline__ void conv_eight(float (&sum)[8], const float (&weight
         }
         sum[i] = conv_sum(all, old, newest[i], bias[i]);
     }
+}
+// In a step with drafts: of the taps before row r's newest those that the rows before it in its session's segment have,
+// `lead` of them, as a later step would read them; az: at row r and the first of eight channels.
+template <class T, int MOST_K>
+__device__ __forceinline__ void taps_of_step(narrow<8> (&tap)[MOST_K], uint32_t lead, uint32_t K, const float *az,
+                                             uint32_t Ep) {
+#pragma unroll
+    for (uint32_t j = 1; j < MOST_K; j++)
+        if (j <= lead && j < K) {
+            float a[8];
+            load_floats(a, az - (size_t)j * 2 * Ep);
+            tap[MOST_K - 1 - j] = narrowed<T>(a);
+        }
 }
 // E2 of single tokens in 16 bit after W_fc's product (mixer.cu): az [n_rows][2 Ep], scaled -> as k_conv.
 void conv_rows(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const float *az,

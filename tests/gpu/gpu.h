@@ -24,7 +24,7 @@
 #include <unistd.h>
 #include <cmocka.h>
 
-enum { GPU_MOST = 512 };
+enum { GPU_MOST = 4096 };
 static struct {
     const struct under_test *k;
     void *stream;
@@ -308,11 +308,21 @@ static inline struct gpu_rows gpu_make_rows(uint32_t n_rows, uint32_t most_tok, 
     }
     for (uint32_t i = 0; i < s.n_segs; i++)
         for (int32_t t = 0; t < s.seg_n[i]; t++) s.slot[s.seg_first[i] + t] = order[i];
-    s.device = (struct cuda_rows){
-        gpu_copy(s.tok, n_rows * sizeof *s.tok),       gpu_copy(s.slot, n_rows * sizeof *s.slot),
-        gpu_copy(s.pos, n_rows * sizeof *s.pos),       gpu_copy(s.seg_first, s.n_segs * sizeof *s.seg_first),
-        gpu_copy(s.seg_n, s.n_segs * sizeof *s.seg_n), NULL};
+    s.device = (struct cuda_rows){gpu_copy(s.tok, n_rows * sizeof *s.tok),
+                                  gpu_copy(s.slot, n_rows * sizeof *s.slot),
+                                  gpu_copy(s.pos, n_rows * sizeof *s.pos),
+                                  gpu_copy(s.seg_first, s.n_segs * sizeof *s.seg_first),
+                                  gpu_copy(s.seg_n, s.n_segs * sizeof *s.seg_n),
+                                  NULL,
+                                  NULL};
     return s;
+}
+/* Of each row: those of its segment before it, as a step with drafts has it. */
+static inline const int32_t *gpu_leads(const struct gpu_rows *rows) {
+    int32_t *lead = host_bytes(rows->n_rows * sizeof *lead);
+    for (uint32_t g = 0; g < rows->n_segs; g++)
+        for (int32_t t = 0; t < rows->seg_n[g]; t++) lead[rows->seg_first[g] + t] = t;
+    return gpu_copy(lead, rows->n_rows * sizeof *lead);
 }
 /* Some of the rows (single tokens) become padding: at the end as in a step's bucket, one before it as of a session that
  * has ended. Row 0 stays. Returns for each row whether it is padding. */
@@ -325,6 +335,11 @@ static inline uint8_t *gpu_pad_rows(struct gpu_rows *s) {
     s->device.slot = gpu_copy(s->slot, s->n_rows * sizeof *s->slot);
     s->device.pos = gpu_copy(s->pos, s->n_rows * sizeof *s->pos);
     return padding;
+}
+
+/* The row of a slot's ring that holds the input of the token `back` before position pos. */
+static inline size_t conv_place(const struct cuda_shape *s, int64_t pos, uint32_t back) {
+    return (size_t)((pos + s->conv_ring - back) % s->conv_ring);
 }
 
 /* ---- comparing ---- */

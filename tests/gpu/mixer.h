@@ -21,7 +21,8 @@ static inline struct cuda_shape mixer_shape(uint32_t i, uint32_t most_width, enu
     if (gpu_pick(0, 2) == 0) s.K = gpu_pick(2, 8);
     s.Ep = (s.E + 31) / 32 * 32;
     s.S_layer = (size_t)s.Ep * s.M, s.S_slot = s.S_layer * LAYERS;
-    s.conv_layer = (size_t)s.K * s.Ep, s.conv_slot = s.conv_layer * LAYERS;
+    s.conv_ring = s.K + gpu_pick(0, CUDA_DRAFTS);
+    s.conv_layer = (size_t)s.conv_ring * s.Ep, s.conv_slot = s.conv_layer * LAYERS;
     return s;
 }
 

@@ -64,7 +64,8 @@ static bool sizes(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i, struct cud
                              .dtype = dtype};
     if (is_tall(n_rows)) s->D = 16 * gpu_pick(16, 40); /* no slice of k is empty */
     s->Ep = (s->E + 31) / 32 * 32;
-    s->conv_layer = (size_t)s->K * s->Ep, s->conv_slot = s->conv_layer * LAYERS;
+    s->conv_ring = s->K + gpu_pick(0, CUDA_DRAFTS);
+    s->conv_layer = (size_t)s->conv_ring * s->Ep, s->conv_slot = s->conv_layer * LAYERS;
     snprintf(gpu.what, sizeof gpu.what, "%u rows, %s, D %u, E %u, F %u", n_rows, gpu_dtype_name(dtype), s->D, s->E,
              s->F);
     return gpu.k->cuda_fused_possible(s);
@@ -138,11 +139,11 @@ static void conv_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
         gpu_check("z", a + Ep, ref_az + (size_t)r * 2 * E + E, E, 1e-5, 0);
         float *tail = pool + (size_t)rows.slot[r] * s.conv_slot + layer * s.conv_layer;
         const float *tap[8]; /* of the product as it came, whose twin is checked above */
-        for (uint32_t j = 0; j < K; j++) tap[j] = j + 1 == K ? a : tail + (size_t)((rows.pos[r] + 1 + j) % K) * Ep;
+        for (uint32_t j = 0; j < K; j++) tap[j] = j + 1 == K ? a : tail + conv_place(&s, rows.pos[r], K - 1 - j) * Ep;
         ref_conv_silu(tap, K, w, Ep, bias, E, ref_s + (size_t)r * E);
         memcpy(got_s + (size_t)r * E, got + (size_t)r * Ep, E * sizeof *got);
         for (uint32_t e = 0; e < E; e++)
-            tail[(size_t)(rows.pos[r] % K) * Ep + e] = ref_a[(size_t)r * E + e] = gpu_round(a[e], dtype);
+            tail[conv_place(&s, rows.pos[r], 0) * Ep + e] = ref_a[(size_t)r * E + e] = gpu_round(a[e], dtype);
     }
     gpu_check("convolution", got_s, ref_s, n, 2e-6, 0);
     gpu_check("convolution, packed", gpu_fetch_act(s_act, n_rows, E, dtype), ref_s, n, 2e-6, gpu_ulp(dtype));
@@ -292,7 +293,8 @@ static void conv_pair_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) 
     if (!sizes(n_rows, dtype, i, &s)) return;
     if (i % 4 == 1) s.E = s.Ep = 4096; /* the widest: slices of 16 tiles of k */
     s.K = gpu_pick(2, 4);
-    s.conv_layer = (size_t)s.K * s.Ep, s.conv_slot = s.conv_layer * LAYERS;
+    s.conv_ring = s.K + gpu_pick(0, CUDA_DRAFTS);
+    s.conv_layer = (size_t)s.conv_ring * s.Ep, s.conv_slot = s.conv_layer * LAYERS;
     const uint32_t E = s.E, Ep = s.Ep, K = s.K, O[2] = {4 * s.M, s.R}, layer = gpu_pick(0, LAYERS - 1);
     if (!gpu.k->cuda_conv_pair_possible(&s)) fail_msg("conv_pair must be possible wherever the fused products are");
     struct gpu_rows rows = gpu_make_rows(n_rows, 1, 9);
@@ -325,13 +327,13 @@ static void conv_pair_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) 
         const float *a = az + (size_t)r * 2 * Ep;
         float *tail = pool + (size_t)rows.slot[r] * s.conv_slot + layer * s.conv_layer;
         const float *tap[8];
-        for (uint32_t j = 0; j < K; j++) tap[j] = j + 1 == K ? a : tail + (size_t)((rows.pos[r] + 1 + j) % K) * Ep;
+        for (uint32_t j = 0; j < K; j++) tap[j] = j + 1 == K ? a : tail + conv_place(&s, rows.pos[r], K - 1 - j) * Ep;
         ref_conv_silu(tap, K, w, Ep, bias, E, ref_s + (size_t)r * E);
         memcpy(got_s + (size_t)r * E, got + (size_t)r * Ep, E * sizeof *got);
         for (uint32_t e = 0; e < E; e++) {
             const size_t at = (size_t)r * E + e;
             x[0][at] = gpu_round(got_s[at], dtype);
-            tail[(size_t)(rows.pos[r] % K) * Ep + e] = x[1][at] = gpu_round(a[e], dtype);
+            tail[conv_place(&s, rows.pos[r], 0) * Ep + e] = x[1][at] = gpu_round(a[e], dtype);
         }
     }
     gpu_check("convolution", got_s, ref_s, n, 2e-6, 0);
@@ -358,6 +360,99 @@ static void the_convolution_and_what_reads_it_equal_their_twins(void **state) {
 static void a_row_of_nan_changes_no_other_row_s_convolution_and_products(void **state) {
     (void)state;
     broken_rounds(false, conv_pair_round);
+}
+
+/* A token and its drafts, each with the tokens before it as taps, against the same rows in steps of their own: the
+ * product with its convolution, and the convolution with what reads it. */
+static void draft_conv_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
+    struct cuda_shape s;
+    if (n_rows > 80) n_rows = gpu_pick(1, 80); /* each is a step of its own, too */
+    if (!sizes(n_rows, dtype, i, &s)) return;
+    if (i % 4 == 1) s.E = s.Ep = 4096;
+    if (i % 3) s.K = gpu_pick(2, 4);
+    s.conv_ring = s.K + CUDA_DRAFTS;
+    s.conv_layer = (size_t)s.conv_ring * s.Ep, s.conv_slot = s.conv_layer * LAYERS;
+    const uint32_t E = s.E, Ep = s.Ep, D = s.D, layer = gpu_pick(0, LAYERS - 1), O[2] = {4 * s.M, s.R};
+    struct gpu_rows rows = gpu_make_rows(n_rows, CUDA_DRAFTS + 1, 9);
+    GPU_WHAT(", %u segments, K %u", rows.n_segs, s.K);
+    const size_t n = n_rows, n_pool = (rows.n_slots + 1) * s.conv_slot;
+    struct normed in = random_normed(n_rows, D, dtype);
+    const struct cuda_matrix fc = gpu_matrix(random_weights(2 * Ep, D, dtype), 2 * Ep, D, dtype);
+    const float *pool = host_random(n_pool, -2, 2, dtype),
+                *w = gpu_from(host_random(s.K * Ep, -1, 1, CUDA_F32), s.K * Ep),
+                *bias = gpu_from(host_random(E, -1, 1, CUDA_F32), E);
+    float *az = gpu_floats(n * 2 * Ep), *at_s = gpu_floats(n * Ep);
+    void *s_act = gpu_act_out(n_rows, E, dtype), *a_act = gpu_act_out(n_rows, E, dtype);
+    struct cuda_rows of_step = rows.device;
+    of_step.lead = gpu_leads(&rows);
+    s.conv = gpu_from_typed(pool, n_pool, dtype);
+    broken_rows_of(n_rows, rows.slot, -1);
+    name_normed(&in.device, n_rows, dtype);
+    OF_SLOTS(READ | WRITTEN, s.conv, rows.n_slots + 1, s.conv_slot, dtype);
+    OF_ROWS(WRITTEN, az, n_rows, 2 * Ep);
+    OF_ROWS(WRITTEN, at_s, n_rows, Ep);
+    OF_ACT(WRITTEN, s_act, n_rows, E, dtype);
+    OF_ACT(WRITTEN, a_act, n_rows, E, dtype);
+    while (broken_again())
+        GPU_RUN(k_fused_conv, &s, layer, &of_step, &fc, &in.device, w, bias, n_rows, az, at_s, s_act, a_act);
+    const bool pair = s.K <= 4 && gpu.k->cuda_conv_pair_possible(&s);
+    struct cuda_matrix m[2];
+    float *y[2], *pair_s = gpu_floats(n * Ep);
+    for (int j = 0; j < 2; j++)
+        m[j] = gpu_matrix(random_weights(O[j], E, dtype), O[j], E, dtype), y[j] = gpu_floats(4 * n * O[j]);
+    const float *plain_az = gpu.breaks ? gpu_from(host_random(n * 2 * Ep, -2, 2, CUDA_F32), n * 2 * Ep) : az;
+    struct cuda_shape of_pair = s;
+    of_pair.conv = gpu_from_typed(pool, n_pool, dtype);
+    broken_rows_of(n_rows, rows.slot, -1);
+    OF_ROWS(READ, plain_az, n_rows, 2 * Ep);
+    OF_SLOTS(READ | WRITTEN, of_pair.conv, rows.n_slots + 1, s.conv_slot, dtype);
+    OF_ROWS(WRITTEN, pair_s, n_rows, Ep);
+    for (int j = 0; j < 2; j++) OF_PARTS(WRITTEN, y[j], 4, n * O[j], n_rows, O[j]);
+    while (pair && broken_again())
+        GPU_RUN(k_conv_pair, &of_pair, layer, &of_step, plain_az, w, bias, &m[0], &m[1], n_rows, pair_s, y[0], n * O[0],
+                y[1], n * O[1]);
+    if (gpu.breaks) return;
+    const float *got[3] = {gpu_fetch(at_s, n * Ep), gpu_fetch_act(s_act, n_rows, E, dtype),
+                           gpu_fetch_act(a_act, n_rows, E, dtype)},
+                *got_az = gpu_fetch(az, n * 2 * Ep), *got_pair = gpu_fetch(pair_s, n * Ep);
+    const float *got_y[2] = {gpu_fetch(y[0], 4 * n * O[0]), gpu_fetch(y[1], 4 * n * O[1])};
+    const float *tails = gpu_fetch_typed(s.conv, n_pool, dtype),
+                *pair_tails = gpu_fetch_typed(of_pair.conv, n_pool, dtype);
+    s.conv = gpu_from_typed(pool, n_pool, dtype), of_pair.conv = gpu_from_typed(pool, n_pool, dtype);
+    for (uint32_t r = 0; r < n_rows; r++) {
+        struct cuda_rows one = rows.device;
+        one.slot += r, one.pos += r;
+        const struct cuda_normed x = normed_rows(&in, r, 1, D, dtype);
+        float *one_az = gpu_floats(2 * Ep), *one_s = gpu_floats(Ep);
+        void *one_s_act = gpu_act_out(1, E, dtype), *one_a_act = gpu_act_out(1, E, dtype);
+        GPU_RUN(k_fused_conv, &s, layer, &one, &fc, &x, w, bias, 1, one_az, one_s, one_s_act, one_a_act);
+        gpu_check_same("a and z", got_az + (size_t)r * 2 * Ep, gpu_fetch(one_az, 2 * Ep), 2 * Ep);
+        gpu_check_same("convolution", got[0] + (size_t)r * Ep, gpu_fetch(one_s, Ep), E);
+        gpu_check_same("convolution, packed", got[1] + (size_t)r * E, gpu_fetch_act(one_s_act, 1, E, dtype), E);
+        gpu_check_same("its input, packed", got[2] + (size_t)r * E, gpu_fetch_act(one_a_act, 1, E, dtype), E);
+        if (!pair) continue;
+        float *one_y[2] = {gpu_floats(4 * (size_t)O[0]), gpu_floats(4 * (size_t)O[1])};
+        GPU_RUN(k_conv_pair, &of_pair, layer, &one, one_az, w, bias, &m[0], &m[1], 1, one_s, one_y[0], O[0], one_y[1],
+                O[1]);
+        gpu_check_same("convolution, with what reads it", got_pair + (size_t)r * Ep, gpu_fetch(one_s, Ep), E);
+        for (int j = 0; j < 2; j++) {
+            const float *parts = gpu_fetch(one_y[j], 4 * (size_t)O[j]);
+            for (size_t q = 0; q < 4; q++)
+                gpu_check_same(j ? "product of a" : "product of s", got_y[j] + (q * n + r) * O[j], parts + q * O[j],
+                               O[j]);
+        }
+    }
+    gpu_check_same("the tails of all slots", tails, gpu_fetch_typed(s.conv, n_pool, dtype), n_pool);
+    if (pair)
+        gpu_check_same("the tails of all slots", pair_tails, gpu_fetch_typed(of_pair.conv, n_pool, dtype), n_pool);
+}
+static void tokens_with_drafts_have_the_convolutions_of_single_steps(void **state) {
+    (void)state;
+    gpu_rounds_of(false, draft_conv_round);
+}
+static void a_session_of_nan_changes_no_other_s_convolution_in_a_step_with_drafts(void **state) {
+    (void)state;
+    broken_rounds(false, draft_conv_round);
 }
 
 /* All four functors over some rows of one step: what they leave, on the host. */
@@ -459,4 +554,6 @@ GPU_MAIN(cmocka_unit_test(a_product_of_a_norm_equals_its_twin),
          cmocka_unit_test(a_row_of_nan_changes_no_other_row_s_gate),
          cmocka_unit_test(a_row_of_nan_changes_no_other_row_of_the_stream),
          cmocka_unit_test(a_row_of_nan_changes_no_other_row_of_two_small_products),
-         cmocka_unit_test(a_row_of_nan_changes_no_other_row_s_convolution_and_products))
+         cmocka_unit_test(a_row_of_nan_changes_no_other_row_s_convolution_and_products),
+         cmocka_unit_test(tokens_with_drafts_have_the_convolutions_of_single_steps),
+         cmocka_unit_test(a_session_of_nan_changes_no_other_s_convolution_in_a_step_with_drafts))

@@ -20,10 +20,10 @@ static void conv_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
             float *tail = want + (size_t)rows.slot[r] * shape.conv_slot + layer * shape.conv_layer;
             const float *tap[8];
             memcpy(a, az + r * 2 * Ep, Ep * sizeof *a);
-            for (uint32_t j = 0; j < K; j++) tap[j] = j + 1 == K ? a : tail + (size_t)((pos + 1 + j) % K) * Ep;
+            for (uint32_t j = 0; j < K; j++) tap[j] = j + 1 == K ? a : tail + conv_place(&shape, pos, K - 1 - j) * Ep;
             ref_conv_silu(tap, K, w, Ep, bias, E, ref_s + r * E);
             memcpy(ref_a + r * E, a, E * sizeof *a);
-            for (uint32_t e = 0; e < E; e++) tail[(size_t)(pos % K) * Ep + e] = gpu_round(a[e], dtype);
+            for (uint32_t e = 0; e < E; e++) tail[conv_place(&shape, pos, 0) * Ep + e] = gpu_round(a[e], dtype);
         }
     shape.conv = gpu_from_typed(pool, n_pool, dtype);
     float *s = gpu_floats((size_t)n_rows * Ep);
@@ -278,7 +278,7 @@ static void deferred_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     const uint8_t *padding = gpu_pad_rows(&rows);
     shape.n_slots = rows.n_slots;
     shape.deferred_token = cuda_deferred_floats(&shape);
-    shape.deferred_layer = CUDA_DEFERRED * shape.deferred_token, shape.deferred_slot = LAYERS * shape.deferred_layer;
+    shape.deferred_layer = CUDA_DRAFTS * shape.deferred_token, shape.deferred_slot = LAYERS * shape.deferred_layer;
     shape.deferred = gpu_from(host_floats((n_slots + 1) * shape.deferred_slot), (n_slots + 1) * shape.deferred_slot);
     float *pool = host_random(n_pool, -1, 1, CUDA_F32), *g_b = gpu_from(host_random(M, -3, 1, CUDA_F32), M),
           *t_b = gpu_from(host_random(M, -1, 1, CUDA_F32), M);
@@ -317,9 +317,10 @@ static void deferred_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
             }
         }
     }
-    uint32_t *slots = host_bytes(n * sizeof *slots), n_used = 0;
+    struct cuda_late *slots = host_bytes(n * sizeof *slots);
+    uint32_t n_used = 0;
     for (uint32_t r = 0; r < n_rows; r++)
-        if (!padding[r]) slots[n_used++] = (uint32_t)rows.slot[r];
+        if (!padding[r]) slots[n_used++] = (struct cuda_late){.slot = (uint32_t)rows.slot[r]};
     shape.n_deferred = gpu_copy(count, n_slots * sizeof *count);
     shape.S = S[1];
     GPU_RUN(k_write_back, &shape, LAYERS, slots, n_used);
@@ -345,17 +346,17 @@ static void deferred_broken_round(uint32_t n_rows, enum cuda_dtype dtype, uint32
     const uint8_t *padding = gpu_pad_rows(&rows);
     shape.n_slots = rows.n_slots;
     shape.deferred_token = cuda_deferred_floats(&shape);
-    shape.deferred_layer = CUDA_DEFERRED * shape.deferred_token, shape.deferred_slot = LAYERS * shape.deferred_layer;
+    shape.deferred_layer = CUDA_DRAFTS * shape.deferred_token, shape.deferred_slot = LAYERS * shape.deferred_layer;
     const size_t n_late = (n_slots + 1) * shape.deferred_slot;
     shape.deferred = gpu_from(host_random(n_late, 0, 1, CUDA_F32), n_late);
     shape.S = gpu_from(host_random(n_pool, -1, 1, CUDA_F32), n_pool);
-    uint32_t *word = host_bytes(n * sizeof *word), *count = host_bytes(n_slots * sizeof *count),
-             *slots = host_bytes(n_slots * sizeof *slots);
+    uint32_t *word = host_bytes(n * sizeof *word), *count = host_bytes(n_slots * sizeof *count);
+    struct cuda_late *slots = host_bytes(n_slots * sizeof *slots);
     for (uint32_t r = 0; r < n_rows; r++) {
         const uint32_t c = gpu_pick(0, CUDA_DEFERRED);
         if (!padding[r]) word[r] = c | (c == CUDA_DEFERRED || gpu_pick(0, 2) == 0 ? CUDA_WRITE_BACK : 0);
     }
-    for (uint32_t j = 0; j < n_slots; j++) slots[j] = j, count[j] = gpu_pick(0, CUDA_DEFERRED);
+    for (uint32_t j = 0; j < n_slots; j++) slots[j].slot = j, count[j] = gpu_pick(0, CUDA_DEFERRED);
     struct mixer_inputs x = random_inputs(&shape, n_rows);
     const float *in = gpu_from(host_random(n * 4 * M, -2, 2, CUDA_F32), n * 4 * M),
                 *in_c0 = gpu_from(host_random(n * R, -1, 1, CUDA_F32), n * R), *az = gpu_from(x.az, n * 2 * Ep),
@@ -391,6 +392,195 @@ static void a_row_of_nan_changes_no_other_s_state_that_is_written_late(void **st
     broken_rounds(true, deferred_broken_round);
 }
 
+/* ---- tokens with drafts behind them ---- */
+
+/* Of a step's rows, on the host: [splits][n][4 M], [splits][n][R], [n][2 Ep], [n][Ep], [n] or NULL; of all of them, on
+ * the device. */
+struct draft_inputs {
+    uint32_t splits;
+    float *in, *in_c0, *az, *s, *row_scale;
+    const float *g_b, *t_b, *c1, *c1_b, *residual, *act_norm;
+};
+static struct draft_inputs random_draft_inputs(const struct cuda_shape *s, uint32_t n_rows, uint32_t i) {
+    const size_t n = n_rows, M = s->M, R = s->R, E = s->E, Ep = s->Ep, splits = i % 3 ? 4 : 1;
+    return (struct draft_inputs){
+        .splits = (uint32_t)splits,
+        .in = host_random(splits * n * 4 * M, -2, 2, CUDA_F32),
+        .in_c0 = host_random(splits * n * R, -1, 1, CUDA_F32),
+        .az = host_random(n * 2 * Ep, -2, 2, CUDA_F32),
+        .s = host_random(n * Ep, -1, 2, CUDA_F32),
+        .row_scale = i % 2 ? host_random(n, 0.5, 2, CUDA_F32) : NULL,
+        .g_b = gpu_from(host_random(M, -3, 1, CUDA_F32), M),
+        .t_b = gpu_from(host_random(M, -1, 1, CUDA_F32), M),
+        .c1 = gpu_from(host_random(R * Ep, -0.5, 0.5, CUDA_F32), R * Ep),
+        .c1_b = gpu_from(host_random(E, -1, 1, CUDA_F32), E),
+        .residual = gpu_from(host_random(E, 0.5, 1.5, CUDA_F32), E),
+        .act_norm = gpu_from(host_random(E, 0.5, 1.5, CUDA_F32), E),
+    };
+}
+/* The rows list[0..n) of `parts` parts of n_all rows each, `cols` columns. */
+static float *rows_of(const float *from, size_t parts, size_t n_all, size_t cols, const uint32_t *list, size_t n) {
+    float *to = host_floats(parts * n * cols);
+    for (size_t p = 0; p < parts; p++)
+        for (size_t j = 0; j < n; j++)
+            memcpy(to + (p * n + j) * cols, from + (p * n_all + list[j]) * cols, cols * sizeof *to);
+    return gpu_from(to, parts * n * cols);
+}
+/* The rows of the list as a step of single tokens: what they give goes to act [n_rows][E] and sums [n_rows][Ep / 32].
+ */
+static void single_step(const struct cuda_shape *shape, uint32_t layer, const struct gpu_rows *rows,
+                        const struct draft_inputs *x, const uint32_t *list, uint32_t n, float *act, float *sums) {
+    const size_t N = rows->n_rows, M = shape->M, R = shape->R, E = shape->E, Ep = shape->Ep, groups = Ep / 32;
+    int32_t *slot = host_bytes(n * sizeof *slot);
+    int32_t *first = host_bytes(n * sizeof *first);
+    for (uint32_t j = 0; j < n; j++) slot[j] = rows->slot[list[j]], first[j] = (int32_t)j;
+    const struct cuda_rows of_step = {.slot = gpu_copy(slot, n * sizeof *slot),
+                                      .seg_first = gpu_copy(first, n * sizeof *first)};
+    float *at_sums = gpu_floats(n * groups);
+    void *at_act = gpu_act_out(n, shape->E, shape->dtype);
+    GPU_RUN(k_gla_gates, shape, layer, &of_step, n, rows_of(x->in, x->splits, N, 4 * M, list, n), x->splits, n * 4 * M,
+            rows_of(x->in_c0, x->splits, N, R, list, n), x->splits, n * R, x->g_b, x->t_b, x->c1, x->c1_b,
+            rows_of(x->az, 1, N, 2 * Ep, list, n), x->row_scale ? rows_of(x->row_scale, 1, N, 1, list, n) : NULL,
+            rows_of(x->s, 1, N, Ep, list, n), x->residual, x->act_norm, at_sums, at_act);
+    const float *got = gpu_fetch_act(at_act, n, shape->E, shape->dtype), *got_sums = gpu_fetch(at_sums, n * groups);
+    for (uint32_t j = 0; j < n; j++) {
+        memcpy(act + list[j] * E, got + j * E, E * sizeof *act);
+        memcpy(sums + list[j] * groups, got_sums + j * groups, groups * sizeof *sums);
+    }
+}
+/* Rows `from` .. `to` of each segment, token by token, to[g] the last one. */
+static void single_steps(const struct cuda_shape *shape, uint32_t layer, const struct gpu_rows *rows,
+                         const struct draft_inputs *x, const uint32_t *from, const uint32_t *to, float *act,
+                         float *sums) {
+    uint32_t *list = host_bytes(rows->n_segs * sizeof *list);
+    for (uint32_t t = 0; t <= CUDA_DRAFTS; t++) {
+        uint32_t n = 0;
+        for (uint32_t g = 0; g < rows->n_segs; g++)
+            if (from[g] <= t && t <= to[g]) list[n++] = (uint32_t)rows->seg_first[g] + t;
+        if (n) single_step(shape, layer, rows, x, list, n, act, sums);
+    }
+}
+
+static struct cuda_shape draft_shape(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i, uint32_t n_slots) {
+    struct cuda_shape s = mixer_shape(i, n_rows > 64 ? 120 : 400, dtype);
+    if (i % 2) s.M = 64, s.S_layer = (size_t)s.Ep * 64, s.S_slot = s.S_layer * LAYERS;
+    s.n_slots = n_slots;
+    s.deferred_token = cuda_deferred_floats(&s);
+    s.deferred_layer = CUDA_DRAFTS * s.deferred_token, s.deferred_slot = LAYERS * s.deferred_layer;
+    return s;
+}
+/* Some segments are padding: of one row. Returns for each. */
+static uint8_t *pad_segments(struct gpu_rows *rows) {
+    uint8_t *padding = host_bytes(rows->n_segs);
+    for (uint32_t g = 1; g < rows->n_segs; g++) {
+        padding[g] = rows->seg_n[g] == 1 && gpu_pick(0, 1);
+        if (padding[g]) rows->slot[rows->seg_first[g]] = (int32_t)rows->n_slots;
+    }
+    rows->device.slot = gpu_copy(rows->slot, rows->n_rows * sizeof *rows->slot);
+    return padding;
+}
+
+/* Steps of tokens with drafts, of which some are right, in both layers, against the right ones in steps of their own.
+ */
+static void drafts_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
+    enum { STEPS = 3 };
+    struct gpu_rows rows = gpu_make_rows(n_rows, CUDA_DRAFTS + 1, 9);
+    struct cuda_shape shape = draft_shape(n_rows, dtype, i, rows.n_slots);
+    const size_t n = n_rows, E = shape.E, groups = shape.Ep / 32, n_segs = rows.n_segs,
+                 n_pool = (rows.n_slots + 1) * shape.S_slot, n_late = (rows.n_slots + 1) * shape.deferred_slot;
+    GPU_WHAT(", %u segments, E %u, M %u, R %u", rows.n_segs, shape.E, shape.M, shape.R);
+    const uint8_t *padding = pad_segments(&rows);
+    shape.deferred = gpu_floats(n_late);
+    const float *pool = host_random(n_pool, -1, 1, CUDA_F32);
+    float *S[2] = {gpu_from(pool, n_pool), gpu_from(pool, n_pool)};
+    struct cuda_late *late = host_bytes(n_segs * sizeof *late);
+    uint32_t *none = host_bytes(n_segs * sizeof *none), *right = host_bytes(n_segs * sizeof *right),
+             *wrong = host_bytes(n_segs * sizeof *wrong), *last = host_bytes(n_segs * sizeof *last);
+    for (uint32_t step = 0; step < STEPS; step++) {
+        const struct draft_inputs x = random_draft_inputs(&shape, n_rows, i + step);
+        uint32_t *word = host_bytes(n * sizeof *word);
+        for (uint32_t g = 0; g < n_segs; g++) {
+            last[g] = (uint32_t)rows.seg_n[g] - 1, right[g] = gpu_pick(0, last[g]), wrong[g] = right[g] + 1;
+            word[rows.seg_first[g]] = late[g].n_late | (late[g].second ? CUDA_LATE_SECOND : 0);
+        }
+        rows.device.deferred = gpu_copy(word, n * sizeof *word);
+        for (uint32_t layer = 0; layer < LAYERS; layer++) {
+            float *sums = gpu_floats(n * groups), *ref = host_floats(n * E), *ref_sums = host_floats(n * groups);
+            void *act = gpu_act_out(n_rows, shape.E, dtype);
+            shape.S = S[1];
+            GPU_RUN(k_gla_drafts, &shape, layer, &rows.device, rows.n_segs, gpu_from(x.in, x.splits * n * 4 * shape.M),
+                    x.splits, n * 4 * shape.M, gpu_from(x.in_c0, x.splits * n * shape.R), x.splits, n * shape.R, x.g_b,
+                    x.t_b, x.c1, x.c1_b, gpu_from(x.az, n * 2 * shape.Ep),
+                    x.row_scale ? gpu_from(x.row_scale, n) : NULL, gpu_from(x.s, n * shape.Ep), x.residual, x.act_norm,
+                    sums, act);
+            shape.S = S[0];
+            single_steps(&shape, layer, &rows, &x, none, right, ref, ref_sums);
+            shape.S = gpu_from(gpu_fetch(S[0], n_pool), n_pool);
+            single_steps(&shape, layer, &rows, &x, wrong, last, ref, ref_sums);
+            const float *got = gpu_fetch_act(act, n_rows, shape.E, dtype), *got_sums = gpu_fetch(sums, n * groups);
+            for (size_t g = 0; g < n_segs; g++) {
+                const size_t first = (size_t)rows.seg_first[g], some = (size_t)rows.seg_n[g];
+                if (padding[g]) continue;
+                gpu_check_same("read-out", got + first * E, ref + first * E, some * E);
+                gpu_check_same("sums of squares", got_sums + first * groups, ref_sums + first * groups, some * groups);
+            }
+        }
+        for (uint32_t g = 0; g < n_segs; g++)
+            late[g] =
+                (struct cuda_late){(uint32_t)rows.slot[rows.seg_first[g]], right[g], last[g] ? !late[g].second : false};
+    }
+    uint32_t n_used = 0;
+    for (uint32_t g = 0; g < n_segs; g++)
+        if (!padding[g]) late[n_used++] = late[g];
+    shape.S = S[1];
+    GPU_RUN(k_write_back, &shape, LAYERS, late, n_used);
+    gpu_check_same("states, written back", gpu_fetch(S[1], n_pool), gpu_fetch(S[0], n_pool), n_pool - shape.S_slot);
+}
+static void tokens_with_drafts_give_the_bits_of_single_steps(void **state) {
+    (void)state;
+    gpu_rounds(drafts_round);
+}
+
+/* One step, of sessions whose S lacks some tokens. */
+static void drafts_broken_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
+    struct gpu_rows rows = gpu_make_rows(n_rows, CUDA_DRAFTS + 1, 9);
+    struct cuda_shape shape = draft_shape(n_rows, dtype, i, rows.n_slots);
+    const size_t n = n_rows, n_pool = (rows.n_slots + 1) * shape.S_slot,
+                 n_late = (rows.n_slots + 1) * shape.deferred_slot;
+    GPU_WHAT(", %u segments, E %u, M %u, R %u", rows.n_segs, shape.E, shape.M, shape.R);
+    pad_segments(&rows);
+    shape.deferred = gpu_from(host_random(n_late, 0, 1, CUDA_F32), n_late);
+    shape.S = gpu_from(host_random(n_pool, -1, 1, CUDA_F32), n_pool);
+    const struct draft_inputs x = random_draft_inputs(&shape, n_rows, i);
+    uint32_t *word = host_bytes(n * sizeof *word);
+    for (uint32_t g = 0; g < rows.n_segs; g++)
+        word[rows.seg_first[g]] = gpu_pick(0, CUDA_DRAFTS) | (gpu_pick(0, 1) ? CUDA_LATE_SECOND : 0);
+    rows.device.deferred = gpu_copy(word, n * sizeof *word);
+    const float *in = gpu_from(x.in, x.splits * n * 4 * shape.M), *in_c0 = gpu_from(x.in_c0, x.splits * n * shape.R),
+                *az = gpu_from(x.az, n * 2 * shape.Ep), *s = gpu_from(x.s, n * shape.Ep),
+                *row_scale = x.row_scale ? gpu_from(x.row_scale, n) : NULL;
+    float *sums = gpu_floats(n * (shape.Ep / 32));
+    void *act = gpu_act_out(n_rows, shape.E, dtype);
+    const struct state_run run = {.shape = &shape,
+                                  .rows = &rows,
+                                  .in = in,
+                                  .in_c0 = in_c0,
+                                  .az = az,
+                                  .s = s,
+                                  .row_scale = row_scale,
+                                  .sums = sums,
+                                  .act = act,
+                                  .splits = x.splits};
+    name_state(&run);
+    while (broken_again())
+        GPU_RUN(k_gla_drafts, &shape, i / 2 % LAYERS, &rows.device, rows.n_segs, in, x.splits, n * 4 * shape.M, in_c0,
+                x.splits, n * shape.R, x.g_b, x.t_b, x.c1, x.c1_b, az, row_scale, s, x.residual, x.act_norm, sums, act);
+}
+static void a_session_of_nan_changes_no_other_s_state_in_a_step_with_drafts(void **state) {
+    (void)state;
+    broken_rounds(true, drafts_broken_round);
+}
+
 GPU_MAIN(cmocka_unit_test(the_convolution_equals_its_twin_and_moves_its_tail_on),
          cmocka_unit_test(the_gates_equal_their_twin), cmocka_unit_test(the_state_and_its_read_out_equal_their_twin),
          cmocka_unit_test(a_step_of_single_tokens_gives_the_bits_of_gates_and_state),
@@ -399,4 +589,6 @@ GPU_MAIN(cmocka_unit_test(the_convolution_equals_its_twin_and_moves_its_tail_on)
          cmocka_unit_test(a_row_of_nan_changes_no_other_row_s_gates),
          cmocka_unit_test(a_session_of_nan_changes_no_other_s_state),
          cmocka_unit_test(a_row_of_nan_changes_no_other_s_state_in_a_step_of_single_tokens),
-         cmocka_unit_test(a_row_of_nan_changes_no_other_s_state_that_is_written_late))
+         cmocka_unit_test(a_row_of_nan_changes_no_other_s_state_that_is_written_late),
+         cmocka_unit_test(tokens_with_drafts_give_the_bits_of_single_steps),
+         cmocka_unit_test(a_session_of_nan_changes_no_other_s_state_in_a_step_with_drafts))

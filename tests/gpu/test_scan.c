@@ -175,7 +175,7 @@ static void scan_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     for (size_t r = 0; r < n; r++) {
         float *tail = tails + (size_t)rows.slot[r] * shape.conv_slot + c.layer * shape.conv_layer;
         for (uint32_t e = 0; e < E; e++)
-            tail[(size_t)(rows.pos[r] % K) * Ep + e] = gpu_round(x.az[r * 2 * Ep + e], dtype);
+            tail[conv_place(&shape, rows.pos[r], 0) * Ep + e] = gpu_round(x.az[r * 2 * Ep + e], dtype);
     }
     gpu_check_same("the tails of all slots", got.tails, tails, c.n_tails);
 

@@ -333,9 +333,92 @@ static void a_session_of_nan_changes_no_other_s_decode_step(void **state) {
     broken_rounds(false, decode_round);
 }
 
+/* Tokens with drafts behind them against steps of single tokens: what they give and what they leave in the rings. */
+static void draft_window_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
+    if (dtype == CUDA_F32) return;
+    struct decode_inputs in = {.s = window_shape(i, 1, SESSIONS, dtype), .splits = gpu_pick(1, 4)};
+    struct cuda_shape *s = &in.s;
+    s->H = s->Hv = 4 * gpu_pick(1, 4), s->Hk = 1;
+    s->P = gpu_pick(0, 1) ? 64 : 128;
+    s->visible = gpu_pick(0, 2) ? gpu_pick(1, 700) : gpu_pick(1, 18) * 128 + gpu_pick(0, 1);
+    s->rot_dim = gpu_pick(0, 2) ? s->P : 2 * gpu_pick(0, s->P / 2);
+    s->rot_interleaved = gpu_pick(0, 1), s->qk_norm = gpu_pick(0, 1);
+    s->ring_keys = s->visible + CHUNK - 1;
+    s->keys_layer = (size_t)s->ring_keys * s->P, s->keys_slot = s->keys_layer * LAYERS;
+    s->values_layer = s->keys_layer * s->Hv, s->values_slot = s->values_layer * LAYERS;
+    in.layer = gpu_pick(0, LAYERS - 1);
+    struct rings rings = random_rings(s, in.layer);
+    struct gpu_rows rows;
+    do rows = gpu_make_rows(n_rows > 40 ? gpu_pick(1, 40) : n_rows, CUDA_DRAFTS + 1, 9);
+    while (rows.n_segs > SESSIONS && (n_rows = n_rows / 2));
+    n_rows = rows.n_rows;
+    const uint32_t P = s->P, H = s->H, width = (2 * H + 1) * P, half = s->rot_dim / 2;
+    GPU_WHAT(", of %u in %u segments, H %u, P %u, %u keys seen, rotated %u%s, %u splits", n_rows, rows.n_segs, H, P,
+             s->visible, s->rot_dim, s->qk_norm ? ", q/k norm" : "", in.splits);
+    for (uint32_t g = 0; g < rows.n_segs; g++)
+        for (int32_t t = 0; t < rows.seg_n[g]; t++) { /* their keys are the step's: NaN in the ring until then */
+            const uint32_t r = (uint32_t)(rows.seg_first[g] + t);
+            rows.slot[r] = (int32_t)((g + i) % SESSIONS);
+            rows.pos[r] = rings.newest[(g + i) % SESSIONS] + t;
+            for (uint32_t p = 0; p < P; p++)
+                rings.keys[key_at(s, (uint32_t)rows.slot[r], in.layer, rows.pos[r]) + p] = NAN;
+            for (uint32_t p = 0; p < H * P; p++)
+                rings.values[value_at(s, (uint32_t)rows.slot[r], in.layer, rows.pos[r]) + p] = NAN;
+        }
+    rows.device.slot = gpu_copy(rows.slot, n_rows * sizeof *rows.slot);
+    rows.device.pos = gpu_copy(rows.pos, n_rows * sizeof *rows.pos);
+    rows.device.lead = gpu_leads(&rows);
+    in.stride = (size_t)n_rows * width + 16;
+    float *turn = host_floats((size_t)n_rows * half * 2 + 1);
+    for (size_t j = 0; j < (size_t)n_rows * half; j++) {
+        const double angle = (double)gpu_uniform(-3, 3);
+        turn[2 * j] = (float)cos(angle), turn[2 * j + 1] = (float)sin(angle);
+    }
+    in.qkv = gpu_from(host_random(in.splits * in.stride, -1, 1, CUDA_F32), in.splits * in.stride);
+    in.turn = gpu_from(turn, (size_t)n_rows * half * 2);
+    in.q_norm = gpu_from(host_random(P, 0.5, 1.5, CUDA_F32), P);
+    in.k_norm = gpu_from(host_random(P, 0.5, 1.5, CUDA_F32), P);
+    const size_t n_keys = (SESSIONS + 1) * s->keys_slot, n_values = (SESSIONS + 1) * s->values_slot;
+    s->keys = gpu_from_typed(rings.keys, n_keys, dtype), s->values = gpu_from_typed(rings.values, n_values, dtype);
+    broken_rows_of(n_rows, rows.slot, -1);
+    OF_PARTS(READ, in.qkv, in.splits, in.stride, n_rows, width);
+    OF_ROWS(READ, in.turn, n_rows, half * 2);
+    name_rings(READ | WRITTEN, s);
+    while (broken_again())
+        GPU_RUN(k_draft_keys, s, in.layer, &rows.device, n_rows, in.qkv, in.splits, in.stride, NULL, in.turn,
+                in.k_norm);
+    const float *drafted = decode_act(&in, &rows, NULL, n_rows, false);
+    if (gpu.breaks) return;
+    const float *keys = gpu_fetch_typed(s->keys, n_keys, dtype), *values = gpu_fetch_typed(s->values, n_values, dtype);
+    s->keys = gpu_from_typed(rings.keys, n_keys, dtype), s->values = gpu_from_typed(rings.values, n_values, dtype);
+    int32_t *list = host_bytes(n_rows * sizeof *list);
+    for (int32_t t = 0; t <= CUDA_DRAFTS; t++) {
+        uint32_t n = 0;
+        for (uint32_t g = 0; g < rows.n_segs; g++)
+            if (t < rows.seg_n[g]) list[n++] = rows.seg_first[g] + t;
+        if (!n) break;
+        const float *single = decode_act(&in, &rows, list, n, gpu_pick(0, 1));
+        for (uint32_t j = 0; j < n; j++)
+            gpu_check_same("attention of a draft", drafted + (size_t)list[j] * H * P, single + (size_t)list[j] * H * P,
+                           H * P);
+    }
+    gpu_check_same("keys", keys, gpu_fetch_typed(s->keys, n_keys, dtype), n_keys);
+    gpu_check_same("values", values, gpu_fetch_typed(s->values, n_values, dtype), n_values);
+}
+static void tokens_with_drafts_see_what_single_steps_see(void **state) {
+    (void)state;
+    gpu_rounds_of(false, draft_window_round);
+}
+static void a_session_of_nan_changes_no_other_s_attention_in_a_step_with_drafts(void **state) {
+    (void)state;
+    broken_rounds(false, draft_window_round);
+}
+
 GPU_MAIN(cmocka_unit_test(rotary_equals_its_twin_and_fills_the_ring),
          cmocka_unit_test(attention_over_the_window_equals_its_twin),
          cmocka_unit_test(a_decode_step_equals_its_twins_and_depends_on_no_other_row),
          cmocka_unit_test(a_session_of_nan_changes_no_other_s_queries_or_ring),
          cmocka_unit_test(a_session_of_nan_changes_no_other_s_attention),
-         cmocka_unit_test(a_session_of_nan_changes_no_other_s_decode_step))
+         cmocka_unit_test(a_session_of_nan_changes_no_other_s_decode_step),
+         cmocka_unit_test(tokens_with_drafts_see_what_single_steps_see),
+         cmocka_unit_test(a_session_of_nan_changes_no_other_s_attention_in_a_step_with_drafts))

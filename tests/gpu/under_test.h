@@ -24,6 +24,7 @@
     X(k_gates)                                                                                                         \
     X(k_gla)                                                                                                           \
     X(k_gla_gates)                                                                                                     \
+    X(k_gla_drafts)                                                                                                    \
     X(cuda_state_defers)                                                                                               \
     X(k_write_back)                                                                                                    \
     X(k_rope)                                                                                                          \
@@ -37,6 +38,7 @@
     X(k_packed_conv)                                                                                                   \
     X(k_scan)                                                                                                          \
     X(k_decode_window)                                                                                                 \
+    X(k_draft_keys)                                                                                                    \
     X(cuda_prompt_window_possible)                                                                                     \
     X(cuda_prompt_tiles)                                                                                               \
     X(cuda_prompt_window_bytes)                                                                                        \
@@ -60,7 +62,9 @@
     X(k_admit)                                                                                                         \
     X(k_masks)                                                                                                         \
     X(k_step_rows)                                                                                                     \
-    X(k_sample)
+    X(k_step_draft_rows)                                                                                               \
+    X(k_sample)                                                                                                        \
+    X(k_sample_drafts)
 
 struct under_test {
     const char *(*open)(void **stream); /* the first usable GPU */

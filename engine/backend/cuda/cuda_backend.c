@@ -23,18 +23,16 @@ static void lay_out_slots(struct backend *be) {
     const struct model_dims *d = &be->d;
     struct cuda_shape *s = &be->shape;
     s->S_layer = (size_t)s->Ep * d->M;
-    s->conv_layer = (size_t)d->K * s->Ep;
+    s->conv_layer = (size_t)s->conv_ring * s->Ep;
     s->keys_layer = (size_t)s->ring_keys * d->Hk * d->P;
     s->values_layer = (size_t)s->ring_keys * d->Hv * d->P;
     s->S_slot = s->S_layer * d->L;
     s->conv_slot = s->conv_layer * d->L;
     s->keys_slot = s->keys_layer * d->L;
     s->values_slot = s->values_layer * d->L;
-    if (cuda_state_defers(s, UINT32_MAX)) {
-        s->deferred_token = cuda_deferred_floats(s);
-        s->deferred_layer = CUDA_DEFERRED * s->deferred_token;
-        s->deferred_slot = s->deferred_layer * d->L;
-    }
+    s->deferred_token = cuda_deferred_floats(s);
+    s->deferred_layer = CUDA_DRAFTS * s->deferred_token;
+    s->deferred_slot = s->deferred_layer * d->L;
     be->info.slot_bytes =
         (s->S_slot + s->deferred_slot) * 4 + (s->conv_slot + s->keys_slot + s->values_slot) * act_bytes(be);
 }
@@ -98,8 +96,8 @@ static int make_slots(struct backend *be, const struct backend_config *config, s
     s->keys = pool + n * s->S_slot * 4;
     s->values = (unsigned char *)s->keys + n * s->keys_slot * a;
     s->conv = (unsigned char *)s->values + n * s->values_slot * a;
-    if (s->deferred_slot) {
-        s->deferred = (float *)(void *)((unsigned char *)s->conv + n * s->conv_slot * a);
+    s->deferred = (float *)(void *)((unsigned char *)s->conv + n * s->conv_slot * a);
+    if (cuda_state_defers(s, UINT32_MAX)) {
         if (!(s->n_deferred = cuda_take(be, n_slots * sizeof *s->n_deferred, "the slot pool", err)))
             return err ? err->code : ROD_ENOMEM;
         cudaMemsetAsync(s->n_deferred, 0, n_slots * sizeof *s->n_deferred, be->stream);
@@ -110,21 +108,21 @@ static int make_slots(struct backend *be, const struct backend_config *config, s
 static int make_rows(struct backend *be, struct rod_error *err) {
     const size_t N = be->info.max_batch_tok;
     const size_t tiles = be->prompt_window ? N * sizeof *be->tiles : 0,
-                 bytes = (N * (7 * sizeof(int32_t) + sizeof(int64_t)) + tiles + 15) / 16 * 16;
+                 bytes = (N * (8 * sizeof(int32_t) + sizeof(int64_t)) + tiles + 15) / 16 * 16;
     int rc = cuda_check(cudaMallocHost(&be->host_block, CUDA_TURNS * bytes), "taking pinned memory", err);
     if (rc || !(be->block = cuda_take(be, bytes, "the rows of a step", err))) return rc ? rc : ROD_ENOMEM;
     memset(be->host_block, 0, CUDA_TURNS * bytes);
     for (int i = 0; i <= CUDA_TURNS; i++) { /* the last is the device's */
         int64_t *pos = i == CUDA_TURNS ? be->block : (void *)((char *)be->host_block + (size_t)i * bytes);
         int32_t *p = (int32_t *)(pos + N);
-        const struct cuda_rows rows = {p, p + N, pos, p + 2 * N, p + 3 * N, NULL};
-        struct cuda_prompt_tile *tile = (struct cuda_prompt_tile *)(p + 7 * N);
+        const struct cuda_rows rows = {p, p + N, pos, p + 2 * N, p + 3 * N, (const uint32_t *)p + 6 * N, p + 7 * N};
+        struct cuda_prompt_tile *tile = (struct cuda_prompt_tile *)(p + 8 * N);
         if (i < CUDA_TURNS) {
             be->host[i] = (struct cuda_step){rows, p + 4 * N, p + 5 * N};
             be->host_tiles[i] = tile;
         } else {
-            be->rows = rows, be->list = p + 4 * N, be->out = p + 5 * N;
-            be->rows.deferred = (const uint32_t *)p + 6 * N;
+            be->rows = be->draft_rows = rows, be->list = p + 4 * N, be->out = p + 5 * N;
+            be->rows.lead = NULL;
             be->tiles = tile;
         }
     }
@@ -146,7 +144,7 @@ static int make_workspaces(struct backend *be, const struct backend_config *conf
     const struct cuda_shape *s = &be->shape;
     const size_t N = be->info.max_batch_tok, D = s->D, Ep = s->Ep, M = s->M,
                  width = (size_t)(s->H + s->Hk + s->Hv) * s->P;
-    const size_t blocks = cuda_window_blocks(s), logits = logit_rows(be, config);
+    const size_t blocks = cuda_window_blocks(s), logits = be->logit_rows = (uint32_t)logit_rows(be, config);
     /* Four partial products, for many rows or for few. */
     const struct cuda_matrix any = {.rows = s->D, .cols = s->D, .dtype = s->dtype};
     const size_t sums = cuda_linear_splits(&any, (uint32_t)N) * N + 4 * CUDA_FEW_ROWS + 64;
@@ -219,6 +217,9 @@ static void backend_cuda_close(struct backend *be) {
     for (int end = 0; end < CUDA_N_ENDS; end++)
         for (int b = 0; b < CUDA_N_BUCKETS; b++)
             if (be->graphs[end][b]) cudaGraphExecDestroy(be->graphs[end][b]);
+    for (int end = 0; end < CUDA_N_ENDS; end++)
+        for (int b = 0; b < CUDA_DRAFT_BUCKETS; b++)
+            if (be->draft_graphs[end][b]) cudaGraphExecDestroy(be->draft_graphs[end][b]);
     cuda_sample_close(be);
     cuda_state_close(be);
     for (size_t i = 0; i < be->n_allocations; i++) cudaFree(be->allocations[i]);
@@ -282,6 +283,7 @@ static int open_parts(struct backend *be, const struct model *model, const struc
                                     .rot_dim = d->rot_dim,
                                     .ring_keys = d->plus ? d->visible + CHUNK - 1 : 0,
                                     .Ep = (d->E + 31) / 32 * 32,
+                                    .conv_ring = d->K + CUDA_DRAFTS,
                                     .rot_interleaved = d->rot_interleaved,
                                     .qk_norm = d->qk_norm,
                                     .norm_eps = d->norm_eps,
@@ -446,7 +448,8 @@ static int backend_cuda_slot_read(struct backend *be, uint32_t slot, uint64_t po
                 out->S[(size_t)m * d->E + e] = S[((size_t)(e / 32) * d->M + m) * 32 + e % 32];
         for (uint32_t j = 0; j < d->K; j++)
             for (uint32_t e = 0; e < d->E; e++)
-                out->conv[(size_t)e * d->K + j] = conv[(size_t)((pos + j) % d->K) * s->Ep + e];
+                out->conv[(size_t)e * d->K + j] =
+                    conv[(size_t)((pos + s->conv_ring - d->K + j) % s->conv_ring) * s->Ep + e];
         out->n_keys = pos < d->visible ? (uint32_t)pos : d->visible;
         for (uint32_t j = 0; d->plus && out->k && out->v && j < out->n_keys; j++) {
             size_t at = (size_t)((pos - out->n_keys + j) % s->ring_keys);
@@ -542,6 +545,7 @@ static const struct backend_ops backend_cuda = {
     .host_give = cuda_state_host_give,
     .slot_read = backend_cuda_slot_read,
     .forward = cuda_step_forward,
+    .slot_accept = cuda_state_accept,
     .slot_sampling = cuda_sample_slot,
     .slot_mask = cuda_sample_mask,
     .launch = cuda_sample_launch,

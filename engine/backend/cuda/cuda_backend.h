@@ -37,6 +37,8 @@ static inline uint32_t cuda_bucket_of(uint32_t n) {
     while (b < CUDA_N_BUCKETS && cuda_bucket_rows(b) < n) b++;
     return b;
 }
+/* Steps that take the same time: a bucket's, without drafts and with them. */
+enum { CUDA_N_KINDS = 2 * CUDA_N_BUCKETS, CUDA_DRAFT_BUCKETS = 11 };
 /* How a step ends: logits to the host; tokens, the largest logit of each row; tokens, some of them drawn. */
 enum cuda_end { CUDA_LOGITS, CUDA_GREEDY, CUDA_DRAWS, CUDA_N_ENDS };
 
@@ -50,7 +52,8 @@ enum cuda_end { CUDA_LOGITS, CUDA_GREEDY, CUDA_DRAWS, CUDA_N_ENDS };
 struct step {
     uint32_t n_rows, n_segs, n_out, n_head, n_tail, n_phases, n_tiles, most_tok; /* most_tok: of a segment */
     struct cuda_prompts prompts;
-    bool single;       /* one token a session, with logits */
+    bool single;       /* one token a session, with logits; or, with drafts, some of these behind it */
+    bool drafts;       /* n_segs segments of single tokens with drafts; all rows have logits */
     uint32_t host_row; /* where its logits go in host_logits */
     enum cuda_end end;
 };
@@ -58,8 +61,8 @@ struct step {
 /* The parts of a step on its way: their turns and rows of logits. */
 struct cuda_flight {
     uint32_t n_parts, n_out[2], turn[2];
-    uint32_t bucket; /* of a step that is one graph; CUDA_N_BUCKETS: it is not */
-    uint64_t n_ops;  /* those that have run when it has */
+    uint32_t kind;  /* of a step of decode rows: its bucket, with drafts behind all these; CUDA_N_KINDS: another */
+    uint64_t n_ops; /* those that have run when it has */
 };
 
 struct backend {
@@ -80,7 +83,7 @@ struct backend {
     struct cuda_step host[CUDA_TURNS]; /* turn n fills host[n % CUDA_TURNS], while those before may still be read */
     struct cuda_prompt *host_prompts;  /* of the part that is being started */
     struct cuda_prompt_tile *host_tiles[CUDA_TURNS], *tiles;
-    struct cuda_rows rows;
+    struct cuda_rows rows, draft_rows; /* draft_rows: the same with lead */
     int32_t *list, *out;
     uint32_t *alone_end, *phase_end; /* [phases of the longest piece] */
     void *host_block, *block;
@@ -92,6 +95,12 @@ struct backend {
     /* [n_slots] a slot whose last step deferred its tokens: S may not hold all of them (k_write_back). Where
      * shape.deferred is NULL none ever does. */
     unsigned char *may_be_deferred;
+    /* [n_slots] Drafts of a slot's last step that had any, and of these the first n that were right: S lacks them until
+     * the slot's next step with drafts, or k_write_back. Not beside may_be_deferred. */
+    struct cuda_accepted {
+        uint32_t n_drafts, n;
+        bool second; /* CUDA_LATE_SECOND */
+    } * accepted;
     /* What is enqueued on the stream for slots, counted; those up to n_ops_over have run. So a copy of a slot's state
      * waits for its own past alone. */
     uint64_t n_ops, n_ops_over, *slot_ops; /* slot_ops: [n_slots] the last of each slot */
@@ -99,13 +108,15 @@ struct backend {
     /* Workspaces, fp32 but the activations (act_*). */
     float *x, *squares, *row_scale, *az, *s, *in, *c0_part, *q, *k, *log_alpha, *c0, *sums, *d_part, *qkv, *aq, *part,
         *part_ml, *f1, *gathered, *turn, *logits;
-    uint32_t part_rows; /* rows that part and part_ml have room for */
+    uint32_t part_rows;  /* rows that part and part_ml have room for */
+    uint32_t logit_rows; /* rows that logits have room for: max_out, or a bucket's */
     void *scan_work, *window_work;
     void *act_d, *act_e, *act_a, *act_z, *act_q, *act_f; /* act_z: NULL where the recurrence reads z in fp32 */
     float *host_logits;
 
     struct CUgraphExec_st *graphs[CUDA_N_ENDS][CUDA_N_BUCKETS]; /* cudaGraphExec_t */
-    uint64_t fault_step;                                        /* backend_config.fault_step */
+    struct CUgraphExec_st *draft_graphs[CUDA_N_ENDS][CUDA_DRAFT_BUCKETS];
+    uint64_t fault_step; /* backend_config.fault_step */
     void **allocations;
     size_t n_allocations;
 };
@@ -129,10 +140,13 @@ int cuda_load(struct backend *be, const struct model *model, const struct backen
 /* After the dtype is chosen, before the others of this group. */
 int cuda_state_open(struct backend *be, struct rod_error *err);
 void cuda_state_close(struct backend *be);
-/* On `stream`: the slots' S takes the tokens that it does not hold yet. Before all readers of S but decode steps that
- * defer. */
-void cuda_state_write_back(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, void *stream);
+/* On `stream`: the slots' S takes the tokens that it does not hold yet. Before all readers of S but steps with drafts;
+ * of decode steps that defer the accepted drafts alone. */
+void cuda_state_write_back(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, bool drafts_alone,
+                           void *stream);
 void cuda_state_write_back_slot(struct backend *be, uint32_t slot, void *stream);
+/* The first n drafts of the slot's last step are tokens. */
+void cuda_state_accept(struct backend *be, uint32_t slot, uint32_t n);
 /* The slot's S is about to be replaced. */
 void cuda_state_forget_deferred(struct backend *be, uint32_t slot, void *stream);
 size_t cuda_state_bytes(const struct backend *be, uint64_t pos);

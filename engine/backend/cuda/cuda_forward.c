@@ -36,7 +36,11 @@ static void enqueue_mixer(struct backend *be, const struct step *st, uint32_t la
     k_linear_pair(&w->in, be->act_e, be->in, 4 * (size_t)s->M, in_stride, &w->c0, be->act_a, be->c0_part, s->R,
                   c0_stride, n, stream);
     const uint32_t in_splits = cuda_linear_splits(&w->in, n), c0_splits = cuda_linear_splits(&w->c0, n);
-    if (st->single) {
+    if (st->drafts) {
+        k_gla_drafts(s, layer, &be->draft_rows, st->n_segs, be->in, in_splits, in_stride, be->c0_part, c0_splits,
+                     c0_stride, w->g_b, w->t_b, w->c1_t, w->c1_b, be->az, row_scale, be->s, w->residual, w->act_norm,
+                     be->sums, be->act_e, stream);
+    } else if (st->single) {
         k_gla_gates(s, layer, &be->rows, n, be->in, in_splits, in_stride, be->c0_part, c0_splits, c0_stride, w->g_b,
                     w->t_b, w->c1_t, w->c1_b, be->az, row_scale, be->s, w->residual, w->act_norm, be->sums, be->act_e,
                     stream);
@@ -91,10 +95,22 @@ static void attend_alone(struct backend *be, const struct attend *a, const int32
     }
 }
 
+/* Of a token and its drafts each row sees those before it: their keys and values come first. A row's own range and the
+ * cut of its sums are those of a step of its own. */
+static void attend_drafts(struct backend *be, const struct attend *a, uint32_t n) {
+    const struct cuda_layer *w = &be->layers[a->layer];
+    if (be->decode_window)
+        k_draft_keys(&be->shape, a->layer, &be->draft_rows, n, be->qkv, a->splits, a->stride, a->row_scale, be->turn,
+                     w->k_norm, be->stream);
+    attend_alone(be, a, be->list, n, false);
+}
+
 /* E9's attention. A row's kernel depends on its own piece alone, so its bits do not depend on the rest of the step. */
 static void enqueue_attention(struct backend *be, const struct step *st, const struct attend *a) {
     const struct cuda_layer *w = &be->layers[a->layer];
-    if (st->single) {
+    if (st->drafts) {
+        attend_drafts(be, a, st->n_rows);
+    } else if (st->single) {
         attend_alone(be, a, be->list, st->n_rows, true);
     } else if (be->prompt_window) {
         attend_alone(be, a, be->list, st->n_head, false);
@@ -141,7 +157,8 @@ static void enqueue_fused_mixer(struct backend *be, const struct step *st, uint3
     const struct cuda_shape *s = &be->shape;
     const struct cuda_normed x = {be->act_d, be->squares, s->norm_eps, s->D};
     const uint32_t n = st->n_rows;
-    const bool as_one = st->single && cuda_conv_pair_runs(s, n);
+    const struct cuda_rows *rows = st->drafts ? &be->draft_rows : &be->rows;
+    const bool as_one = st->single && cuda_conv_pair_runs(s, n, st->drafts);
     const uint32_t splits = as_one ? 4 : cuda_fused_pair_splits(n);
     const size_t in_stride = (size_t)n * 4 * s->M, c0_stride = (size_t)n * s->R;
     void *stream = be->stream;
@@ -151,20 +168,23 @@ static void enqueue_fused_mixer(struct backend *be, const struct step *st, uint3
     else if (!st->single || as_one)
         (as_one ? k_fused_linear : k_prompt_linear)(&w->fc, &x, n, be->az, 2 * (size_t)s->Ep, stream);
     else
-        k_fused_conv(s, layer, &be->rows, &w->fc, &x, w->conv, w->conv_b, n, be->az, be->s, be->act_e, be->act_a,
-                     stream);
+        k_fused_conv(s, layer, rows, &w->fc, &x, w->conv, w->conv_b, n, be->az, be->s, be->act_e, be->act_a, stream);
     if (packed)
         k_packed_conv(s, layer, &be->rows, n, be->act_a, w->conv, w->conv_b, be->act_e, stream);
     else if (!st->single)
         k_prompt_conv(s, layer, &be->rows, n, be->az, NULL, w->conv, w->conv_b, be->s, be->act_e, be->act_a, NULL,
                       stream);
     if (as_one)
-        k_conv_pair(s, layer, &be->rows, be->az, w->conv, w->conv_b, &w->in, &w->c0, n, be->s, be->in, in_stride,
+        k_conv_pair(s, layer, rows, be->az, w->conv, w->conv_b, &w->in, &w->c0, n, be->s, be->in, in_stride,
                     be->c0_part, c0_stride, stream);
     else
         k_fused_linear_pair(&w->in, be->act_e, be->in, 4 * (size_t)s->M, in_stride, &w->c0, be->act_a, be->c0_part,
                             s->R, c0_stride, n, stream);
-    if (st->single) {
+    if (st->drafts) {
+        k_gla_drafts(s, layer, rows, st->n_segs, be->in, splits, in_stride, be->c0_part, splits, c0_stride, w->g_b,
+                     w->t_b, w->c1_t, w->c1_b, be->az, NULL, be->s, w->residual, w->act_norm, be->sums, be->act_e,
+                     stream);
+    } else if (st->single) {
         k_gla_gates(s, layer, &be->rows, n, be->in, splits, in_stride, be->c0_part, splits, c0_stride, w->g_b, w->t_b,
                     w->c1_t, w->c1_b, be->az, NULL, be->s, w->residual, w->act_norm, be->sums, be->act_e, stream);
     } else {
@@ -250,9 +270,13 @@ void cuda_forward_enqueue(struct backend *be, const struct step *st) {
     assert(st->n_rows > 0 && st->n_rows <= be->info.max_batch_tok && st->n_out <= st->n_rows);
     assert(!st->single || st->n_segs <= st->n_rows);
     const struct cuda_step to = {be->rows, be->list, be->out};
+    const struct cuda_step drafts_to = {be->draft_rows, be->list, be->out};
     const bool defers = st->single && cuda_state_defers(&be->shape, st->n_rows);
-    k_step_rows(&be->sampler, be->host, &to, st->n_rows, st->n_segs, st->n_out, defers ? be->shape.n_deferred : NULL,
-                be->stream);
+    if (st->drafts)
+        k_step_draft_rows(&be->sampler, be->host, &drafts_to, st->n_rows, be->shape.n_deferred, be->stream);
+    else
+        k_step_rows(&be->sampler, be->host, &to, st->n_rows, st->n_segs, st->n_out,
+                    defers ? be->shape.n_deferred : NULL, be->stream);
     k_embed(&be->embed, &be->rows, st->n_rows, d->scale_embed ? sqrtf((float)d->M) : 1.0f, be->x, be->inv_freq,
             d->rot_dim / 2, be->turn, be->stream);
     if (d->norm_embed) k_norm_rows(be->x, be->embed_norm, be->shape.norm_eps, st->n_rows, be->shape.D, be->stream);
@@ -260,25 +284,27 @@ void cuda_forward_enqueue(struct backend *be, const struct step *st) {
         enqueue_fused(be, st);
     else
         enqueue_many(be, st);
-    if (st->n_out && st->end != CUDA_LOGITS)
+    if (st->drafts && st->end != CUDA_LOGITS)
+        k_sample_drafts(&be->sampler, &be->draft_rows, be->out, st->n_out, st->end == CUDA_DRAWS, be->logits,
+                        be->stream);
+    else if (st->n_out && st->end != CUDA_LOGITS)
         k_sample(&be->sampler, &be->rows, be->out, st->n_out, st->end == CUDA_DRAWS, be->logits, be->stream);
     else if (st->n_out)
         cudaMemcpyAsync(be->host_logits + (size_t)st->host_row * be->shape.V, be->logits,
                         (size_t)st->n_out * be->shape.V * sizeof(float), cudaMemcpyDeviceToHost, be->stream);
 }
 
-static int capture_bucket(struct backend *be, uint32_t b, enum cuda_end end, struct rod_error *err) {
+static int capture_bucket(struct backend *be, uint32_t b, enum cuda_end end, bool drafts, struct rod_error *err) {
     const uint32_t n = cuda_bucket_rows(b);
-    const struct step st = {.n_rows = n, .n_segs = n, .n_out = n, .single = true, .end = end};
+    struct CUgraphExec_st **exec = drafts ? &be->draft_graphs[end][b] : &be->graphs[end][b];
+    const struct step st = {.n_rows = n, .n_segs = n, .n_out = n, .single = true, .drafts = drafts, .end = end};
     cudaGraph_t graph = NULL;
     int rc = cuda_check(cudaStreamBeginCapture(be->stream, cudaStreamCaptureModeThreadLocal), "capturing a decode step",
                         err);
     if (rc) return rc;
     cuda_forward_enqueue(be, &st);
     rc = cuda_check(cudaStreamEndCapture(be->stream, &graph), "capturing a decode step", err);
-    if (!rc)
-        rc =
-            cuda_check(cudaGraphInstantiate(&be->graphs[end][b], graph, 0), "building the graph of a decode step", err);
+    if (!rc) rc = cuda_check(cudaGraphInstantiate(exec, graph, 0), "building the graph of a decode step", err);
     if (graph) cudaGraphDestroy(graph);
     return rc;
 }
@@ -287,7 +313,15 @@ int cuda_forward_capture(struct backend *be, struct rod_error *err) {
     int rc = 0;
     for (uint32_t b = 0; !rc && b < CUDA_N_BUCKETS; b++) {
         if (cuda_bucket_rows(b) > be->info.max_batch_tok || (b && cuda_bucket_rows(b - 1) >= be->info.n_slots)) break;
-        for (int end = 0; !rc && end < CUDA_N_ENDS; end++) rc = capture_bucket(be, b, (enum cuda_end)end, err);
+        for (int end = 0; !rc && end < CUDA_N_ENDS; end++) rc = capture_bucket(be, b, (enum cuda_end)end, false, err);
+    }
+    /* With drafts: what more rows take is long beside starting their kernels one by one. */
+    const uint32_t most = (1 + CUDA_DRAFTS) * be->info.n_slots;
+    for (uint32_t b = 1; !rc && b < CUDA_DRAFT_BUCKETS; b++) {
+        if (cuda_bucket_rows(b) > be->info.max_batch_tok || cuda_bucket_rows(b) > be->logit_rows ||
+            cuda_bucket_rows(b - 1) >= most)
+            break;
+        for (int end = 0; !rc && end < CUDA_N_ENDS; end++) rc = capture_bucket(be, b, (enum cuda_end)end, true, err);
     }
     return rc;
 }

@@ -26,8 +26,8 @@ struct cuda_sampling_parts {
     cudaEvent_t done[2]; /* of the steps on their way, by turn */
     struct cuda_flight flight[2];
     uint64_t n_launched, n_collected;
-    uint64_t begin_ns[2], usual_ns[CUDA_N_BUCKETS]; /* what a step of a bucket takes, waited for alone */
-    uint64_t early_ns;                              /* how long before that to look out for it */
+    uint64_t begin_ns[2], usual_ns[CUDA_N_KINDS]; /* what a step of a kind takes, waited for alone */
+    uint64_t early_ns;                            /* how long before that to look out for it */
     struct backend_token *tokens;
     bool *draws; /* [n_slots] */
     /* Masks for the next step, by its turn; those of the step two before have been read. */
@@ -203,7 +203,8 @@ int cuda_sample_launch(struct backend *be, const struct backend_segment *segs, u
     const uint64_t at = p->n_launched % 2;
     enum cuda_end end = CUDA_GREEDY;
     for (uint32_t i = 0; i < n_segs; i++) {
-        assert(segs[i].slot < be->info.n_slots && segs[i].n_out <= 1); /* a slot has one token a step */
+        assert(segs[i].slot < be->info.n_slots);
+        assert(segs[i].n_out <= 1 || backend_segment_drafts(&segs[i])); /* a slot has one token a step, or drafts */
         if (p->draws[segs[i].slot]) end = CUDA_DRAWS;
     }
     cudaSetDevice(be->device);
@@ -222,7 +223,7 @@ int cuda_sample_launch(struct backend *be, const struct backend_segment *segs, u
  * bounds the processor's share. Who still waits early_ns after it was due blocks. */
 static void wait_alone(struct cuda_sampling_parts *p, uint64_t at) {
     enum { LEAST_NS = 50000 };
-    uint64_t *usual_ns = &p->usual_ns[p->flight[at].bucket];
+    uint64_t *usual_ns = &p->usual_ns[p->flight[at].kind];
     uint64_t early_ns = p->early_ns < *usual_ns / 8 ? p->early_ns : *usual_ns / 8;
     if (early_ns < LEAST_NS) early_ns = LEAST_NS;
     const uint64_t due_ns = p->begin_ns[at] + *usual_ns, t = clock_now_ns();
@@ -262,7 +263,7 @@ int cuda_sample_collect(struct backend *be, const struct backend_token **tokens,
     assert(p->n_collected < p->n_launched);
     const uint64_t at = p->n_collected++ % 2;
     cudaSetDevice(be->device);
-    if (p->n_collected == p->n_launched && p->flight[at].bucket < CUDA_N_BUCKETS) wait_alone(p, at);
+    if (p->n_collected == p->n_launched && p->flight[at].kind < CUDA_N_KINDS) wait_alone(p, at);
     int rc = cuda_check(cudaEventSynchronize(p->done[at]), "running a step", err);
     if (rc) return rc;
     be->info.host_bytes = p->mask_bytes[at]; /* of this step: its masks and rows in, its tokens out */

@@ -31,7 +31,9 @@ int cuda_state_open(struct backend *be, struct rod_error *err) {
     if (m) m->busy = calloc(be->info.n_slots, sizeof *m->busy);
     be->slot_ops = calloc(be->info.n_slots, sizeof *be->slot_ops);
     be->may_be_deferred = calloc(be->info.n_slots, sizeof *be->may_be_deferred);
-    if (!m || !m->done || !m->busy || !be->slot_ops || !be->may_be_deferred) return rod_fail_no_memory(err);
+    be->accepted = calloc(be->info.n_slots, sizeof *be->accepted);
+    if (!m || !m->done || !m->busy || !be->slot_ops || !be->may_be_deferred || !be->accepted)
+        return rod_fail_no_memory(err);
     int rc = 0;
     for (int i = 0; !rc && i < N_WAYS; i++)
         rc = cuda_check(cudaStreamCreateWithFlags(&m->stream[i], cudaStreamNonBlocking), "making a stream", err);
@@ -44,7 +46,7 @@ int cuda_state_open(struct backend *be, struct rod_error *err) {
 
 void cuda_state_close(struct backend *be) {
     struct cuda_moves *m = be->moves;
-    free(be->slot_ops), free(be->may_be_deferred);
+    free(be->slot_ops), free(be->may_be_deferred), free(be->accepted);
     if (!m) return;
     for (int i = 0; i < N_WAYS; i++)
         if (m->stream[i]) cudaStreamSynchronize(m->stream[i]), cudaStreamDestroy(m->stream[i]);
@@ -60,19 +62,30 @@ size_t cuda_state_bytes(const struct backend *be, uint64_t pos) { return state_b
 
 /* ---- tokens that S does not hold yet ---- */
 
-void cuda_state_write_back(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, void *stream) {
-    uint32_t slots[64], n = 0;
+void cuda_state_write_back(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, bool drafts_alone,
+                           void *stream) {
+    struct cuda_late late[64];
+    uint32_t n = 0;
     for (uint32_t i = 0; i < n_segs; i++) {
-        assert(segs[i].slot < be->info.n_slots);
-        assert(!be->may_be_deferred[segs[i].slot] || be->shape.deferred); /* none defers without room for it */
-        if (be->may_be_deferred[segs[i].slot]) slots[n++] = segs[i].slot, be->may_be_deferred[segs[i].slot] = 0;
-        if (n == 64 || (n && i + 1 == n_segs)) k_write_back(&be->shape, be->d.L, slots, n, stream), n = 0;
+        const uint32_t slot = segs[i].slot;
+        assert(slot < be->info.n_slots);
+        const struct cuda_accepted a = be->accepted[slot];
+        assert(!be->may_be_deferred[slot] || (be->shape.n_deferred && !a.n)); /* steps of one kind or the other */
+        if (a.n || (be->may_be_deferred[slot] && !drafts_alone)) late[n++] = (struct cuda_late){slot, a.n, a.second};
+        if (!drafts_alone) be->may_be_deferred[slot] = 0;
+        be->accepted[slot] = (struct cuda_accepted){0};
+        if (n == 64 || (n && i + 1 == n_segs)) k_write_back(&be->shape, be->d.L, late, n, stream), n = 0;
     }
+}
+
+void cuda_state_accept(struct backend *be, uint32_t slot, uint32_t n) {
+    assert(slot < be->info.n_slots && n >= be->accepted[slot].n && n <= be->accepted[slot].n_drafts);
+    be->accepted[slot].n = n;
 }
 
 void cuda_state_write_back_slot(struct backend *be, uint32_t slot, void *stream) {
     const struct backend_segment seg = {.slot = slot};
-    cuda_state_write_back(be, &seg, 1, stream);
+    cuda_state_write_back(be, &seg, 1, false, stream);
 }
 
 void cuda_state_forget_deferred(struct backend *be, uint32_t slot, void *stream) {
@@ -80,6 +93,7 @@ void cuda_state_forget_deferred(struct backend *be, uint32_t slot, void *stream)
     if (be->may_be_deferred[slot])
         cudaMemsetAsync(be->shape.n_deferred + slot, 0, sizeof *be->shape.n_deferred, stream);
     be->may_be_deferred[slot] = 0;
+    be->accepted[slot] = (struct cuda_accepted){0};
 }
 
 /* ---- what of the pool the bytes are ---- */
@@ -115,8 +129,9 @@ static struct parts parts_of(const struct backend *be, uint32_t slot, uint64_t p
     const size_t a = dtype_bytes(be->state.act), S = s->S_layer * sizeof(float);
     struct parts p = {.n = 0};
     add_part(&p, (unsigned char *)(s->S + slot * s->S_slot), S, 0, S);
-    /* row of position p: p mod K, so of pos - K: pos mod K */
-    add_ring(&p, (unsigned char *)s->conv + slot * s->conv_slot * a, s->K, s->Ep * a, pos, s->K, at->conv);
+    /* row of position p: p mod conv_ring; of positions before the first one, too */
+    add_ring(&p, (unsigned char *)s->conv + slot * s->conv_slot * a, s->conv_ring, s->Ep * a, pos + s->conv_ring - s->K,
+             s->K, at->conv);
     add_ring(&p, (unsigned char *)s->keys + slot * s->keys_slot * a, s->ring_keys, (size_t)s->Hk * s->P * a,
              pos - at->n_keys, at->n_keys, at->keys);
     add_ring(&p, (unsigned char *)s->values + slot * s->values_slot * a, s->ring_keys, (size_t)s->Hv * s->P * a,

@@ -7,8 +7,11 @@
 
 #include <assert.h>
 
+static_assert((int)CUDA_DRAFTS == BACKEND_MAX_DRAFTS, "one bound of drafts");
+
 struct host_rows { /* of a turn, to be written */
-    int32_t *tok, *slot, *seg_first, *seg_n, *list, *out;
+    int32_t *tok, *slot, *seg_first, *seg_n, *list, *out, *lead;
+    uint32_t *deferred;
     int64_t *pos;
 };
 
@@ -21,6 +24,8 @@ static struct host_rows host_rows(const struct backend *be) {
                               .seg_n = WRITABLE(host->rows.seg_n),
                               .list = WRITABLE(host->list),
                               .out = WRITABLE(host->out),
+                              .lead = WRITABLE(host->rows.lead),
+                              .deferred = WRITABLE(host->rows.deferred),
                               .pos = WRITABLE(host->rows.pos)};
 #undef WRITABLE
 }
@@ -99,7 +104,10 @@ static void list_phases(struct backend *be, const struct backend_segment *segs, 
     }
 }
 
-static bool is_decode(const struct backend_segment *seg) { return seg->n_tok == 1 && seg->n_out == 1 && !seg->prompt; }
+/* A single token, or one and its drafts. */
+static bool is_decode(const struct backend_segment *seg) {
+    return seg->n_out == seg->n_tok && !seg->prompt && seg->n_tok <= 1 + CUDA_DRAFTS;
+}
 
 /* Single tokens with logits, one a session: a graph where there is one for so many. */
 static int start_decode(struct backend *be, const struct backend_segment *segs, uint32_t n, enum cuda_end how,
@@ -115,13 +123,49 @@ static int start_decode(struct backend *be, const struct backend_segment *segs, 
         h.tok[r] = 0, h.slot[r] = (int32_t)be->info.n_slots, h.pos[r] = 0, h.seg_first[r] = (int32_t)r, h.seg_n[r] = 1;
     }
     for (uint32_t r = 0; r < n_rows; r++) h.list[r] = h.out[r] = (int32_t)r;
-    if (cuda_state_defers(&be->shape, n_rows))
-        for (uint32_t i = 0; i < n; i++) be->may_be_deferred[segs[i].slot] = 1;
-    else
-        cuda_state_write_back(be, segs, n, be->stream);
+    const bool defers = cuda_state_defers(&be->shape, n_rows);
+    cuda_state_write_back(be, segs, n, defers, be->stream);
+    for (uint32_t i = 0; defers && i < n; i++) be->may_be_deferred[segs[i].slot] = 1;
     const int rc = cuda_check(cudaGetLastError(), "writing states back", err);
     if (rc) return rc;
     if (graph) return cuda_check(cudaGraphLaunch(be->graphs[how][b], be->stream), "starting a decode step", err);
+    cuda_forward_enqueue(be, &st);
+    return cuda_check(cudaGetLastError(), "launching a step", err);
+}
+
+/* What S lacks of each segment's session, and that it lacks the segment's own drafts from now on, of which none is
+ * right so far. */
+static void list_drafts(struct backend *be, const struct backend_segment *segs, uint32_t n, const struct host_rows *h) {
+    for (uint32_t i = 0, r = 0; i < n; i++) {
+        struct cuda_accepted *a = &be->accepted[segs[i].slot];
+        assert(!be->may_be_deferred[segs[i].slot] || (!a->n && !a->second));
+        for (uint32_t t = 0; t < segs[i].n_tok; t++, r++)
+            h->lead[r] = (int32_t)t, h->deferred[r] = t ? 0 : a->n | (a->second ? CUDA_LATE_SECOND : 0);
+        *a = segs[i].n_tok > 1 ? (struct cuda_accepted){.n_drafts = segs[i].n_tok - 1, .second = !a->second}
+                               : (struct cuda_accepted){0};
+        /* The device puts these in place of the word, and S takes them; but a row whose token the host does not name
+         * may have been left out. */
+        if (segs[i].tok) be->may_be_deferred[segs[i].slot] = 0;
+    }
+}
+
+/* Single tokens, some of them with drafts: each row as if it had a step of its own. */
+static int start_drafts(struct backend *be, const struct backend_segment *segs, uint32_t n, enum cuda_end how,
+                        struct rod_error *err) {
+    const struct host_rows h = host_rows(be);
+    struct step st = {.single = true, .drafts = true, .end = how};
+    fill_rows(segs, n, be->shape.V, &h, &st);
+    list_drafts(be, segs, n, &h);
+    const uint32_t b = cuda_bucket_of(st.n_rows);
+    const bool graph = b < CUDA_DRAFT_BUCKETS && be->draft_graphs[how][b];
+    const uint32_t n_rows = graph ? cuda_bucket_rows(b) : st.n_rows;
+    assert(st.n_out == st.n_rows && n_rows <= be->logit_rows && n_rows <= be->info.max_batch_tok);
+    for (uint32_t r = st.n_rows; r < n_rows; r++) {
+        h.tok[r] = 0, h.slot[r] = (int32_t)be->info.n_slots, h.pos[r] = 0, h.lead[r] = 0, h.deferred[r] = 0;
+    }
+    for (uint32_t i = n; i < n_rows; i++) h.seg_first[i] = h.seg_n[i] = 0; /* k_step_draft_rows takes as many as rows */
+    for (uint32_t r = 0; r < n_rows; r++) h.list[r] = h.out[r] = (int32_t)r;
+    if (graph) return cuda_check(cudaGraphLaunch(be->draft_graphs[how][b], be->stream), "starting a decode step", err);
     cuda_forward_enqueue(be, &st);
     return cuda_check(cudaGetLastError(), "launching a step", err);
 }
@@ -131,7 +175,7 @@ static int start_prompts(struct backend *be, const struct backend_segment *segs,
     const struct host_rows h = host_rows(be);
     struct step st = {.host_row = host_row, .end = how};
     fill_rows(segs, n_segs, be->shape.V, &h, &st);
-    cuda_state_write_back(be, segs, n_segs, be->stream);
+    cuda_state_write_back(be, segs, n_segs, false, be->stream);
     if (be->prompt_window)
         list_prompts(be, segs, &h, &st);
     else
@@ -143,16 +187,21 @@ static int start_prompts(struct backend *be, const struct backend_segment *segs,
 
 int cuda_step_start(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, enum cuda_end how,
                     struct cuda_flight *flight, struct rod_error *err) {
-    uint32_t n_rows = 0, n_out = 0, n_decode = 0;
+    uint32_t n_rows = 0, n_out = 0, n_decode = 0, decode_rows = 0;
     for (uint32_t i = 0; i < n_segs; i++) {
         assert(segs[i].slot < be->info.n_slots && segs[i].n_tok > 0 && segs[i].n_out <= segs[i].n_tok);
         n_rows += segs[i].n_tok, n_out += segs[i].n_out;
         n_decode += is_decode(&segs[i]);
+        if (is_decode(&segs[i])) decode_rows += segs[i].n_tok;
+        assert(segs[i].prompt || segs[i].n_tok == 1 || is_decode(&segs[i]));
         assert(!is_decode(&segs[i]) || n_decode == i + 1); /* they come first */
     }
     assert(n_rows <= be->info.max_batch_tok && n_out <= be->info.max_out);
-    *flight = (struct cuda_flight){.bucket = n_decode == n_segs ? cuda_bucket_of(n_segs) : CUDA_N_BUCKETS,
-                                   .n_ops = be->n_ops};
+    const bool drafts = decode_rows > n_decode;
+    const uint32_t bucket = cuda_bucket_of(decode_rows);
+    *flight = (struct cuda_flight){
+        .kind = n_decode < n_segs || bucket == CUDA_N_BUCKETS ? CUDA_N_KINDS : bucket + drafts * CUDA_N_BUCKETS,
+        .n_ops = be->n_ops};
     if (n_rows == 0) return 0;
     cudaSetDevice(be->device); /* of this thread */
     be->n_steps++;
@@ -164,9 +213,9 @@ int cuda_step_start(struct backend *be, const struct backend_segment *segs, uint
         const bool decode = first < n_decode;
         uint32_t *part_out = &flight->n_out[flight->n_parts];
         if (decode)
-            rc = start_decode(be, segs, *part_out = n_decode, how, err);
+            *part_out = decode_rows, rc = (drafts ? start_drafts : start_decode)(be, segs, n_decode, how, err);
         else
-            rc = start_prompts(be, segs + first, n_segs - first, first, how, part_out, err);
+            rc = start_prompts(be, segs + first, n_segs - first, decode_rows, how, part_out, err);
         assert(flight->n_parts < 2 && flight->n_out[flight->n_parts] <= be->info.max_out);
         flight->turn[flight->n_parts++] = be->n_turns++ % CUDA_TURNS;
         first = decode ? n_decode : n_segs;

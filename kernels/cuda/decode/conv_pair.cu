@@ -39,10 +39,10 @@ static uint32_t pair_smem(uint32_t tiles, uint32_t most_k, uint32_t NT) {
     return tiles * (pair_weights(most_k, NT) + 8) + 2 * NT * most_k * 2 * PAIR_MATRIX;
 }
 
-// ROUNDS: of rows that a warp convolves; TILES: of 16 outputs a block, at most.
+// ROUNDS: of rows that a warp convolves; TILES: of 16 outputs a block, at most. DRAFTS: as conv_rows_kernel's.
 template <int NT, int ROUNDS, int TILES>
 constexpr int PAIR_WARPS = (NT * 8 + ROUNDS - 1) / ROUNDS > TILES ? (NT * 8 + ROUNDS - 1) / ROUNDS : TILES;
-template <class T, int NT, int ROUNDS, int TILES>
+template <class T, int NT, int ROUNDS, int TILES, bool DRAFTS>
 __global__ void __launch_bounds__(PAIR_WARPS<NT, ROUNDS, TILES> * 32,
                                   PAIR_WARPS<NT, ROUNDS, TILES> <= 12 && NT <= 3 ? 2 : 1)
     conv_pair_kernel(const __grid_constant__ pair_job job) {
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(PAIR_WARPS<NT, ROUNDS, TILES> * 32,
                   bars + warp);
     let_next_start();
     // A lane: eight channels; a warp: a row at a time.
-    const uint32_t e = k0 * 16 + lane * 8, K = job.shape.K, Ep = job.shape.Ep;
+    const uint32_t e = k0 * 16 + lane * 8, K = job.shape.K, ring = job.shape.conv_ring, Ep = job.shape.Ep;
     const bool mine = lane < 2 * n_k;
     float weight[PAIR_TAPS][8], bias[8];
 #pragma unroll
@@ -84,14 +84,14 @@ __global__ void __launch_bounds__(PAIR_WARPS<NT, ROUNDS, TILES> * 32,
         const uint32_t r = warp + i * warps;
         to[i] = NULL;
         if (!mine || r >= NT * 8 || row0 + r >= job.n_rows) continue;
-        const uint32_t place = (uint32_t)(job.rows.pos[row0 + r] % K);
+        const uint32_t place = (uint32_t)(job.rows.pos[row0 + r] % ring);
         T *tail = (T *)job.shape.conv + (size_t)(uint32_t)job.rows.slot[row0 + r] * job.shape.conv_slot +
                   job.layer * job.shape.conv_layer + e;
         to[i] = tail + (size_t)place * Ep;
 #pragma unroll
         for (uint32_t j = 1; j < PAIR_TAPS; j++) {
             tap[i][PAIR_TAPS - 1 - j] = narrow<8>{};
-            const uint32_t before = place >= j ? place - j : place + K - j; // (place - j) mod K
+            const uint32_t before = place >= j ? place - j : place + ring - j; // (place - j) mod ring
             if (j < K) tap[i][PAIR_TAPS - 1 - j] = *(const narrow<8> *)(tail + (size_t)before * Ep);
         }
     }
@@ -101,6 +101,12 @@ __global__ void __launch_bounds__(PAIR_WARPS<NT, ROUNDS, TILES> * 32,
 #pragma unroll
     for (int i = 0; i < ROUNDS; i++)
         if (to[i]) load_floats(a[i], job.az + (size_t)(row0 + warp + i * warps) * 2 * Ep + e);
+    if (DRAFTS)
+#pragma unroll
+        for (int i = 0; i < ROUNDS; i++) {
+            const size_t r = row0 + warp + i * warps;
+            if (to[i]) taps_of_step<T, PAIR_TAPS>(tap[i], job.rows.lead[r], K, job.az + r * 2 * Ep + e, Ep);
+        }
 #pragma unroll
     for (int i = 0; i < ROUNDS; i++) {
         if (!to[i]) continue;
@@ -179,8 +185,8 @@ static enum dispatch_kernel kernel_of(enum dispatch_op op, const struct cuda_sha
     c.op = op, c.device = this_device(), c.dtype = shape->dtype, c.n_rows = n_rows, c.shape = shape;
     return dispatch_kernel_of(&c);
 }
-bool cuda_conv_pair_runs(const struct cuda_shape *shape, uint32_t n_rows) {
-    const enum dispatch_kernel kernel = kernel_of(DISPATCH_DECODE_CONV, shape, n_rows);
+bool cuda_conv_pair_runs(const struct cuda_shape *shape, uint32_t n_rows, bool drafts) {
+    const enum dispatch_kernel kernel = kernel_of(drafts ? DISPATCH_DRAFT_CONV : DISPATCH_DECODE_CONV, shape, n_rows);
     return kernel == CONV_PAIR_1 || kernel == CONV_PAIR_2 || kernel == CONV_PAIR_3;
 }
 
@@ -189,7 +195,8 @@ template <class T, int NT, int ROUNDS, int TILES> static void pair_launch(pair_j
     job.splits = (tiles + TILES - 1) / TILES, job.most_tiles = (tiles + job.splits - 1) / job.splits;
     const uint32_t least = (NT * 8 + ROUNDS - 1) / ROUNDS, warps = job.most_tiles > least ? job.most_tiles : least,
                    smem = pair_smem(job.most_tiles, job.most_k, NT);
-    const auto kernel = conv_pair_kernel<T, NT, ROUNDS, TILES>;
+    const auto kernel =
+        job.rows.lead ? conv_pair_kernel<T, NT, ROUNDS, TILES, true> : conv_pair_kernel<T, NT, ROUNDS, TILES, false>;
     allow_shared(kernel, smem);
     launch_clusters(PAIR_QUARTER, kernel, dim3((job.n_rows + NT * 8 - 1) / (NT * 8) * job.splits * PAIR_SLICES),
                     dim3(warps * 32), smem, stream, job);

@@ -226,7 +226,8 @@ void k_fused_conv(const struct cuda_shape *shape, uint32_t layer, const struct c
                   const struct cuda_matrix *w, const struct cuda_normed *in, const float *conv, const float *bias,
                   uint32_t n_rows, float *az, float *s, void *s_act, void *a_act, void *stream) {
     dispatch_case c = {};
-    c.op = DISPATCH_DECODE_CONV, c.device = this_device(), c.dtype = shape->dtype, c.n_rows = n_rows, c.shape = shape;
+    c.op = rows->lead ? DISPATCH_DRAFT_CONV : DISPATCH_DECODE_CONV, c.device = this_device(), c.dtype = shape->dtype,
+    c.n_rows = n_rows, c.shape = shape;
     const enum dispatch_kernel kernel = dispatch_kernel_of(&c);
     if (kernel != CONV_FEW_4 && kernel != CONV_FEW_8) {
         k_fused_linear(w, in, n_rows, az, 2 * (size_t)shape->Ep, stream);

@@ -6,15 +6,16 @@
 template <class T>
 __global__ void conv_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, const float *az, const float *row_scale,
                             const float *w, const float *bias, float *s, T *s_act, T *a_act) {
-    const uint32_t e = blockIdx.x * blockDim.x + threadIdx.x, K = shape.K, Ep = shape.Ep, Ek = (shape.E + 15) / 16 * 16;
+    const uint32_t e = blockIdx.x * blockDim.x + threadIdx.x, K = shape.K, ring = shape.conv_ring, Ep = shape.Ep,
+                   Ek = (shape.E + 15) / 16 * 16;
     const bool mine = e < shape.E;
     const float b = mine ? bias[e] : 0;
     let_next_start();
     const uint32_t first = (uint32_t)rows.seg_first[blockIdx.y], n = (uint32_t)rows.seg_n[blockIdx.y];
     T *tail = (T *)shape.conv + (size_t)rows.slot[first] * shape.conv_slot + layer * shape.conv_layer + e;
-    uint32_t place = (uint32_t)(rows.pos[first] % K); // of position p: p mod K
+    uint32_t place = (uint32_t)(rows.pos[first] % ring); // of position p: p mod ring
     float weight[8], tap[8];
-    if (mine) conv_taps(weight, tap, w + e, tail, K, Ep, place); // the tail was written a step ago
+    if (mine) conv_taps(weight, tap, w + e, tail, K, ring, Ep, place); // the tail was written a step ago
     wait_for_inputs();
     if (!mine) return;
     for (uint32_t t = 0; t < n; t++) {
@@ -25,7 +26,7 @@ __global__ void conv_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, co
         s_act[act_at<T>(first + t, e, Ek)] = from_float<T>(sum);
         a_act[act_at<T>(first + t, e, Ek)] = stored;
         tail[(size_t)place * Ep] = stored;
-        place = place + 1 == K ? 0 : place + 1;
+        place = place + 1 == ring ? 0 : place + 1;
         tap[7] = to_float(stored); // as a later step would read it
 #pragma unroll
         for (uint32_t j = 0; j < 7; j++) tap[j] = tap[j + 1];
@@ -40,15 +41,16 @@ void k_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_ro
 }
 
 // The same of single tokens in 16 bit, E a multiple of 8. A warp: eight rows by RUN, 32 channels; a lane: RUN rows,
-// eight channels, so that the operands leave in pieces of 128 bytes. az is scaled. MOST_K: taps.
+// eight channels, so that the operands leave in pieces of 128 bytes. az is scaled. MOST_K: taps. DRAFTS: taps of rows
+// of the same session in this step come from these.
 enum { CONV_WARPS = 4 };
-template <class T, int MOST_K, int RUN>
+template <class T, int MOST_K, int RUN, bool DRAFTS>
 __global__ void __launch_bounds__(CONV_WARPS * 32)
     conv_rows_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, uint32_t n_rows, const float *az, const float *w,
                      const float *bias, float *s, T *s_act, T *a_act) {
     const uint32_t lane = threadIdx.x % 32, r0 = blockIdx.y * 8 * RUN + lane / 4,
                    e = (blockIdx.x * CONV_WARPS + threadIdx.x / 32) * 32 + lane % 4 * 8;
-    const uint32_t K = shape.K, Ep = shape.Ep;
+    const uint32_t K = shape.K, ring = shape.conv_ring, Ep = shape.Ep;
     let_next_start();
     if (r0 >= n_rows || e >= shape.E) return;
     narrow<8> tap[RUN][MOST_K]; // before the newest, oldest first and ending at tap[MOST_K - 2]; written a step ago
@@ -59,13 +61,13 @@ __global__ void __launch_bounds__(CONV_WARPS * 32)
         const uint32_t r = r0 + 8 * i;
         to[i] = NULL;
         if (r >= n_rows) continue;
-        const uint32_t place = (uint32_t)(rows.pos[r] % K);
+        const uint32_t place = (uint32_t)(rows.pos[r] % ring);
         T *tail = (T *)shape.conv + (size_t)(uint32_t)rows.slot[r] * shape.conv_slot + layer * shape.conv_layer + e;
         to[i] = tail + (size_t)place * Ep;
 #pragma unroll
         for (uint32_t j = 1; j < MOST_K; j++) {
             tap[i][MOST_K - 1 - j] = narrow<8>{};
-            const uint32_t before = place >= j ? place - j : place + K - j; // (place - j) mod K
+            const uint32_t before = place >= j ? place - j : place + ring - j; // (place - j) mod ring
             if (j < K) tap[i][MOST_K - 1 - j] = *(const narrow<8> *)(tail + (size_t)before * Ep);
         }
     }
@@ -81,6 +83,11 @@ __global__ void __launch_bounds__(CONV_WARPS * 32)
 #pragma unroll
     for (int i = 0; i < RUN; i++)
         if (to[i]) load_floats(a[i], az + (size_t)(r0 + 8 * i) * 2 * Ep + e);
+    if (DRAFTS)
+#pragma unroll
+        for (int i = 0; i < RUN; i++)
+            if (to[i])
+                taps_of_step<T, MOST_K>(tap[i], rows.lead[r0 + 8 * i], K, az + (size_t)(r0 + 8 * i) * 2 * Ep + e, Ep);
 #pragma unroll
     for (int i = 0; i < RUN; i++) {
         if (!to[i]) continue;
@@ -100,8 +107,8 @@ static void conv_rows_launch(const struct cuda_shape *shape, uint32_t layer, con
                              const float *az, const float *w, const float *bias, uint32_t n_rows, float *s, void *s_act,
                              void *a_act, void *stream) {
     const dim3 grid((shape->E + CONV_WARPS * 32 - 1) / (CONV_WARPS * 32), (n_rows + 8 * RUN - 1) / (8 * RUN));
-    launch(conv_rows_kernel<T, MOST_K, RUN>, grid, dim3(CONV_WARPS * 32), 0, stream, *shape, layer, *rows, n_rows, az,
-           w, bias, s, (T *)s_act, (T *)a_act);
+    launch(rows->lead ? conv_rows_kernel<T, MOST_K, RUN, true> : conv_rows_kernel<T, MOST_K, RUN, false>, grid,
+           dim3(CONV_WARPS * 32), 0, stream, *shape, layer, *rows, n_rows, az, w, bias, s, (T *)s_act, (T *)a_act);
 }
 void conv_rows(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const float *az,
                const float *w, const float *bias, uint32_t n_rows, float *s, void *s_act, void *a_act, void *stream) {

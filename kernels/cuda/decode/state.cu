@@ -7,10 +7,9 @@
 // warps share the gates. There a tile goes back only where k_step_rows says so: of other rows u, k and alpha are kept
 // (deferred), and applied to the tile before the row's own token. The order of every sum is gla_kernel's: rows m =
 // group, group + 16, ..., then the 16 groups.
-#include "kernels/cuda/gates.cuh"
+#include "state.cuh"
 #include <algorithm>
 
-enum { STATE_GROUPS = 16, STATE_EARLY_R = 32 };
 // Floats that a warp of it keeps of a row's channels (a, z, s, u of each deferred token), and in all: of three rows,
 // and o by groups.
 enum { CHANNELS_ROW = 32 * (3 + CUDA_DEFERRED), CHANNELS = 3 * CHANNELS_ROW + STATE_GROUPS * 32 };
@@ -89,31 +88,6 @@ policy_stay() { // leaves it last: what will be written over soon, which makes i
 
 // ---- a panel ----
 
-// E4's low rank at one channel: gla_kernel's four partial sums, i = part, part + 4, ...; early holds the first of c1
-// [R][Ep]. low: zeros from R up to STATE_EARLY_R.
-template <int PARTS> // of the four, from `first` on
-__device__ __forceinline__ void c1_early(float (&early)[PARTS][STATE_EARLY_R / 4], const float *c1, uint32_t R,
-                                         uint32_t Ep, uint32_t first) {
-#pragma unroll
-    for (int l = 0; l < PARTS; l++)
-#pragma unroll
-        for (int j = 0; j < STATE_EARLY_R / 4; j++)
-            early[l][j] = first + l + 4 * j < R ? c1[(size_t)(first + l + 4 * j) * Ep] : 0.0f;
-}
-template <int PARTS>
-__device__ __forceinline__ void low_rank_parts(float (&sum)[PARTS], const float (&early)[PARTS][STATE_EARLY_R / 4],
-                                               const float *c1, const float *low, uint32_t R, uint32_t Ep,
-                                               uint32_t first) {
-#pragma unroll
-    for (int l = 0; l < PARTS; l++) {
-        sum[l] = 0;
-#pragma unroll
-        for (int j = 0; j < STATE_EARLY_R / 4; j++) sum[l] = __fmaf_rn(early[l][j], low[first + l + 4 * j], sum[l]);
-#pragma unroll 1
-        for (uint32_t i = first + l + STATE_EARLY_R; i < R; i += 4)
-            sum[l] = __fmaf_rn(c1[(size_t)i * Ep], low[i], sum[l]);
-    }
-}
 // E6 and E7 at one channel, rows m = group0 + g + 16 i: put(m, the new S) and o[g].
 template <int G, int UNROLL, class P>
 __device__ __forceinline__ void state_rows(const float *tile, const float *q, const float *k, const float *a,
@@ -143,30 +117,6 @@ __device__ __forceinline__ void state_rows(const float *tile, const float *q, co
             o[g] = __fmaf_rn(q[m0 + g], v, o[g]);
             put(m0 + g, v);
         }
-}
-
-struct channel_in {
-    float a, z, s, scale;
-};
-__device__ __forceinline__ channel_in read_channel(const state_io &io, uint32_t r, uint32_t e) {
-    channel_in x = {0, 0, 0, io.row_scale ? io.row_scale[r] : 1.0f};
-    if (e < io.shape.E) {
-        const float *az = io.az + (size_t)r * 2 * io.shape.Ep + e;
-        x.a = az[0], x.z = az[io.shape.Ep], x.s = io.s[(size_t)r * io.shape.Ep + e];
-    }
-    return x;
-}
-// o of a channel -> gated, and the panel's sum of squares; a whole warp calls it.
-template <class T>
-__device__ __forceinline__ void finish_channel(const state_io &io, const channel_in &x, uint32_t r, uint32_t e,
-                                               float residual, float act_norm, float o) {
-    float out = 0;
-    if (e < io.shape.E) {
-        out = __fmaf_rn(residual, x.s, o) * silu(x.z * x.scale);
-        ((T *)io.act)[act_at<T>(r, e, (io.shape.E + 15) / 16 * 16)] = from_float<T>(out * act_norm);
-    }
-    const float square = warp_sum(out * out);
-    if (threadIdx.x % 32 == 0) io.sums[(size_t)r * (io.shape.Ep / 32) + e / 32] = square;
 }
 
 // ---- few rows ----
@@ -271,11 +221,6 @@ struct row_gates { // places in a row's gates: [q][k with i][alpha], M4 (M padde
     __host__ __device__ uint32_t size() const { return (3 + 2 * deferred) * M4 + R4; }
     __host__ __device__ uint32_t late(uint32_t i) const { return (3 + 2 * i) * M4 + R4; }
 };
-__device__ __forceinline__ float *deferred_at(const state_io &io, uint32_t slot,
-                                              uint32_t i) { // token i's u [Ep], k [M4], alpha [M4]
-    return io.shape.deferred + (size_t)slot * io.shape.deferred_slot + io.layer * io.shape.deferred_layer +
-           i * io.shape.deferred_token;
-}
 __device__ __forceinline__ void copy16(float *to, const float *from) {
 #if __CUDA_ARCH__ >= 800
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(smem_at(to)), "l"(from) : "memory");
@@ -572,46 +517,52 @@ __global__ void __launch_bounds__(256, 1)
 
 // ---- S takes what is deferred ----
 
-struct slot_list {
+struct late_list {
     enum { MOST = 64 };
-    uint32_t slot[MOST];
+    cuda_late of[MOST];
 };
 // A block: a panel of a layer of a slot, a lane a channel.
-__global__ void __launch_bounds__(256) write_back_kernel(cuda_shape shape, slot_list slots) {
+__global__ void __launch_bounds__(256) write_back_kernel(cuda_shape shape, late_list slots) {
     wait_for_inputs();
-    const uint32_t slot = slots.slot[blockIdx.z], n = shape.n_deferred[slot], lane = threadIdx.x % 32,
-                   warp = threadIdx.x / 32, M4 = (shape.M + 3) / 4 * 4;
+    const cuda_late late = slots.of[blockIdx.z];
+    const uint32_t slot = late.slot,
+                   n = late.n_late        ? late.n_late
+                       : shape.n_deferred ? shape.n_deferred[slot]
+                                          : 0,
+                   lane = threadIdx.x % 32, warp = threadIdx.x / 32, M4 = (shape.M + 3) / 4 * 4;
     if (n == 0) return;
     float *S =
         shape.S + (size_t)slot * shape.S_slot + blockIdx.y * shape.S_layer + (size_t)blockIdx.x * shape.M * 32 + lane;
     const float *from = shape.deferred + (size_t)slot * shape.deferred_slot + blockIdx.y * shape.deferred_layer;
-    float u[CUDA_DEFERRED];
+    const uint32_t k_at = shape.Ep + (late.n_late && late.second ? 2 * M4 : 0);
+    float u[CUDA_DRAFTS];
 #pragma unroll
-    for (uint32_t i = 0; i < CUDA_DEFERRED; i++)
+    for (uint32_t i = 0; i < CUDA_DRAFTS; i++)
         u[i] = i < n ? from[i * shape.deferred_token + blockIdx.x * 32 + lane] : 0.0f;
     for (uint32_t m = warp; m < shape.M; m += 8) {
         float v = S[(size_t)m * 32];
 #pragma unroll
-        for (uint32_t i = 0; i < CUDA_DEFERRED; i++)
+        for (uint32_t i = 0; i < CUDA_DRAFTS; i++)
             if (i < n) {
-                const float *k = from + i * shape.deferred_token + shape.Ep + m;
+                const float *k = from + i * shape.deferred_token + k_at + m;
                 v = __fmaf_rn(k[M4], v, __fmul_rn(k[0], u[i])); // state_kernel's order
             }
         S[(size_t)m * 32] = v;
     }
 }
-__global__ void written_back_kernel(uint32_t *n_deferred, slot_list slots) {
+__global__ void written_back_kernel(uint32_t *n_deferred, late_list slots) {
     wait_for_inputs();
-    n_deferred[slots.slot[threadIdx.x]] = 0;
+    n_deferred[slots.of[threadIdx.x].slot] = 0;
 }
 
-void k_write_back(const struct cuda_shape *shape, uint32_t n_layers, const uint32_t *slots, uint32_t n, void *stream) {
-    for (uint32_t first = 0; first < n; first += slot_list::MOST) {
-        const uint32_t some = std::min(n - first, (uint32_t)slot_list::MOST);
-        slot_list list = {};
-        std::copy(slots + first, slots + first + some, list.slot);
+void k_write_back(const struct cuda_shape *shape, uint32_t n_layers, const struct cuda_late *slots, uint32_t n,
+                  void *stream) {
+    for (uint32_t first = 0; first < n; first += late_list::MOST) {
+        const uint32_t some = std::min(n - first, (uint32_t)late_list::MOST);
+        late_list list = {};
+        std::copy(slots + first, slots + first + some, list.of);
         launch(write_back_kernel, dim3(shape->Ep / 32, n_layers, some), dim3(256), 0, stream, *shape, list);
-        launch(written_back_kernel, dim3(1), dim3(some), 0, stream, shape->n_deferred, list);
+        if (shape->n_deferred) launch(written_back_kernel, dim3(1), dim3(some), 0, stream, shape->n_deferred, list);
     }
 }
 

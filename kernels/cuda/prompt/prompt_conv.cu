@@ -76,7 +76,7 @@ __global__ void __launch_bounds__(256, MOST_K == 4 ? 2 : 1)
                     __shfl_sync(0xffffffffu, same_tile ? slot[tile] : slot[tile - 1], (lane - 4 * d) % 32);
                 if (there && mine &&
                     its_slot != slot[tile]) { // a slot's rows are neighbours: that token came in an earlier step
-                    const uint32_t place = (uint32_t)((rows.pos[r] + K - d) % K);
+                    const uint32_t place = (uint32_t)((rows.pos[r] + shape.conv_ring - d) % shape.conv_ring);
                     const uint4 old = *(const uint4 *)((const T *)shape.conv + slot[tile] * shape.conv_slot +
                                                        layer * shape.conv_layer + e + (size_t)place * Ep);
                     pair[0] = old.x, pair[1] = old.y, pair[2] = old.z, pair[3] = old.w;
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(256, MOST_K == 4 ? 3 : 2)
 #pragma unroll
             for (uint32_t d = 1; d < MOST_K; d++)
                 if (d < K && (d > r || rows.slot[r - d] != slot)) {
-                    const uint32_t place = (uint32_t)((rows.pos[r] + K - d) % K);
+                    const uint32_t place = (uint32_t)((rows.pos[r] + shape.conv_ring - d) % shape.conv_ring);
                     tap[d] = *(const uint4 *)((const T *)shape.conv + slot * shape.conv_slot +
                                               layer * shape.conv_layer + e + (size_t)place * Ep);
                 }

@@ -1,12 +1,9 @@
-// sample.cu - from rows of logits to tokens, and the rows of a step: what the host wrote, with the tokens that the last
-// step drew.
+// sample.cu - from rows of logits to tokens.
 //
 // A probability is an integer here: 2^40 for the largest logit, fewer for the others. Sums of integers are the same in
 // any order, so shared counters may be added to as threads come, and a draw still is a function of its row alone.
-#include "kernels/cuda/common.cuh"
+#include "sample.cuh"
 #include <cfloat>
-
-using u64 = unsigned long long;
 
 enum {
     PIECE = 2048,
@@ -14,9 +11,10 @@ enum {
     PICK_THREADS = 1024,
     WARPS = PICK_THREADS / 32,
     BINS = PICK_THREADS,
-    LIST = PICK_THREADS
+    LIST = PICK_THREADS,
+    DRAWN_STATUS = 24 // bits of cuda_piece.drawn that are the token's
 };
-constexpr uint32_t MARK_END = 1u << 31, MARK_SEEN = 1u << 30, MARK_WAIT = 1u << 29, MARK_COUNT = MARK_WAIT - 1;
+static_assert(CUDA_SAMPLE_MAX_V <= 1 << DRAWN_STATUS, "a token leaves room for its status");
 
 // ---- order: larger is more wanted; equal logits in order of id ----
 
@@ -54,18 +52,20 @@ __device__ __forceinline__ u64 warp_scan(u64 x) { // inclusive
 }
 
 // ---- a row after mask, bias, bans and penalties: the same operations in the same order as on the CPU, so the same
-// bits ----
+// bits. DRAFTS: and after the draft tokens before it in the step, as if these had been drawn ----
 
-struct adjusted_row {
+template <bool DRAFTS> struct adjusted_row {
     const float *logits, *bias;   // bias, marks: NULL where the row has none
     const uint32_t *marks, *mask; // mask: NULL where all tokens may come
     float repetition, frequency, presence;
     bool banned, may_end, penalised, plain; // plain: nothing changes
-    uint32_t V;
+    uint32_t V, n_drafts;
+    const int32_t *drafts; // [n_drafts]
 
-    __device__ adjusted_row(const cuda_sampler &s, const cuda_sampling &sp, uint32_t slot, const float *row)
-        : logits(row), V(s.V) {
-        banned = sp.n_generated < sp.min_tokens;
+    __device__ adjusted_row(const cuda_sampler &s, const cuda_sampling &sp, uint32_t slot, const float *row,
+                            const cuda_rows &rows, uint32_t r)
+        : logits(row), V(s.V), n_drafts(DRAFTS ? (uint32_t)rows.lead[r] : 0), drafts(rows.tok + r + 1 - n_drafts) {
+        banned = sp.n_generated + n_drafts < sp.min_tokens;
         penalised = sp.penalised;
         bias = sp.biased ? s.bias + (size_t)slot * V : NULL;
         mask = sp.constrained ? s.masks + (size_t)slot * CUDA_MASK_WORDS(V) : NULL;
@@ -75,11 +75,17 @@ struct adjusted_row {
         plain = !bias && !marks;
     }
     __device__ float operator()(float v, uint32_t i) const {
-        const uint32_t mark = marks ? marks[i] : 0, n = mark & MARK_COUNT;
+        const uint32_t mark = marks ? marks[i] : 0;
+        uint32_t n = mark & MARK_COUNT;
+        bool seen = mark & MARK_SEEN;
+        if (DRAFTS && penalised)
+#pragma unroll 1
+            for (uint32_t k = 0; k < n_drafts; k++)
+                if ((uint32_t)drafts[k] == i) seen = true, n++;
         if (mask && !(mark & MARK_END ? may_end : mask[i / 32] >> (i % 32) & 1)) v = -INFINITY;
         if (bias) v = __fadd_rn(v, bias[i]);
         if (banned && mark & MARK_END) v = -INFINITY;
-        if (!penalised || !(mark & MARK_SEEN)) return v;
+        if (!penalised || !seen) return v;
         v = v > 0 ? __fdiv_rn(v, repetition) : __fmul_rn(v, repetition);
         return n ? __fsub_rn(v, __fadd_rn(__fmul_rn((float)n, frequency), presence)) : v;
     }
@@ -89,8 +95,9 @@ struct adjusted_row {
 
 uint32_t cuda_sample_pieces(uint32_t V) { return (V + PIECE - 1) / PIECE; }
 
+template <bool DRAFTS>
 __global__ void __launch_bounds__(PIECE_THREADS)
-    pieces_kernel(cuda_sampler s, const int32_t *slots, const int32_t *out, const float *logits, cuda_piece *pieces) {
+    pieces_kernel(cuda_sampler s, cuda_rows rows, const int32_t *out, const float *logits, cuda_piece *pieces) {
     __shared__ float shared[32];
     __shared__ cuda_piece warps[PIECE_THREADS / 32];
     let_next_start();
@@ -103,9 +110,9 @@ __global__ void __launch_bounds__(PIECE_THREADS)
         const uint32_t i = first + j * PIECE_THREADS;
         raw[j] = i < s.V ? logits_here[i] : 0.0f;
     }
-    const uint32_t slot = (uint32_t)slots[out[blockIdx.y]];
+    const uint32_t r = (uint32_t)out[blockIdx.y], slot = (uint32_t)rows.slot[r];
     if (slot >= s.n_slots) return;
-    const adjusted_row row(s, s.slots[slot], slot, logits_here);
+    const adjusted_row<DRAFTS> row(s, s.slots[slot], slot, logits_here, rows, r);
     const bool logprobs = s.slots[slot].n_logprobs >= 0;
     cuda_piece mine = {0, 0, INFINITY, 0, 0, 0};
     float zero = 0;
@@ -247,8 +254,8 @@ __device__ __forceinline__ uint32_t run_len(uint32_t n, uint32_t n_blocks) {
 }
 
 // visit(id, logit) for [first, first + n), each warp its run in order of id.
-template <class Visit>
-__device__ __forceinline__ void scan(const team &t, const adjusted_row &row, uint32_t first, uint32_t n, Visit visit) {
+template <class Row, class Visit>
+__device__ __forceinline__ void scan(const team &t, const Row &row, uint32_t first, uint32_t n, Visit visit) {
     const uint32_t len = run_len(n, t.n), begin = (t.rank * WARPS + threadIdx.x / 32) * len,
                    end = begin + len < n ? begin + len : n;
     uint32_t i = begin + (threadIdx.x & 31);
@@ -322,9 +329,9 @@ __device__ __forceinline__ void clear_bins(const team &t, pick_shared &sh) {
 // (share 0). 0: there are fewer. Two passes over the row: weights by bins, which order the tokens as `order` does; then
 // the one bin that matters, whose few tokens are compared with each other. A bin with too many is divided by the bits
 // of their order until they are few. place: ascends with order, 0 .. BINS.
-template <class Order, class Place>
-__device__ u64 select(const team &t, pick_shared &sh, const adjusted_row &row, const draw_state &d, double share,
-                      u64 count, Order order, Place place) {
+template <class Row, class Order, class Place>
+__device__ u64 select(const team &t, pick_shared &sh, const Row &row, const draw_state &d, double share, u64 count,
+                      Order order, Place place) {
     clear_bins(t, sh);
     scan(t, row, 0, row.V, [&](uint32_t i, float x) {
         const u64 mass = d.kept_mass(x, i);
@@ -408,8 +415,8 @@ __device__ double uniform(uint64_t seed, uint64_t position) { // philox, draw 0:
     return (double)(((u64)c0 << 32 | c1) >> 11) * 0x1p-53;
 }
 
-__device__ void filter(const team &t, pick_shared &sh, const adjusted_row &row, const cuda_sampling &sp,
-                       draw_state &d) {
+template <class Row>
+__device__ void filter(const team &t, pick_shared &sh, const Row &row, const cuda_sampling &sp, draw_state &d) {
     const auto order = [&](float x, uint32_t i) { return key_of(x, i); };
     const auto place = [&](float x) { return d.y(x) * d.bins_per_y; };
     if (sp.top_k > 0) d.raise(select(t, sh, row, d, 0, (u64)sp.top_k, order, place));
@@ -442,7 +449,8 @@ __device__ void filter(const team &t, pick_shared &sh, const adjusted_row &row, 
 }
 
 // The first token in order of id at which the sum of masses exceeds u of all: down through runs of runs.
-__device__ uint32_t draw(const team &t, pick_shared &sh, const adjusted_row &row, const draw_state &d, double u) {
+template <class Row>
+__device__ uint32_t draw(const team &t, pick_shared &sh, const Row &row, const draw_state &d, double u) {
     u64 mass = 0, before;
     scan(t, row, 0, row.V, [&](uint32_t i, float x) { mass += d.kept_mass(x, i); });
     const u64 block = block_total(mass, sh, &before);
@@ -523,8 +531,34 @@ __device__ void top_logprobs(pick_shared &sh, const float *logits, uint32_t V, u
     }
 }
 
+// What a drawn token changes in its slot, and says of it. n_generated: before it.
+__device__ __forceinline__ void take_token(const cuda_sampler &s, uint32_t slot, const cuda_sampling &sp,
+                                           uint32_t n_generated, uint32_t id, uint32_t status, cuda_token *token) {
+    cuda_sampling *state = &s.slots[slot];
+    bool ended = status != 0, waits = false;
+    if (status == 0) {
+        uint32_t *mark = s.marks + (size_t)slot * s.V + id;
+        state->last = (int32_t)id;
+        if (*mark & MARK_END) {
+            ended = true;
+        } else {
+            waits = *mark & MARK_WAIT;
+            if (sp.penalised) *mark = (*mark | MARK_SEEN) + 1;
+            state->n_generated = n_generated + 1;
+            ended = n_generated + 1 == sp.max_tokens;
+        }
+    }
+    state->ended = ended || waits; // a row that names its token goes on
+    token->status = (uint8_t)status;
+    token->ended = ended;
+    token->waits = waits;
+    token->masked = 0;
+}
+
+// DRAFTS: what becomes of the token is accept_kernel's.
+template <bool DRAFTS>
 __global__ void __launch_bounds__(PICK_THREADS)
-    pick_kernel(cuda_sampler s, cuda_rows rows, const int32_t *out, const float *logits, const cuda_piece *pieces,
+    pick_kernel(cuda_sampler s, cuda_rows rows, const int32_t *out, const float *logits, cuda_piece *pieces,
                 uint32_t n_pieces, uint32_t n_blocks) {
     __shared__ pick_shared sh;
     let_next_start();
@@ -539,7 +573,7 @@ __global__ void __launch_bounds__(PICK_THREADS)
     const cuda_sampling sp = s.slots[slot];
     cuda_piece mine = {0, 0, INFINITY, 0, 0, 0};
     if (thread < n_pieces) mine = pieces[(size_t)o * n_pieces + thread];
-    const adjusted_row row(s, sp, slot, logits + (size_t)o * s.V);
+    const adjusted_row<DRAFTS> row(s, sp, slot, logits + (size_t)o * s.V, rows, r);
     const u64 best = block_max(mine.best, sh);
     const bool broken = __syncthreads_or(mine.broken);
     const float max = logit_of(best);
@@ -573,141 +607,58 @@ __global__ void __launch_bounds__(PICK_THREADS)
         id = draw(t, sh, row, d, uniform(sp.seed, (uint64_t)rows.pos[r] + 1));
     }
     if (thread || t.rank) return;
-    cuda_sampling *state = &s.slots[slot];
-    bool ended = status != 0, waits = false;
-    if (status == 0) {
-        uint32_t *mark = s.marks + (size_t)slot * s.V + id;
-        state->last = (int32_t)id;
-        if (*mark & MARK_END) {
-            ended = true;
-        } else {
-            waits = *mark & MARK_WAIT;
-            if (sp.penalised) *mark = (*mark | MARK_SEEN) + 1;
-            state->n_generated = sp.n_generated + 1;
-            ended = sp.n_generated + 1 == sp.max_tokens;
-        }
-    }
-    state->ended = ended || waits; // a row that names its token goes on
     token->id = (int32_t)id;
     token->logprob = sp.n_logprobs >= 0 && status == 0 ? (float)((double)row.logits[id] - lse) : 0.0f;
     token->n_top = (uint8_t)n_top;
-    token->status = (uint8_t)status;
-    token->ended = ended;
-    token->waits = waits;
-    token->masked = 0;
+    if (DRAFTS)
+        pieces[(size_t)o * n_pieces].drawn = id | status << DRAWN_STATUS;
+    else
+        take_token(s, slot, sp, sp.n_generated, id, status, token);
 }
 
-void k_sample(const struct cuda_sampler *s, const struct cuda_rows *rows, const int32_t *out, uint32_t n_out,
-              bool draws, const float *logits, void *stream) {
+// A thread a segment: its rows in order, as steps of their own would have been. Behind a token that is not the next
+// row's, or an end, the rows are masked.
+__global__ void accept_kernel(cuda_sampler s, cuda_rows rows, uint32_t n_rows, const cuda_piece *pieces,
+                              uint32_t n_pieces) {
+    wait_for_inputs();
+    const uint32_t first = blockIdx.x * blockDim.x + threadIdx.x;
+    if (first >= n_rows || rows.lead[first]) return;
+    const uint32_t slot = (uint32_t)rows.slot[first];
+    cuda_token *tokens = s.tokens[(*s.turn - 1) % CUDA_TURNS];
+    bool goes_on = slot < s.n_slots;
+    for (uint32_t r = first; r < n_rows && (r == first || rows.lead[r]); r++) {
+        if (r > first && goes_on) goes_on = !s.slots[slot].ended && s.slots[slot].last == rows.tok[r];
+        if (!goes_on) {
+            tokens[r].masked = 1;
+            continue;
+        }
+        const uint32_t drawn = pieces[(size_t)r * n_pieces].drawn;
+        take_token(s, slot, s.slots[slot], s.slots[slot].n_generated, drawn & ((1u << DRAWN_STATUS) - 1),
+                   drawn >> DRAWN_STATUS, &tokens[r]);
+    }
+}
+
+template <bool DRAFTS>
+static void sample(const struct cuda_sampler *s, const struct cuda_rows *rows, const int32_t *out, uint32_t n_out,
+                   bool draws, const float *logits, void *stream) {
     const uint32_t n_pieces = cuda_sample_pieces(s->V);
     dispatch_case c = {};
     c.op = DISPATCH_SAMPLE, c.device = this_device(), c.n_rows = n_out, c.draws = draws;
     const enum dispatch_kernel kernel = dispatch_kernel_of(&c);
     const uint32_t n_blocks = kernel == PICK_8 ? 8 : kernel == PICK_4 ? 4 : kernel == PICK_2 ? 2 : 1;
-    launch(pieces_kernel, dim3(n_pieces, n_out), dim3(PIECE_THREADS), 0, stream, *s, rows->slot, out, logits,
+    launch(pieces_kernel<DRAFTS>, dim3(n_pieces, n_out), dim3(PIECE_THREADS), 0, stream, *s, *rows, out, logits,
            s->pieces);
-    launch_clusters(n_blocks, pick_kernel, dim3(n_out * n_blocks), dim3(PICK_THREADS), 0, stream, *s, *rows, out,
-                    logits, (const cuda_piece *)s->pieces, n_pieces, n_blocks);
+    launch_clusters(n_blocks, pick_kernel<DRAFTS>, dim3(n_out * n_blocks), dim3(PICK_THREADS), 0, stream, *s, *rows,
+                    out, logits, s->pieces, n_pieces, n_blocks);
+    if (DRAFTS)
+        launch(accept_kernel, dim3((n_out + 31) / 32), dim3(32), 0, stream, *s, *rows, n_out,
+               (const cuda_piece *)s->pieces, n_pieces);
 }
-
-// ---- the rows of a step ----
-
-struct all_turns {
-    cuda_step of[CUDA_TURNS];
-};
-// Slots that begin together are written back in turns: by the digits of the slot's number, so that also a few
-// neighbours differ.
-__device__ __forceinline__ bool is_written_back(uint32_t slot, int64_t pos) {
-    uint32_t digits = 0;
-    for (; slot; slot /= CUDA_DEFERRED + 1) digits += slot % (CUDA_DEFERRED + 1);
-    return ((uint32_t)pos + digits) % (CUDA_DEFERRED + 1) == 0;
+void k_sample(const struct cuda_sampler *s, const struct cuda_rows *rows, const int32_t *out, uint32_t n_out,
+              bool draws, const float *logits, void *stream) {
+    sample<false>(s, rows, out, n_out, draws, logits, stream);
 }
-__global__ void step_rows_kernel(cuda_sampler s, all_turns host, cuda_step to, uint32_t n_rows, uint32_t n_segs,
-                                 uint32_t n_out, uint32_t *n_deferred) {
-    wait_for_inputs();
-    const uint32_t turn = *s.turn;
-    const cuda_step from = host.of[turn % CUDA_TURNS];
-    for (uint32_t r = threadIdx.x; r < n_rows; r += blockDim.x) {
-        const int32_t list = from.list[r], out = r < n_out ? from.out[r] : 0; // all loads over the bus first
-        const int32_t seg_first = r < n_segs ? from.rows.seg_first[r] : 0, seg_n = r < n_segs ? from.rows.seg_n[r] : 0;
-        int32_t tok = from.rows.tok[r], slot = from.rows.slot[r];
-        int64_t pos = from.rows.pos[r];
-        if (tok < 0) { // the slot's own last token, if it goes on
-            const bool ended = s.slots[slot].ended;
-            tok = ended ? 0 : s.slots[slot].last;
-            if (ended) slot = (int32_t)s.n_slots, pos = 0;
-        } else if ((uint32_t)slot < s.n_slots && s.slots[slot].penalised) {
-            atomicOr(&s.marks[(size_t)slot * s.V + tok], MARK_SEEN);
-        }
-        ((int32_t *)to.rows.tok)[r] = tok;
-        ((int32_t *)to.rows.slot)[r] = slot;
-        ((int64_t *)to.rows.pos)[r] = pos;
-        if (n_deferred) {
-            uint32_t word = 0; // of a padding row: nothing is applied, and S stays
-            if ((uint32_t)slot < s.n_slots) {
-                const uint32_t n = n_deferred[slot];
-                const bool write = n == CUDA_DEFERRED || is_written_back((uint32_t)slot, pos);
-                word = n | (write ? (uint32_t)CUDA_WRITE_BACK : 0);
-                n_deferred[slot] = write ? 0 : n + 1;
-            }
-            ((uint32_t *)to.rows.deferred)[r] = word;
-        }
-        ((int32_t *)to.list)[r] = list;
-        if (r < n_segs) ((int32_t *)to.rows.seg_first)[r] = seg_first, ((int32_t *)to.rows.seg_n)[r] = seg_n;
-        if (r < n_out) ((int32_t *)to.out)[r] = out;
-    }
-    __syncthreads(); // everyone has read the turn
-    if (threadIdx.x == 0) *s.turn = turn + 1;
-}
-
-void k_step_rows(const struct cuda_sampler *s, const struct cuda_step host[CUDA_TURNS], const struct cuda_step *device,
-                 uint32_t n_rows, uint32_t n_segs, uint32_t n_out, uint32_t *n_deferred, void *stream) {
-    all_turns turns;
-    for (int i = 0; i < CUDA_TURNS; i++) turns.of[i] = host[i];
-    launch(step_rows_kernel, dim3(1), dim3(n_rows < 1024 ? (n_rows + 31) / 32 * 32 : 1024), 0, stream, *s, turns,
-           *device, n_rows, n_segs, n_out, n_deferred);
-}
-
-// ---- admission ----
-
-__global__ void admit_kernel(cuda_sampler s, const cuda_admission *a) {
-    __shared__ int32_t ids[CUDA_ADMIT_IDS];
-    __shared__ float bias[CUDA_ADMIT_IDS];
-    wait_for_inputs();
-    const uint32_t slot = a->slot, n_bias = a->n_bias, n_end_ids = a->n_end_ids, n_wait_ids = a->n_wait_ids;
-    if (a->first && threadIdx.x == 0) s.slots[slot] = a->sampling;
-    for (uint32_t i = threadIdx.x; i < n_end_ids; i += blockDim.x)
-        s.marks[(size_t)slot * s.V + a->end_ids[i]] = MARK_END;
-    __syncthreads(); // an id may be of both kinds
-    for (uint32_t i = threadIdx.x; i < n_wait_ids; i += blockDim.x)
-        s.marks[(size_t)slot * s.V + a->wait_ids[i]] |= MARK_WAIT;
-    for (uint32_t i = threadIdx.x; i < n_bias; i += blockDim.x) ids[i] = a->bias_ids[i], bias[i] = a->bias[i];
-    __syncthreads();                      // the entries are here
-    for (uint32_t i = 0; i < n_bias; i++) // an id that comes twice is added in order, by one thread
-        if ((uint32_t)ids[i] % blockDim.x == threadIdx.x) s.bias[(size_t)slot * s.V + ids[i]] += bias[i];
-}
-
-void k_admit(const struct cuda_sampler *s, const struct cuda_admission *host, void *stream) {
-    launch(admit_kernel, dim3(1), dim3(256), 0, stream, *s, host);
-}
-
-// ---- masks ----
-
-enum { MASK_THREADS = 256, MASK_BLOCKS = 8 };
-
-__global__ void masks_kernel(cuda_sampler s, const cuda_mask *masks) {
-    wait_for_inputs();
-    const cuda_mask m = masks[blockIdx.y];
-    if (blockIdx.x == 0 && threadIdx.x == 0)
-        s.slots[m.slot].constrained = m.words != NULL, s.slots[m.slot].may_end = m.may_end;
-    if (!m.words) return;
-    const uint32_t n_pairs = CUDA_MASK_WORDS(s.V) / 2;
-    const u64 *from = (const u64 *)m.words;
-    u64 *to = (u64 *)(s.masks + (size_t)m.slot * CUDA_MASK_WORDS(s.V));
-    for (uint32_t i = blockIdx.x * MASK_THREADS + threadIdx.x; i < n_pairs; i += MASK_BLOCKS * MASK_THREADS)
-        to[i] = from[i];
-}
-
-void k_masks(const struct cuda_sampler *s, const struct cuda_mask *masks, uint32_t n, void *stream) {
-    launch(masks_kernel, dim3(MASK_BLOCKS, n), dim3(MASK_THREADS), 0, stream, *s, masks);
+void k_sample_drafts(const struct cuda_sampler *s, const struct cuda_rows *rows, const int32_t *out, uint32_t n_out,
+                     bool draws, const float *logits, void *stream) {
+    sample<true>(s, rows, out, n_out, draws, logits, stream);
 }
