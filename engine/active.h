@@ -59,7 +59,9 @@ struct active_draft {
     uint32_t n_unread; /* of the newest tokens in lookup, which it has not read */
     uint64_t model_pos;
     struct draft_chances chances;
-    uint32_t kind;                       /* of the last draft, draft_kind() */
+    uint32_t kind;                /* of the last draft, draft_kind() */
+    uint32_t n_hoped, hoped_kind; /* a plan was put off for a draft of so many tokens behind hoped; 0: it was not */
+    int32_t hoped;
     int32_t tok[1 + BACKEND_MAX_DRAFTS]; /* the token before it, and the draft */
     uint32_t n_drafted, n_accepted;
 };

@@ -85,11 +85,11 @@ struct rod_engine {
     uint32_t n_moving;
     struct sched sched;
     struct sampler sampler;
-    struct draft_price price;        /* of steps where the host draws, without prompts */
-    struct draft_chances chances;    /* of all requests */
-    struct draft_model *draft_model; /* NULL: no draft model, or it failed */
-    bool drafts_always;              /* for tests: each draft is read, whether it pays or not */
-    struct step steps[2];            /* taking turns: step number n is steps[n % 2] */
+    struct draft_price price[SCHED_N_SITES]; /* of steps without prompts */
+    struct draft_chances chances;            /* of all requests */
+    struct draft_model *draft_model;         /* NULL: no draft model, or it failed */
+    bool drafts_always;                      /* for tests: each draft is read, whether it pays or not */
+    struct step steps[2];                    /* taking turns: step number n is steps[n % 2] */
     uint64_t n_planned, n_collected;
     struct active *idle_source;   /* shared_prefill.c; NULL = none */
     float *source_logits;         /* [V] behind the idle source's prompt, where the host sees logits */
@@ -195,6 +195,9 @@ int32_t *draft_use_recent(const struct active *active, uint32_t *n);
 /* Before a plan: how many draft tokens each stream's row may take along (sched_req.n_drafts). True: the draft model has
  * run, which takes time. */
 bool draft_use_plan(struct rod_engine *engine, enum sampling_site site);
+/* A step of the device's site is on its way, and another could follow it at once, without drafts: whether to wait for
+ * its tokens instead, as drafts behind them would pay. Once before each plan. */
+bool draft_use_hopes(struct rod_engine *engine);
 /* The planned row has so many: the token that it feeds and these. */
 const int32_t *draft_use_tokens(struct rod_engine *engine, struct active *active, uint32_t n_drafts);
 /* The request's last token is drawn: whether it is draft token i, from 1 on. Then that is read. */

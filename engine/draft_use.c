@@ -21,7 +21,8 @@ int draft_use_bind(const struct rod_engine *e, struct active *a, struct rod_erro
     const struct rod_request *r = a->request;
     struct active_draft *d = &a->draft;
     if (!draft_use_possible(e)) return 0;
-    d->on = a->sched.site == SITE_HOST && !r->never_speculate && r->max_tokens > 1;
+    /* Under a grammar the device draws from masks, and a draft's rows would each want their own. */
+    d->on = !r->never_speculate && r->max_tokens > 1 && (a->sched.site == SITE_HOST || !r->grammar);
     if (!d->on && !r->turn) return 0;
     const size_t n_prediction = e->config.speculative == ROD_SPECULATIVE_AUTO ? r->n_prediction : 0;
     const uint64_t n_tok = (uint64_t)d->n_before + a->n_prompt + r->max_tokens;
@@ -70,27 +71,69 @@ static bool draft_use_ask_model(struct rod_engine *e, struct active *a, uint32_t
     return true;
 }
 
-/* Those whose rows the next plan may have, in its order. What it has no room for is not read. */
+/* As many as its next row may have. */
+static uint32_t draft_use_most(const struct sched_req *r) {
+    return r->max_out ? draft_use_least(BACKEND_MAX_DRAFTS, r->max_out - r->n_out - 1) : BACKEND_MAX_DRAFTS;
+}
+
+/* Of n draft tokens those that the step takes, or what was hoped for when the token before them was not known; whether
+ * that token came says as much of its kind as a draft that was read. */
+static uint32_t draft_use_count(struct rod_engine *e, struct active *a, uint32_t n, struct draft_step *step) {
+    struct active_draft *d = &a->draft;
+    const uint32_t hoped = d->n_hoped;
+    d->n_hoped = 0;
+    if (hoped) {
+        draft_judge(&d->chances, d->hoped_kind, 1, a->last == d->hoped);
+        draft_judge(&e->chances, d->hoped_kind, 1, a->last == d->hoped);
+    }
+    if (!n || e->drafts_always) return n;
+    if (!hoped || a->last != d->hoped) return draft_count(&d->chances, &e->chances, d->kind, n, step);
+    return n < hoped ? n : hoped;
+}
+
+/* Those whose rows the next plan may have, in its order. What it has no room for is not read. Where the device draws, a
+ * plan ahead of a step on its way has none: the tokens that they would follow are not known. */
 bool draft_use_plan(struct rod_engine *e, enum sampling_site site) {
     const struct sched_list *streams = &e->sched.decode[site];
     struct draft_step step = {.tokens = streams->n};
-    if (!draft_use_possible(e) || site != SITE_HOST) return false;
-    draft_price_of(&e->price, streams->n, &step.ns, &step.token_ns);
+    if (!draft_use_possible(e)) return false;
+    draft_price_of(&e->price[site], streams->n, &step.ns, &step.token_ns);
     for (struct sched_req *r = streams->head; r; r = r->next) {
         struct active *a = active_of_sched(r);
         struct active_draft *d = &a->draft;
         r->n_drafts = 0;
-        if (!d->on || r->held) continue;
-        const uint32_t most =
-            r->max_out ? draft_use_least(BACKEND_MAX_DRAFTS, r->max_out - r->n_out - 1) : BACKEND_MAX_DRAFTS;
+        if (!d->on || r->held || e->n_planned != e->n_collected) continue;
+        const uint32_t most = draft_use_most(r);
         if (!most) continue;
         d->tok[0] = a->last;
         const struct draft_found found = draft_lookup_next(&d->lookup, most, d->tok + 1);
         if (found.n) d->kind = draft_kind(found.n_match, found.predicted);
-        if (draft_use_ask_model(e, a, most, found.n > 0, &step) || !found.n) continue;
-        r->n_drafts = e->drafts_always ? found.n : draft_count(&d->chances, &e->chances, d->kind, found.n, &step);
+        if (draft_use_ask_model(e, a, most, found.n > 0, &step)) continue;
+        r->n_drafts = draft_use_count(e, a, found.n, &step);
     }
     return draft_model_run(e);
+}
+
+bool draft_use_hopes(struct rod_engine *e) {
+    const struct sched_list *streams = &e->sched.decode[SITE_DEVICE];
+    struct draft_step step = {.tokens = streams->n};
+    bool hopes = false;
+    if (!draft_use_possible(e)) return false;
+    draft_price_of(&e->price[SITE_DEVICE], streams->n, &step.ns, &step.token_ns);
+    for (struct sched_req *r = streams->head; r; r = r->next) {
+        struct active_draft *d = &active_of_sched(r)->draft;
+        int32_t tok[1 + BACKEND_MAX_DRAFTS];
+        d->n_hoped = 0;
+        if (!d->on || r->held || !draft_use_most(r)) continue;
+        const struct draft_found found = draft_lookup_next(&d->lookup, 1 + draft_use_most(r), tok);
+        if (found.n < 2) continue;
+        d->hoped = tok[0]; /* the token on its way */
+        d->hoped_kind = draft_kind(found.n_match, found.predicted);
+        d->n_hoped =
+            e->drafts_always ? found.n - 1 : draft_count(&d->chances, &e->chances, d->hoped_kind, found.n - 1, &step);
+        hopes |= d->n_hoped > 0;
+    }
+    return hopes;
 }
 
 static enum rod_draft draft_use_source(const struct active *a) {

@@ -116,6 +116,7 @@ static struct step *step_plan(struct rod_engine *e, enum sampling_site site, uin
         a->row[e->n_planned % 2] = i;
         sched_commit(&e->sched, row);
     }
+    if (step->n_drafts) step->needs_host = true; /* how many of them are tokens */
     engine_count(&e->counters.prefill_tok, step->n_prompt_tok);
     e->n_planned++;
     return step;
@@ -137,8 +138,8 @@ static void step_count(struct rod_engine *e, const struct step *step) {
     engine_count(&c->rows_sum, step->n_rows);
     engine_count(&c->steps, 1);
     atomic_store_explicit(&c->last_step_end_ns, end_ns, memory_order_relaxed);
-    if (step->site == SITE_HOST && !step->n_prompt_tok)
-        draft_price_learn(&e->price, step->n_decode - step->n_drafts, step->n_drafts, ns);
+    if (!step->n_prompt_tok)
+        draft_price_learn(&e->price[step->site], step->n_decode - step->n_drafts, step->n_drafts, ns);
     sched_took(&e->sched, step->site, step->n_decode, step->n_prompt_tok, ns);
 }
 
@@ -192,13 +193,45 @@ bool step_take_logits(struct rod_engine *e, struct active *a, uint64_t position,
     return step_act(e, a, &v, &err);
 }
 
-/* A stream's row with a draft: its tokens as if they had come one by one, as far as the draft is right. */
+/* The device waits behind this token for what comes of it: the next row, if it is on its way, did nothing. */
+static void step_take_back(struct rod_engine *e, struct active *a) {
+    const uint64_t next = e->n_collected + 1;
+    a->waits = true;
+    if (e->n_planned == next) return;
+    struct step *step = &e->steps[next % 2];
+    const uint32_t i = a->row[next % 2];
+    if (i >= step->n_rows || step->rows[i].req != &a->sched) return;
+    step->rows[i].req = NULL;
+    sched_uncommit(&e->sched, &a->sched);
+}
+
+/* Whether the request goes on. */
+static bool step_finish_on_device(struct rod_engine *e, struct active *a, const struct backend_token *token,
+                                  uint64_t now_ns) {
+    struct rod_error err;
+    if (token->masked ? rod_fail(&err, ROD_EDEVICE, "The device ended a request that goes on.")
+                      : sampler_check(token->status, &err)) {
+        step_fail_row(e, a, &err);
+        return false;
+    }
+    const bool waits = token->waits;
+    a->sched.held = false;
+    const struct verdict v = token_take(e, a, &token->picked, now_ns, &err);
+    if (waits && v.kind == VERDICT_GOES_ON) step_take_back(e, a);
+    return step_act(e, a, &v, &err);
+}
+
+/* A stream's row with a draft: its tokens as if they had come one by one, as far as the draft is right. logits: or
+ * NULL, and the device's tokens; behind the last one that counts they say nothing. */
 static void step_finish_drafted(struct rod_engine *e, const struct sched_row *row, const float *logits,
-                                uint64_t now_ns) {
+                                const struct backend_token *tokens, uint64_t now_ns) {
     struct active *a = active_of_sched(row->req);
     const uint32_t n_drafts = row->n_tok - 1;
-    for (uint32_t i = 1;; i++, logits += e->parts.V) {
-        if (!step_take_logits(e, a, row->pos + i, logits, now_ns)) return; /* a may be gone */
+    for (uint32_t i = 1;; i++) {
+        const bool goes_on = tokens
+                                 ? step_finish_on_device(e, a, &tokens[i - 1], now_ns)
+                                 : step_take_logits(e, a, row->pos + i, logits + (size_t)(i - 1) * e->parts.V, now_ns);
+        if (!goes_on) return; /* a may be gone */
         if (i <= n_drafts && draft_use_take(e, a, i)) {
             engine_count(&e->counters.decode_tok, 1);
             continue;
@@ -235,7 +268,7 @@ static void step_finish_on_host(struct rod_engine *e, const struct sched_row *ro
     if (position < n_prompt) return;
     assert(position == n_prompt || a->n_generated > 0);
     if (position != n_prompt && row->n_tok > 1) {
-        step_finish_drafted(e, row, logits, now_ns);
+        step_finish_drafted(e, row, logits, NULL, now_ns);
         return;
     }
     logits += (size_t)(row->n_out - 1) * e->parts.V;
@@ -243,33 +276,6 @@ static void step_finish_on_host(struct rod_engine *e, const struct sched_row *ro
     step_take_logits(e, a, position, logits, now_ns); /* in order; a may be gone after this */
     if (position != n_prompt) return;
     for (struct active *next; (next = shared_next_started(e));) step_take_logits(e, next, n_prompt, logits, now_ns);
-}
-
-/* The device waits behind this token for what comes of it: the next row, if it is on its way, did nothing. */
-static void step_take_back(struct rod_engine *e, struct active *a) {
-    const uint64_t next = e->n_collected + 1;
-    a->waits = true;
-    if (e->n_planned == next) return;
-    struct step *step = &e->steps[next % 2];
-    const uint32_t i = a->row[next % 2];
-    if (i >= step->n_rows || step->rows[i].req != &a->sched) return;
-    step->rows[i].req = NULL;
-    sched_uncommit(&e->sched, &a->sched);
-}
-
-static void step_finish_on_device(struct rod_engine *e, struct active *a, const struct backend_token *token,
-                                  uint64_t now_ns) {
-    struct rod_error err;
-    if (token->masked ? rod_fail(&err, ROD_EDEVICE, "The device ended a request that goes on.")
-                      : sampler_check(token->status, &err)) {
-        step_fail_row(e, a, &err);
-        return;
-    }
-    const bool waits = token->waits;
-    a->sched.held = false;
-    const struct verdict v = token_take(e, a, &token->picked, now_ns, &err);
-    if (waits && v.kind == VERDICT_GOES_ON) step_take_back(e, a);
-    step_act(e, a, &v, &err);
 }
 
 /* The oldest step has run: its tokens, or its logits where they are NULL, go to the requests that are still there. */
@@ -284,7 +290,9 @@ static void step_finish(struct rod_engine *e, const float *logits, const struct 
         if (!row.n_out || !row.req) continue;
         struct active *a = active_of_sched(row.req);
         if (a->n_generated) engine_count(&e->counters.decode_tok, 1);
-        if (tokens)
+        if (tokens && row.n_out > 1)
+            step_finish_drafted(e, &row, NULL, &tokens[out], now_ns);
+        else if (tokens)
             step_finish_on_device(e, a, &tokens[out], now_ns);
         else
             step_finish_on_host(e, &row, logits + (size_t)out * e->parts.V, now_ns);
@@ -328,7 +336,7 @@ static int step_collect(struct rod_engine *e, struct rod_error *err) {
 static int step_run_on_device(struct rod_engine *e, uint64_t now_ns, struct rod_error *err) {
     const uint64_t n_flying = e->n_planned - e->n_collected;
     assert(n_flying < 2);
-    const bool may = n_flying == 0 || !e->steps[e->n_collected % 2].needs_host;
+    const bool may = n_flying == 0 || (!e->steps[e->n_collected % 2].needs_host && !draft_use_hopes(e));
     const struct step *step = may ? step_plan(e, SITE_DEVICE, now_ns) : NULL;
     if (step) {
         int rc = e->parts.ops->launch(e->parts.backend, e->segs, step->n_rows, err);

@@ -12,6 +12,7 @@
 enum { V = 4096, EOS = 1 };
 
 static bool bench_on_device;
+static bool bench_drafts; /* the backend reads drafts */
 
 /* Set-ups of a test. */
 static inline int on_host(void **state) {
@@ -43,7 +44,9 @@ struct bench_options {
 static inline void bench_open(struct bench *b, struct bench_options o, struct rod_engine_config config) {
     struct rod_error err;
     collect_init(&b->c, &config);
-    const struct backend_ops *ops = bench_on_device ? &fake_device_ops : &fake_ops;
+    const struct backend_ops *ops = bench_drafts      ? bench_on_device ? &fake_draft_device_ops : &fake_draft_ops
+                                    : bench_on_device ? &fake_device_ops
+                                                      : &fake_ops;
     b->be = fake_open(ops, o.kind, V, o.n_slots ? o.n_slots : 4, o.max_batch_tok ? o.max_batch_tok : 64,
                       o.chunk_tok ? o.chunk_tok : 8);
     b->be->gated = o.gated;

@@ -3,8 +3,8 @@
  * FAKE_HASH: the logits are random numbers of a hash of all tokens read since slot_zero. FAKE_COPY: after a prompt the
  * model says the prompt again, token by token, then the end token. fake_device_ops samples on its own, as a GPU does: a
  * launched step runs at once, but what it gave is seen when it is collected. A broken rule of backend.h is noted in
- * fault. gate: while gated, a forward or a collect waits until fake_step lets one pass, so that tests decide what
- * happens between steps.
+ * fault. fake_draft_ops and fake_draft_device_ops read drafts, too. gate: while gated, a forward or a collect waits
+ * until fake_step lets one pass, so that tests decide what happens between steps.
  */
 #ifndef FAKE_BACKEND_H
 #define FAKE_BACKEND_H
@@ -37,6 +37,8 @@ struct fake_slot {
     bool may_end, waits;
     uint32_t min_tokens, max_tokens;
     int32_t n_logprobs;
+    uint64_t draft_hash[1 + BACKEND_MAX_DRAFTS]; /* after so many drafts of the last step */
+    uint32_t n_drafts, n_accepted;
     int32_t said[FAKE_COPY_MAX];
 };
 
@@ -252,7 +254,28 @@ static inline void fake_wait(struct backend *be) {
     sem_wait(&be->gate);
 }
 
-static const struct backend_ops fake_ops, fake_device_ops;
+static const struct backend_ops fake_ops, fake_device_ops, fake_draft_ops, fake_draft_device_ops;
+
+/* The row behind draft t: the slot stays as it is. */
+static inline void fake_draft_logits(struct backend *be, struct fake_slot *s, uint32_t t, int32_t tok, float *row) {
+    const uint64_t hash = s->hash;
+    if (t == 1) s->draft_hash[0] = hash;
+    s->hash = s->draft_hash[t] = fake_mix(s->draft_hash[t - 1], tok);
+    s->n_said += t;
+    fake_logits(be, s, row);
+    s->n_said -= t;
+    s->hash = hash;
+}
+
+static inline void fake_slot_accept(struct backend *be, uint32_t slot, uint32_t n) {
+    struct fake_slot *s = &be->slots[slot];
+    if ((n > s->n_drafts || n < s->n_accepted) && !be->fault[0])
+        snprintf(be->fault, sizeof be->fault, "%u of %u drafts accepted after %u", n, s->n_drafts, s->n_accepted);
+    s->hash = s->draft_hash[n];
+    s->pos += n - s->n_accepted;
+    s->n_said += n - s->n_accepted;
+    s->n_accepted = n;
+}
 
 static inline int fake_forward(struct backend *be, const struct backend_segment *segs, uint32_t n_segs,
                                const float **logits, struct rod_error *err) {
@@ -261,7 +284,7 @@ static inline int fake_forward(struct backend *be, const struct backend_segment 
     if (step == atomic_load(&be->fail_at)) return rod_fail(err, ROD_EDEVICE, "the fake device caught fire");
     uint32_t n_tok = 0, n_out = 0;
     const char *fault = NULL;
-    if (be->ops == &fake_device_ops && !be->launching && atomic_load(&be->n_launches) != atomic_load(&be->n_collects))
+    if (be->ops->launch && !be->launching && atomic_load(&be->n_launches) != atomic_load(&be->n_collects))
         fault = "a forward beside a step on its way";
     for (uint32_t i = 0; i < n_segs; i++) {
         const struct backend_segment *seg = &segs[i];
@@ -280,17 +303,27 @@ static inline int fake_forward(struct backend *be, const struct backend_segment 
         pthread_mutex_unlock(&be->moves_lock);
         if (s->pos != seg->pos) fault = "a position that does not follow the last one";
         if (!seg->n_tok || seg->n_out > seg->n_tok) fault = "a segment without tokens or with too many outputs";
+        s->n_drafts = backend_segment_drafts(seg), s->n_accepted = 0;
+        if (s->n_drafts && (!be->ops->slot_accept || s->n_drafts > BACKEND_MAX_DRAFTS || seg->n_out != seg->n_tok))
+            fault = "drafts where there are none";
         bool prompt = !s->said_any;
         if (prompt && !seg->n_out && (seg->pos + seg->n_tok) % be->info.chunk_tok)
             fault = "a prompt split inside a chunk";
         for (uint32_t t = 0; t < seg->n_tok; t++) {
+            if (t && s->n_drafts) {
+                if (n_out >= be->info.max_out) break;
+                float *row = be->logits + (size_t)n_out++ * be->V;
+                fake_draft_logits(be, s, t, seg->tok[t], row);
+                if (seg->tok[t] == atomic_load(&be->nan_token)) row[7] = NAN;
+                continue;
+            }
             s->hash = fake_mix(s->hash, seg->tok[t]);
             if (prompt && s->pos < FAKE_COPY_MAX) s->said[s->pos] = seg->tok[t];
             s->pos++;
             if (t + seg->n_out < seg->n_tok) continue;
             if (prompt)
                 s->n_prompt = (uint32_t)s->pos;
-            else if (t + 1 == seg->n_tok)
+            else if (t + 1 == seg->n_tok || s->n_drafts)
                 s->n_said++;
             s->said_any = true;
             if (n_out < be->info.max_out) fake_logits(be, s, be->logits + (size_t)n_out * be->V);
@@ -343,7 +376,8 @@ static inline void fake_slot_mask(struct backend *be, uint32_t slot, const uint6
     atomic_fetch_add(&be->n_masks, mask != NULL);
 }
 
-static inline void fake_pick(struct backend *be, struct fake_slot *s, const float *logits, struct backend_token *out) {
+static inline void fake_pick(struct backend *be, struct fake_slot *s, uint64_t position, const float *logits,
+                             struct backend_token *out) {
     const bool bans_ends = s->n_generated < s->min_tokens || (s->mask && !s->may_end);
     const struct sampler_input in = {.sampling = &s->sampling,
                                      .bias = s->bias,
@@ -354,7 +388,7 @@ static inline void fake_pick(struct backend *be, struct fake_slot *s, const floa
                                      .also = s->end_ids,
                                      .n_also = s->mask && s->may_end ? s->n_end_ids : 0,
                                      .counts = &s->counts,
-                                     .position = s->pos,
+                                     .position = position,
                                      .n_logprobs = s->n_logprobs};
     struct rod_error err;
     *out = (struct backend_token){0};
@@ -387,9 +421,14 @@ static inline int fake_launch(struct backend *be, const struct backend_segment *
         live[n_live] = segs[i];
         if (!s->prepared) fault = "a slot without its sampling";
         if (s->waits && segs[i].tok && segs[i].tok[0] != s->last) fault = "another token than the slot waits behind";
-        if (!s->waits && s->said_any != !segs[i].tok) fault = "a token from the host after the prompt, or none in it";
+        const uint32_t n_drafts = backend_segment_drafts(&segs[i]);
+        if (n_drafts && (!segs[i].tok || !s->said_any || s->ended || segs[i].tok[0] != s->last))
+            fault = "drafts behind another token than the last";
+        if (n_drafts && step != atomic_load(&be->n_collects)) fault = "drafts beside a step on its way";
+        if (!n_drafts && !s->waits && s->said_any != !segs[i].tok)
+            fault = "a token from the host after the prompt, or none in it";
         if (segs[i].tok)
-            for (uint32_t t = 0; t < segs[i].n_tok; t++) sampler_counts_add(&s->counts, segs[i].tok[t], 0);
+            for (uint32_t t = 0; t < segs[i].n_tok - n_drafts; t++) sampler_counts_add(&s->counts, segs[i].tok[t], 0);
         else
             live[n_live].tok = &s->last;
         if (segs[i].tok || (!s->ended && !s->waits)) n_live++;
@@ -405,7 +444,15 @@ static inline int fake_launch(struct backend *be, const struct backend_segment *
             tokens[n_out++] = (struct backend_token){.masked = true};
             atomic_fetch_add(&be->n_masked, 1);
         } else if (segs[i].n_out) {
-            fake_pick(be, &be->slots[segs[i].slot], logits + (size_t)row++ * be->V, &tokens[n_out++]);
+            struct fake_slot *s = &be->slots[segs[i].slot];
+            bool goes_on = true;
+            for (uint32_t t = 0; t < segs[i].n_out; t++, row++, n_out++) {
+                if (t) goes_on = goes_on && !s->ended && !s->waits && s->last == segs[i].tok[t];
+                if (goes_on)
+                    fake_pick(be, s, s->pos + t, logits + (size_t)row * be->V, &tokens[n_out]);
+                else
+                    tokens[n_out] = (struct backend_token){.masked = true};
+            }
         }
         k += runs;
     }
@@ -456,6 +503,19 @@ static const struct backend_ops fake_device_ops = {.name = "fake device",
                                                    .launch = fake_launch,
                                                    .collect = fake_collect};
 
+#define FAKE_DRAFT_OPS(more)                                                                                           \
+    {                                                                                                                  \
+        .name = "fake with drafts", .close = fake_close, .info = fake_info, .slot_zero = fake_slot_zero,               \
+        .slot_copy = fake_slot_copy, .state_bytes = fake_state_bytes, .slot_save = fake_slot_save,                     \
+        .slot_load = fake_slot_load, .slot_save_begin = fake_slot_save_begin, .slot_load_begin = fake_slot_load_begin, \
+        .slot_moving = fake_slot_moving, .on_moved = fake_on_moved, .forward = fake_forward,                           \
+        .slot_accept = fake_slot_accept, more                                                                          \
+    }
+#define FAKE_SAMPLES                                                                                                   \
+    .slot_sampling = fake_slot_sampling, .slot_mask = fake_slot_mask, .launch = fake_launch, .collect = fake_collect
+static const struct backend_ops fake_draft_ops = FAKE_DRAFT_OPS(.launch = NULL),
+                                fake_draft_device_ops = FAKE_DRAFT_OPS(FAKE_SAMPLES);
+
 static inline struct backend *fake_open(const struct backend_ops *ops, enum fake_kind kind, uint32_t V,
                                         uint32_t n_slots, uint32_t max_batch_tok, uint32_t chunk_tok) {
     struct backend *be = calloc(1, sizeof *be);
@@ -468,7 +528,7 @@ static inline struct backend *fake_open(const struct backend_ops *ops, enum fake
     be->ops = ops;
     be->kind = kind;
     be->V = V;
-    for (int i = 0; i < 2; i++) be->tokens[i] = calloc(n_slots, sizeof *be->tokens[i]);
+    for (int i = 0; i < 2; i++) be->tokens[i] = calloc(be->info.max_out, sizeof *be->tokens[i]);
     if (sampler_init(&be->sampler, V, NULL)) abort();
     be->eos = 1;
     be->slots = calloc(n_slots, sizeof *be->slots);

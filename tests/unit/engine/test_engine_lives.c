@@ -2,8 +2,9 @@
  * prompt, scored prompts, conversations by states and by sessions; with stop strings, grammars, bans and deadlines;
  * cancelled at any moment, with states that move slowly and logits that are no numbers. Whoever ends has what an engine
  * gives that has nobody else and keeps nothing; and when all have ended, every slot is free and every byte of the
- * states' pool belongs to somebody. Over the fake device, of both kinds, in half of the lives step by step, so that
- * much happens between two steps. RODIMUS_TEST_SOAK=1: a hundred times as many lives. */
+ * states' pool belongs to somebody. Over the fake device, of both kinds, in every second life with drafts, in half of
+ * the lives step by step, so that much happens between two steps. RODIMUS_TEST_SOAK=1: a hundred times as many lives.
+ */
 #include "tests/sessions_folder.h"
 
 enum { N_CLIENTS = 14, N_SESSIONS = 4, MOST_CHOICES = 12, MOST_IDS = 2000, NAN_ID = 77 };
@@ -40,7 +41,7 @@ struct lives {
     struct talk talk[N_SESSIONS];
     int32_t said[700]; /* [n_said] a prompt and its answer: others begin with it */
     size_t n_said;
-    bool taken[N_SESSIONS], faulty, stepwise; /* faulty: the device fails, or will */
+    bool taken[N_SESSIONS], faulty, stepwise, drafts; /* faulty: the device fails, or will */
     uint64_t seed, n_drawn, n_begun, n_asked, n_cancelled, n_failed, n_late;
     atomic_uint n_outside;
 };
@@ -111,6 +112,20 @@ static struct rod_request *ask(const struct client *c, struct answer *a, size_t 
     return r;
 }
 
+/* What it will say is its prediction, now and then another token: so drafts are right, wrong and over its end. */
+static void predict(struct lives *l, const struct client *c, struct rod_request *r, uint32_t i) {
+    struct answer alone;
+    if (!l->drafts || pick(l, 3) == 0) return;
+    collect_submit(&l->cold.c, ask(c, &alone, 0, i, l->cold_grammar));
+    collect_until(&l->cold.c, &alone, 1);
+    r->n_prediction = alone.n_ids + pick(l, 5);
+    r->prediction = calloc(r->n_prediction + 1, sizeof *r->prediction);
+    const uint32_t one_in = 2 + pick(l, 12);
+    for (size_t k = 0; k < r->n_prediction; k++)
+        r->prediction[k] = k < alone.n_ids && pick(l, one_in) ? alone.ids[k] : (int32_t)pick(l, V);
+    collect_free(&alone);
+}
+
 static void begin(struct lives *l, struct client *c) {
     struct rod_error err;
     uint64_t tickets[MOST_CHOICES];
@@ -141,6 +156,7 @@ static void begin(struct lives *l, struct client *c) {
     for (uint32_t i = 0; i < c->n; i++) {
         r[i] = ask(c, &c->a[i], goes_on ? c->n_before : 0, i, l->grammar);
         r[i]->same_before = i;
+        predict(l, c, r[i], i);
         r[i]->key = one_key ? key : pick(l, 3);
         r[i]->weight = weight;
         if (c->timed) r[i]->queue_timeout_ns = 1 + pick(l, 3000000);
@@ -253,10 +269,13 @@ static void open_worlds(struct lives *l) {
     config.state_host_bytes = (6 + pick(l, 40)) * state;
     config.prefix_cache_bytes = pick(l, 4) ? (2 + pick(l, 20)) * state : 0;
     const uint32_t n_slots = 1 + pick(l, 8);
+    l->drafts = bench_drafts;
     bench_open(&l->b,
                OPTIONS(.kind = FAKE_HASH, .tokenizer = true, .n_slots = n_slots, .max_batch_tok = 16 + pick(l, 80)),
                config);
+    bench_drafts = false;
     bench_open(&l->cold, OPTIONS(.kind = FAKE_HASH, .tokenizer = true), CONFIG());
+    l->b.c.engine->drafts_always = pick(l, 2);
     l->b.c.engine->moves_always = pick(l, 2);
     l->stepwise = pick(l, 2);
     atomic_store(&l->b.be->gated, l->stepwise);
@@ -351,10 +370,13 @@ static void each_has_what_it_has_alone(bool on_device, uint64_t number) {
     fake_end_moves(l->b.be, true);
     assert_all_is_given_back(l);
     const struct rod_stats s = stats_of(l->b.c.engine);
-    printf("note: seed %llu%s: %llu cancelled, %llu failed, %llu late, %llu hits, %u states moved\n",
+    printf("note: seed %llu%s: %llu cancelled, %llu failed, %llu late, %llu hits, %u states moved, %llu of %llu draft "
+           "tokens right\n",
            (unsigned long long)l->seed, on_device ? ", on the device" : "", (unsigned long long)l->n_cancelled,
            (unsigned long long)l->n_failed, (unsigned long long)l->n_late, (unsigned long long)s.prefix_hits,
-           atomic_load(&l->b.be->n_moves));
+           atomic_load(&l->b.be->n_moves), (unsigned long long)s.accepted[ROD_DRAFT_PREDICTION],
+           (unsigned long long)s.drafted[ROD_DRAFT_PREDICTION]);
+    assert_true(!l->drafts || s.accepted[ROD_DRAFT_PREDICTION] > 0);
     assert_int_equal(s.requests_finished + s.requests_cancelled + s.requests_failed, l->n_asked);
     assert_int_equal(s.requests_cancelled, l->n_cancelled);
     assert_int_equal(s.queued_tok, 0);
@@ -390,7 +412,10 @@ static void a_close_ends_all(bool on_device, uint64_t number) {
 
 static void many(void (*life)(bool on_device, uint64_t number), bool on_device) {
     const uint64_t n = getenv("RODIMUS_TEST_SOAK") ? 100 : 1;
-    for (uint64_t i = 0; i < n; i++) life(on_device, i);
+    for (uint64_t i = 0; i < 2 * n; i++) {
+        bench_drafts = i % 2;
+        life(on_device, i);
+    }
 }
 
 #define IN_BOTH_KINDS(life)                                                                                            \
