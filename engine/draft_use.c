@@ -7,6 +7,15 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Where the device draws, a step with drafts begins only behind the one before it. One session gains by that at any
+ * share of right drafts; of 8 and of 32 some lost up to 30 % (tests/bench/README.md), so the price of more streams is
+ * not known well enough. */
+enum { DEVICE_MOST_STREAMS = 4 };
+
+static bool draft_use_crowded(const struct rod_engine *e, enum sampling_site site) {
+    return site == SITE_DEVICE && e->sched.decode[site].n > DEVICE_MOST_STREAMS && !e->drafts_always;
+}
+
 void draft_use_open(struct rod_engine *e) {
     e->drafts_always = test_hooks_drafts_pay();
     if (e->drafts_always) engine_log(e, 2, "RODIMUS_TEST_DRAFTS_PAY is set: a draft counts as free");
@@ -102,7 +111,7 @@ bool draft_use_plan(struct rod_engine *e, enum sampling_site site) {
         struct active *a = active_of_sched(r);
         struct active_draft *d = &a->draft;
         r->n_drafts = 0;
-        if (!d->on || r->held || e->n_planned != e->n_collected) continue;
+        if (!d->on || r->held || e->n_planned != e->n_collected || draft_use_crowded(e, site)) continue;
         const uint32_t most = draft_use_most(r);
         if (!most) continue;
         d->tok[0] = a->last;
@@ -124,7 +133,7 @@ bool draft_use_hopes(struct rod_engine *e) {
         struct active_draft *d = &active_of_sched(r)->draft;
         int32_t tok[1 + BACKEND_MAX_DRAFTS];
         d->n_hoped = 0;
-        if (!d->on || r->held || !draft_use_most(r)) continue;
+        if (!d->on || r->held || !draft_use_most(r) || draft_use_crowded(e, SITE_DEVICE)) continue;
         const struct draft_found found = draft_lookup_next(&d->lookup, 1 + draft_use_most(r), tok);
         if (found.n < 2) continue;
         d->hoped = tok[0]; /* the token on its way */
