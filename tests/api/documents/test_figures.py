@@ -138,15 +138,15 @@ def agents_table():
         found = results(name)
         for way, how in (("session", "in a session"), ("cache", "in full, prefix cache"), ("no_cache", "in full, no prefix cache")):
             first, second, last = (found[way][i]["first_token_ms"] for i in (0, 1, -1))
-            yield f"| {found['model']} | {how} | {said(found['read_tok'][way])} | {said(first)} ms | {said(second)} ms | {said(last)} ms |"
+            yield f"| {found['model']}, {name.rsplit('-', 1)[-1].upper()} | {how} | {said(found['read_tok'][way])} | {said(first)} ms | {said(second)} ms | {said(last)} ms |"
 
 
 def drafts_table():
     """What drafts give, by the chance that a draft token is right."""
-    for name in ("drafts-tales-cpu", "drafts-rodimus-plus-1.6b-cpu"):
+    for name in ("drafts-tales-cpu", "drafts-rodimus-plus-1.6b-cpu", "drafts-rodimus-plus-1.6b-h100", "drafts-rodimus-1.4b-h100"):
         for r in rows(name):
-            plain, drafted = r["plain_tokens_per_s"], r["tokens_per_s"]
-            yield f"| {r['model']} | {r['batch']} | {r['acceptance']:.0%} | {said(plain, 1)} | {said(drafted, 1)} | {said(drafted / plain, 2)} |"
+            plain, drafted, device = r["plain_tokens_per_s"], r["tokens_per_s"], name.rsplit("-", 1)[-1].upper()
+            yield f"| {r['model']}, {device} | {r['batch']} | {r['acceptance']:.0%} | {said(plain, 1)} | {said(drafted, 1)} | {said(drafted / plain, 2)} |"
 
 
 def lives():
@@ -158,6 +158,19 @@ def lives():
                     ([broken], ", beside other processes, until the device failed")):
         sums = [said(sum(run[what] for run in of)) for what in ("requests", "tokens", "different", "nan")]
         yield f"| {of[0]['commit'][:7]}{how} | " + " | ".join(sums) + " |"
+
+
+def masked_table():
+    """Streams that draw under masks, beside plain ones."""
+    found = results("masked-h100")
+    for load, name in (("plain", "plain"), ("tools_auto", "64 with tools in auto mode"), ("some_masked", "8 of 64 inside a call or a schema"), ("all_masked", "all 64")):
+        yield f"| {name} | {said(found[load]['tok_per_s'])} | {said(found[load]['of_plain'], 2)} | {said(found[load]['step_ms'], 2)} ms |"
+
+
+def drafted_lives():
+    for r in results("lives-h100"):
+        assert not r["faults"]
+        yield f"| {r['commit'][:7]}, seed {r['seed']} | " + " | ".join(said(r[what]) for what in ("requests", "grammars", "tokens", "accepted", "rejected", "different", "nan")) + " |"
 
 
 def mask_table():
@@ -193,7 +206,7 @@ def with_line(line):
     return [name for name in pages() if any(found.startswith(line) for found in page(name).split("\n"))]
 
 
-@pytest.mark.parametrize("table", [cpu_tables, gpu_tables, cache_table, agents_table, drafts_table, lives, mask_table, upgrades, losses], ids=lambda t: t.__name__)
+@pytest.mark.parametrize("table", [cpu_tables, gpu_tables, cache_table, agents_table, drafts_table, lives, drafted_lives, mask_table, masked_table, upgrades, losses], ids=lambda t: t.__name__)
 def test_tables_have_the_recorded_figures(table):
     expected = list(table())
     assert not [(line, places) for line in expected if len(places := with_line(line)) != 1]
