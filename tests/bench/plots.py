@@ -197,9 +197,9 @@ def agents(out):
 def drafts(out):
     """Tokens a second with drafts, in those of plain decoding."""
     recorded = sorted((HERE / "results").glob("drafts-*.json"))
-    figure, both = plt.subplots(1, len(recorded), figsize=(5 * len(recorded), 4.2), squeeze=False)
+    figure, all_axes = plt.subplots((len(recorded) + 1) // 2, 2, figsize=(10, 4.2 * ((len(recorded) + 1) // 2)), squeeze=False)
     found = [json.loads(path.read_text(encoding="utf-8")) for path in recorded]
-    for axes, run in zip(both[0], found):
+    for axes, run in zip(all_axes.flat, found):
         for batch, color in zip(sorted({row["batch"] for row in run}), (OUR, ASIDE, BASE)):
             points = sorted((row["acceptance"] * 100, row["tokens_per_s"] / row["plain_tokens_per_s"]) for row in run if row["batch"] == batch)
             axes.plot(*zip(*points), color=color, marker="o", ms=4, label=f"{batch} session{'s' * (batch > 1)}")
