@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""measure.py URL CASES HELDOUT.txt OUT.json [--at-once 8] [--limit N] [SKILL...]: the held-out cases, greedily, through a running server.
+"""measure.py URL CASES HELDOUT.txt OUT.json [SKILL...] [--at-once 8] [--limit N]: the held-out cases, greedily, through a running server.
 
 CASES is a folder of skills.py heldout. Chats go to /v1/chat/completions, holes to /v1/completions with suffix; a case of recall in several turns is one
 session, whose turns bring only what is new. HELDOUT's tales are scored with echo. Needs nothing but Python; RODIMUS_API_KEY is sent if it is set."""

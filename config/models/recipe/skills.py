@@ -230,6 +230,10 @@ def tools(rng, pool, bank, n_tools=None, form=None):
     result, said = result_of(rng, pool)
     lead = "\n" if pool.split == "train" and rng.random() < 0.3 else ""
     messages += [{"role": "assistant", "content": call}, {"role": "tool", "content": f"{lead}<tool_response>\n{result}\n</tool_response>"}]
+    while learns and rng.random() < 0.5:  # a wish behind a result may be a call again
+        ask, answer = another_wish(listed, rng, pool)
+        messages += [{"role": "assistant", "content": said}, {"role": "user", "content": ask}]
+        said = answer
     return {"skill": "tools", "form": form, "messages": messages, "answer": said}
 
 
