@@ -132,6 +132,7 @@ static bool take_message(const struct place *at, const json_t *value, struct rod
     for (size_t r = 0; r < sizeof roles / sizeof *roles; r++) {
         if (field_is(role, roles[r])) out->role = roles[r];
     }
+    if (chat && field_is(role, "function")) out->role = "tool"; /* the older form of a result */
     if (!out->role) return bad_in(at, "role", "must be system, developer, user, assistant or tool");
     if (!chat && !strcmp(out->role, "tool")) return bad_in(at, "role", "must be system, developer, user or assistant");
     return take_content(at, json_object_get(value, "content"), out) && take_tools(at, value, out);

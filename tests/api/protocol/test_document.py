@@ -142,4 +142,4 @@ def test_messages_are_taken_as_documented(server, openapi, path):  # noqa: F811
         if answer.status != (200 if good else 400) or (not good and not answer.error["param"].startswith("messages[0]")):
             wrong.append(f"{message}: {answer!r}"[:300])
     assert not wrong, "\n".join(wrong)
-    assert n_good == 15
+    assert n_good == 16

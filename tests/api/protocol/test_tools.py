@@ -158,6 +158,15 @@ def test_tags_in_messages_are_text(server):
         assert "tool_calls" not in choice["message"]
 
 
+def test_a_history_in_the_older_form_reads_as_calls_and_results(server):
+    ask, one = {"role": "user", "content": "Look it up."}, {"name": "look", "arguments": "{}"}
+    old = [ask, {"role": "assistant", "content": None, "function_call": one}, {"role": "function", "name": "look", "content": "A fox."}]
+    new = [ask, {"role": "assistant", "content": None, "tool_calls": [{"id": "call_1", "type": "function", "function": one}]},
+           {"role": "tool", "tool_call_id": "call_1", "content": "A fox."}]
+    first, second = (server.post("/apply-template", {"messages": messages}).json["prompt"] for messages in (old, new))
+    assert first == second
+
+
 def test_definitions_are_written_as_json_dumps_does(server):
     odd = [tool("f", {"type": "object", "properties": {"z": {"default": 0.1, "enum": [1e30, -2.5, 3, "é\x01\n\"\\/\b"]}, "a": {}}}, description="ü", strict=False)]
     text = server.post("/apply-template", {"messages": ASK, "tools": odd}).json["prompt"]
