@@ -110,10 +110,12 @@ bool draft_use_plan(struct rod_engine *e, enum sampling_site site) {
     for (struct sched_req *r = streams->head; r; r = r->next) {
         struct active *a = active_of_sched(r);
         struct active_draft *d = &a->draft;
-        r->n_drafts = 0;
-        if (!d->on || r->held || e->n_planned != e->n_collected || draft_use_crowded(e, site)) continue;
         const uint32_t most = draft_use_most(r);
-        if (!most) continue;
+        r->n_drafts = 0;
+        if (!d->on || !most || r->held || e->n_planned != e->n_collected || draft_use_crowded(e, site)) {
+            d->n_hoped = 0; /* it was for this plan */
+            continue;
+        }
         d->tok[0] = a->last;
         const struct draft_found found = draft_lookup_next(&d->lookup, most, d->tok + 1);
         if (found.n) d->kind = draft_kind(found.n_match, found.predicted);
