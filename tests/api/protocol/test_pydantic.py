@@ -165,7 +165,7 @@ def test_a_pydantic_type_is_taken_and_its_answers_validate(server, name):
         pass
     for made, schema in schemas.items():
         n = 0
-        for text in finished(server, schema, range(40)):
+        for text in finished(server, schema, range(20 * SEEDS)):
             n += 1
             try:
                 model.model_validate_json(text)
