@@ -85,7 +85,7 @@ int engine_open_parts(const struct rod_engine_config *config, const struct engin
     if (!e) return rod_fail_no_memory(err);
     e->config = *config;
     e->config.model_dir = e->config.synthetic = e->config.device = e->config.precision = NULL;
-    e->config.draft_model_dir = NULL;
+    e->config.draft_model_dir = e->config.adapter_dir = NULL;
     e->parts = *parts;
     e->backend_info = *parts->ops->info(parts->backend);
     e->max_token_bytes = text_max_token_bytes(parts->tokenizer);

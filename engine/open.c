@@ -12,6 +12,7 @@ enum { SCORED_ROWS = 64, DRAFT_BATCH_TOK = 512 };
 static void open_fill_info(struct rod_model_info *info, const struct model *model, bool synthetic) {
     const struct model_dims *d = &model->dims;
     snprintf(info->name, sizeof info->name, "%s", model->name);
+    snprintf(info->adapter, sizeof info->adapter, "%s", model->adapter);
     snprintf(info->arch, sizeof info->arch, "%s", d->plus ? "rodimus_plus" : "rodimus");
     snprintf(info->weight_dtype, sizeof info->weight_dtype, "%s", dtype_name(model->weight_dtype));
     info->d_model = d->D;
@@ -151,8 +152,8 @@ int rod_engine_open(const struct rod_engine_config *config, struct rod_engine **
     if (config->draft_model_dir && *config->draft_model_dir && config->speculative != ROD_SPECULATIVE_AUTO)
         return rod_fail_at(err, ROD_EINVALID, "draft_model", "draft_model needs speculative auto.");
     struct model *model;
-    int rc = config->synthetic ? model_synthetic_watched(config->synthetic, 1, &config->progress, &model, err)
-                               : model_open_watched(config->model_dir, &config->progress, &model, err);
+    int rc =
+        model_open_either(config->model_dir, config->synthetic, config->adapter_dir, &config->progress, &model, err);
     if (rc) return rc;
     open_log_warnings(config, model, 0);
 

@@ -91,10 +91,11 @@ struct rod_engine;
 enum rod_speculative { ROD_SPECULATIVE_AUTO, ROD_SPECULATIVE_LOOKUP, ROD_SPECULATIVE_NONE };
 
 struct rod_engine_config {
-    const char *model_dir; /* a checkpoint directory; or NULL with synthetic set */
-    const char *synthetic; /* "rodimus-1.4b" ...: random weights of that shape, no tokenizer */
-    const char *device;    /* "auto", "cpu", "cuda", "cuda:N" */
-    const char *precision; /* "auto", "fp32", "bf16", "fp16" */
+    const char *model_dir;   /* a checkpoint directory; or NULL with synthetic set */
+    const char *synthetic;   /* "rodimus-1.4b" ...: random weights of that shape, no tokenizer */
+    const char *adapter_dir; /* a PEFT LoRA adapter of model_dir, merged into its weights; NULL or "": none */
+    const char *device;      /* "auto", "cpu", "cuda", "cuda:N" */
+    const char *precision;   /* "auto", "fp32", "bf16", "fp16" */
     enum rod_speculative speculative;
     const char *draft_model_dir; /* a checkpoint with the same tokens, which drafts under ROD_SPECULATIVE_AUTO; NULL */
     bool deterministic;          /* the same bits in steps of any size; costs speed on some devices */
@@ -131,6 +132,7 @@ void rod_engine_drain(struct rod_engine *engine);
 
 struct rod_model_info {
     char name[128];                                    /* last component of the directory, or the synthetic name */
+    char adapter[128];                                 /* last component of its directory; "": none */
     char arch[32];                                     /* "rodimus" or "rodimus_plus" */
     char device[64];                                   /* "cpu (avx512, 2 threads)" ... */
     char weight_dtype[16];                             /* "bf16" ... */
@@ -621,7 +623,7 @@ void rod_inspect_free(struct rod_inspect_report *report);
  * one, the same from the CPU backend for n_tok random ids: for a GPU and models of full size. */
 struct rod_verify_options {
     const char *model_dir, *golden_path; /* golden_path NULL: against the CPU */
-    const char *synthetic;               /* instead of model_dir */
+    const char *synthetic, *adapter_dir; /* instead of model_dir; merged into its weights, or NULL */
     uint32_t n_tok;                      /* against the CPU: length of the prompt, 0 = 64 */
     const char *device, *precision;      /* NULL = "auto" */
     bool deterministic;
@@ -658,8 +660,8 @@ void rod_verify_free(struct rod_verify_report *report);
 
 /* Measures decode and prefill at the engine's level, without HTTP, and the machine's ceilings in the same run. */
 struct rod_bench_options {
-    const char *model_dir, *synthetic; /* one of the two */
-    const char *device, *precision;    /* NULL = "auto" */
+    const char *model_dir, *synthetic, *adapter_dir; /* one of the two; merged into the first's weights, or NULL */
+    const char *device, *precision;                  /* NULL = "auto" */
     bool deterministic;
     uint32_t n_threads; /* CPU, 0 = all cores */
     const uint32_t *batches;

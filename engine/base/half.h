@@ -37,4 +37,15 @@ static inline uint16_t half_f32_to_bf16(float x) {
     return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1u)) >> 16);
 }
 
+/* To nearest, ties to even; NaN stays NaN, and what is too large becomes infinite. */
+static inline uint16_t half_f32_to_f16(float x) {
+    const uint32_t bits = half_f32_bits(x), sign = bits >> 16 & 0x8000u, magnitude = bits & 0x7fffffffu;
+    if (magnitude > 0x7f800000u) return (uint16_t)(sign | 0x7e00u | (magnitude >> 13 & 0x3ffu));
+    if (magnitude >= 0x47800000u) return (uint16_t)(sign | 0x7c00u); /* from 2^16 on */
+    if (magnitude < 0x38800000u) { /* below 2^-14: adding 2^-1 leaves a multiple of 2^-24 in the low bits */
+        return (uint16_t)(sign | (half_f32_bits(half_bits_to_f32(magnitude) + 0.5f) - half_f32_bits(0.5f)));
+    }
+    return (uint16_t)(sign | ((magnitude - (112u << 23) + 0xfffu + (magnitude >> 13 & 1u)) >> 13));
+}
+
 #endif

@@ -20,6 +20,7 @@ struct files {
     struct model_storage base;
     struct safetensors **st;
     size_t n;
+    struct model_adapter *adapter; /* NULL = none */
 };
 
 /* ---- small helpers ---- */
@@ -182,19 +183,6 @@ static struct model_tensor *model_find_tensor(const struct model *model, const c
     return bsearch(&key, model->tensors, model->n_tensors, sizeof key, tensor_by_name);
 }
 
-static bool weight_dtype_of(const char *name, enum dtype *out) {
-    static const struct {
-        const char *name;
-        enum dtype dtype;
-    } known[] = {{"F32", DTYPE_F32}, {"F16", DTYPE_F16}, {"BF16", DTYPE_BF16}};
-    for (size_t i = 0; i < sizeof known / sizeof *known; i++)
-        if (!strcmp(name, known[i].name)) {
-            *out = known[i].dtype;
-            return true;
-        }
-    return false;
-}
-
 struct binding {
     struct model *model;
     const struct files *files;
@@ -213,7 +201,7 @@ static int binding_take_piece(void *arg, const struct model_piece *piece) {
         return rod_fail(b->err, ROD_EMODEL, "tensor %s in %.150s has shape %s, config.json calls for %s", piece->name,
                         t->file, safetensors_render_shape(t->shape, t->n_dims, got, sizeof got), expected);
     enum dtype dtype;
-    if (!weight_dtype_of(t->dtype, &dtype))
+    if (!dtype_by_name(t->dtype, &dtype))
         return rod_fail(b->err, ROD_EMODEL, "tensor %s in %.200s has dtype %s, weights must be F32, F16 or BF16",
                         piece->name, t->file, t->dtype);
     assert(!t->used); /* a plan names each tensor once */
@@ -243,7 +231,7 @@ static void model_check_tied_head(struct model *model) {
     const struct model_tensor *t = model_find_tensor(model, head_name);
     if (!model->dims.tied || !t) return;
     struct weight_part head = {.data = t->data, .rows = model->dims.V};
-    if (!weight_dtype_of(t->dtype, &head.dtype) || t->n_dims != 2 || t->shape[0] != model->dims.V ||
+    if (!dtype_by_name(t->dtype, &head.dtype) || t->n_dims != 2 || t->shape[0] != model->dims.V ||
         t->shape[1] != model->dims.D ||
         !same_values(&model->embed.part[0], &head, (size_t)model->dims.V * model->dims.D))
         model_warn(model, "tie_word_embeddings is true, but lm_head.weight is stored and differs from the embedding; "
@@ -305,7 +293,7 @@ static void model_check_mixed(struct model *model) {
     for (size_t i = 0; i < model->n_tensors; i++) {
         const struct model_tensor *t = &model->tensors[i];
         enum dtype dtype;
-        if (!t->used || t->n_dims != 2 || !weight_dtype_of(t->dtype, &dtype) || dtype == model->weight_dtype) continue;
+        if (!t->used || t->n_dims != 2 || !dtype_by_name(t->dtype, &dtype) || dtype == model->weight_dtype) continue;
         if (!n++) first = t;
     }
     if (n)
@@ -373,7 +361,6 @@ static int model_read_config(struct model *model, const char *dir, struct model_
 static int model_read_fingerprint(struct model *model, const char *dir, const struct rod_progress_to *progress,
                                   struct rod_error *err) {
     struct file_bytes json;
-    char shape[160], label[512];
     uint64_t done = 0, total = 0;
     int rc = model_load_file(dir, "tokenizer.json", true, &json, err);
     if (rc) return rc;
@@ -383,9 +370,7 @@ static int model_read_fingerprint(struct model *model, const char *dir, const st
     for (size_t i = 0; i < model->n_tensors; i++) {
         rod_progress(progress, "reading weights", "B", done, total);
         const struct model_tensor *t = &model->tensors[i];
-        snprintf(label, sizeof label, "%s %s %s", t->dtype,
-                 safetensors_render_shape(t->shape, t->n_dims, shape, sizeof shape), t->name);
-        model_fingerprint_add(model, label, t->data, t->n_bytes);
+        model_fingerprint_add_tensor(model, t->dtype, t->shape, t->n_dims, t->name, t->data, t->n_bytes);
         done += t->n_bytes;
     }
     rod_progress(progress, "reading weights", "B", total, total);
@@ -393,15 +378,26 @@ static int model_read_fingerprint(struct model *model, const char *dir, const st
 }
 
 /* The last component of the directory, also for "." and "dir/". */
-static void model_set_name(struct model *model, const char *dir) {
+static void copy_name(const char *dir, char *name, size_t size) {
     char *real = realpath(dir, NULL);
     const char *slash = real ? strrchr(real, '/') : NULL;
-    snprintf(model->name, sizeof model->name, "%s", slash && slash[1] ? slash + 1 : "model");
+    snprintf(name, size, "%s", slash && slash[1] ? slash + 1 : "model");
     free(real);
 }
 
-static int model_open_into(struct model *model, const char *dir, const struct rod_progress_to *progress,
-                           struct rod_error *err) {
+/* Last, so that what compares stored weights has seen them as they are stored. */
+static int model_add_adapter(struct model *model, bool fla, const char *dir, struct rod_error *err) {
+    struct files *files = model->priv;
+    struct rod_error fault;
+    if (!dir || !*dir) return 0;
+    const int rc = model_adapter_open(model, fla, dir, &files->adapter, &fault);
+    if (rc) return rod_fail_at(err, rc, "adapter", "adapter: %.430s", fault.message);
+    copy_name(dir, model->adapter, sizeof model->adapter);
+    return 0;
+}
+
+static int model_open_into(struct model *model, const char *dir, const char *adapter,
+                           const struct rod_progress_to *progress, struct rod_error *err) {
     struct files *files = model->priv;
     struct model_config config;
     int rc = model_read_config(model, dir, &config, err);
@@ -424,13 +420,14 @@ static int model_open_into(struct model *model, const char *dir, const struct ro
     model_check_mixed(model);
     model_check_tied_head(model);
     model_check_unused(model);
-    model_set_name(model, dir);
-    return 0;
+    copy_name(dir, model->name, sizeof model->name);
+    return model_add_adapter(model, config.fla, adapter, err);
 }
 
 static void files_close(struct model_storage *storage) {
     struct files *files = (struct files *)(void *)storage;
     for (size_t i = 0; i < files->n; i++) safetensors_close(files->st[i]);
+    model_adapter_close(files->adapter);
     free(files->st);
     free(files);
 }
@@ -441,6 +438,11 @@ int model_open(const char *dir, struct model **out, struct rod_error *err) {
 
 int model_open_watched(const char *dir, const struct rod_progress_to *progress, struct model **out,
                        struct rod_error *err) {
+    return model_open_adapted(dir, NULL, progress, out, err);
+}
+
+int model_open_adapted(const char *dir, const char *adapter, const struct rod_progress_to *progress, struct model **out,
+                       struct rod_error *err) {
     struct model *model = model_new();
     struct files *files = calloc(1, sizeof *files);
     if (!model || !files) {
@@ -450,7 +452,7 @@ int model_open_watched(const char *dir, const struct rod_progress_to *progress, 
     }
     files->base.close = files_close;
     model->priv = files;
-    int rc = model_open_into(model, dir, progress, err);
+    int rc = model_open_into(model, dir, adapter, progress, err);
     if (rc) {
         model_close(model);
         return rc;

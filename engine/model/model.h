@@ -11,6 +11,8 @@
 enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16 };
 size_t dtype_bytes(enum dtype dtype);
 const char *dtype_name(enum dtype dtype); /* "fp32", "fp16", "bf16" */
+/* As a file of tensors spells it: "F32", "F16", "BF16"; false: no type that weights have. */
+bool dtype_by_name(const char *name, enum dtype *out);
 
 /* The letters: kernels/README.md, "Equations". How they come from config.json: README.md, "A checkpoint". */
 struct model_dims {
@@ -33,6 +35,15 @@ struct weight_part {
     const void *data;
     enum dtype dtype;
     uint32_t rows;
+    const struct weight_delta *delta; /* NULL: the weight is what is stored */
+};
+/* What an adapter adds: scale * B A with A [rank, cols] and B [rows, rank], summed in fp32, and the sum with the stored
+ * value is rounded once to its type. Readers of a weight go through the functions below. */
+struct weight_delta {
+    const void *a, *b; /* in the adapter's mapped file */
+    enum dtype a_dtype, b_dtype;
+    uint32_t rank, cols;
+    float scale;
 };
 struct weight {
     struct weight_part part[2];
@@ -60,6 +71,7 @@ struct model_tensor {
 struct model {
     struct model_dims dims;
     char name[128], layout[16];                       /* layout: "published", "fla", "synthetic" */
+    char adapter[128];                                /* the name of its directory; "" = none */
     struct weight embed, embed_norm, norm_f, lm_head; /* lm_head = embed if tied */
     struct model_layer *layers;                       /* [L] */
     struct model_tensor *tensors;
@@ -67,8 +79,9 @@ struct model {
     uint64_t n_params, weight_bytes; /* a tied head counted once */
     enum dtype weight_dtype;         /* of the projections (layer 0's W_fc) */
     int64_t created_unix_s;
-    /* XXH3 of config.json, tokenizer.json and every tensor (name, type, shape, bytes) in order of name: states of this
-     * model carry it. How tensors are spread over shards does not count. A synthetic model's: of its name and seed. */
+    /* XXH3 of config.json, tokenizer.json and every tensor (name, type, shape, bytes) in order of name, and of the same
+     * of an adapter: states of this model carry it. How tensors are spread over shards does not count. A synthetic
+     * model's: of its name and seed. */
     uint8_t fingerprint[MODEL_FINGERPRINT_BYTES];
     float default_temperature, default_top_p, default_min_p, default_repetition_penalty; /* NAN = unsaid */
     int32_t default_top_k;                                                               /* -1 = unsaid */
@@ -86,12 +99,19 @@ int model_open(const char *dir, struct model **out, struct rod_error *err);
 /* The same; progress: of the tensors' bytes, all of which are read for the fingerprint. */
 int model_open_watched(const char *dir, const struct rod_progress_to *progress, struct model **out,
                        struct rod_error *err);
+/* The same with a PEFT LoRA adapter (README.md, "An adapter") merged into its weights; adapter NULL or "": none. Its
+ * errors name the setting `adapter`. */
+int model_open_adapted(const char *dir, const char *adapter, const struct rod_progress_to *progress, struct model **out,
+                       struct rod_error *err);
 /* Random bf16 weights of a published shape: "rodimus-1.4b", "rodimus-plus-1.6b", "rodimus-plus-1.6b-w1024" (a window of
  * 1,024 keys), "rodimus-plus-4b", "tales". The same for one seed whatever the number of threads that fill them. */
 int model_synthetic(const char *name, uint64_t seed, struct model **out, struct rod_error *err);
 /* The same; progress: of its bytes. */
 int model_synthetic_watched(const char *name, uint64_t seed, const struct rod_progress_to *progress, struct model **out,
                             struct rod_error *err);
+/* What commands are given: a directory, with an adapter or without, or the name of a synthetic model (NULL: none). */
+int model_open_either(const char *dir, const char *synthetic, const char *adapter,
+                      const struct rod_progress_to *progress, struct model **out, struct rod_error *err);
 void model_close(struct model *model);
 /* Adds a warning where its tokenizer has ids that the model has no embedding for. n_ids: the highest id and one. */
 void model_check_tokenizer(struct model *model, uint32_t n_ids);
@@ -109,6 +129,8 @@ uint64_t model_count_params(const struct model_dims *dims);
 void weight_to_f32(const struct weight *w, float *dst);
 /* n elements from element first of one part. */
 void weight_part_to_f32(const struct weight_part *part, size_t first, size_t n, float *dst);
+/* The same n elements in the part's own type. */
+void weight_part_copy(const struct weight_part *part, size_t first, size_t n, void *dst);
 /* Bytes of one session's state on a backend that keeps S and conv and window in these dtypes (conv K rows, S M x E). */
 uint64_t model_state_bytes(const struct model_dims *dims, size_t S_bytes, size_t conv_bytes, size_t window_bytes);
 

@@ -1,4 +1,5 @@
-/* model_config.c - config.json and generation_config.json -> sizes (README.md, "A checkpoint"). Pure.
+/* model_config.c - config.json and generation_config.json -> sizes (README.md, "A checkpoint"), and what an adapter's
+ * adapter_config.json says. Pure.
  *
  * The bounds are far above any real model and low enough that no later product of sizes overflows 64 bits:
  * V D < 2^41, S of a session M E L < 2^43, its window visible (Hk + Hv) P L < 2^52 elements.
@@ -22,6 +23,7 @@
 #define MAX_V       (1 << 24)
 #define MAX_H       1024
 #define MAX_VISIBLE (1 << 24)
+#define MAX_ALPHA   1e6 /* of an adapter */
 
 /* Reads keys until the first fault; after it every read answers its default and rc keeps the fault. */
 struct cfg {
@@ -150,7 +152,7 @@ static void cfg_only(struct cfg *c, const json_t *object, const char *part, cons
         while (known[i] && strcmp(known[i], key)) i++;
         if (known[i] || says_nothing(json_object_iter_value(at))) continue;
         char path[96];
-        snprintf(path, sizeof path, "%s.%.60s", part, key);
+        snprintf(path, sizeof path, "%s%s%.60s", part, *part ? "." : "", key);
         for (char *p = path; *p; p++) /* a stranger's key reaches a terminal */
             if ((unsigned char)*p < 0x20 || *p == 0x7f) *p = '?';
         cfg_refuse(c, path, json_object_iter_value(at), "this key is not known, and may change results");
@@ -401,4 +403,130 @@ int model_generation_parse(const char *json, size_t len, uint32_t vocab_size, st
     }
     json_decref(root);
     return c.rc;
+}
+
+/* ---- adapters ---- */
+
+/* In PEFT a pattern is a regular expression for the end of a module's name; those that are plain names are honoured. */
+static bool name_is_plain(const char *name) {
+    return *name && !name[strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")];
+}
+
+static void parse_patterns(struct cfg *c, const json_t *root, const char *key, struct adapter_pattern **out,
+                           size_t *n_out) {
+    json_t *o = (json_t *)(uintptr_t)cfg_object(c, root, key);
+    const bool whole = !strcmp(key, "rank_pattern");
+    if (!json_object_size(o)) return;
+    *out = calloc(json_object_size(o), sizeof **out);
+    if (!*out && !c->rc) c->rc = rod_fail_no_memory(c->err);
+    const char *name;
+    json_t *value;
+    if (c->rc) return;
+    json_object_foreach(o, name, value) {
+        const double x = json_number_value(value);
+        if (!name_is_plain(name)) {
+            cfg_refuse(c, key, o, "only plain names of modules are supported, no regular expressions");
+        } else if (whole && !(json_is_integer(value) && x >= 1 && x <= MAX_D)) {
+            cfg_fail(c, ROD_EMODEL, key, o, "integers from 1 to 65536 are needed");
+        } else if (!(json_is_number(value) && x > 0 && x <= MAX_ALPHA)) {
+            cfg_fail(c, ROD_EMODEL, key, o, "numbers above 0, at most 1000000, are needed");
+        }
+        if (c->rc) return;
+        (*out)[(*n_out)++] = (struct adapter_pattern){name, x};
+    }
+}
+
+/* A list of names, or a text: a regular expression over all modules, where the tensors alone say what it met. */
+static void parse_targets(struct cfg *c, const json_t *root, struct adapter_config *out) {
+    const json_t *value = cfg_get(root, "target_modules");
+    if (!value || json_is_string(value)) return;
+    if (!json_array_size(value)) {
+        cfg_fail(c, ROD_EMODEL, "target_modules", value, "a text or a list of names is needed");
+        return;
+    }
+    out->targets = calloc(json_array_size(value), sizeof *out->targets);
+    if (!out->targets && !c->rc) c->rc = rod_fail_no_memory(c->err);
+    for (size_t i = 0; i < json_array_size(value) && !c->rc; i++) {
+        const char *name = json_string_value(json_array_get(value, i));
+        if (name && *name)
+            out->targets[out->n_targets++] = name;
+        else
+            cfg_fail(c, ROD_EMODEL, "target_modules", value, "a text or a list of names is needed");
+    }
+}
+
+/* Some ways to begin move a part of the base model's weights into the adapter: it is no adapter of the base model. */
+static void check_beginning(struct cfg *c, const json_t *root) {
+    const json_t *value = cfg_get(root, "init_lora_weights");
+    static const char *const good[] = {"gaussian", "eva", "orthogonal"};
+    if (!value || json_is_boolean(value)) return;
+    for (size_t i = 0; i < sizeof good / sizeof *good; i++)
+        if (json_is_string(value) && !strcmp(json_string_value(value), good[i])) return;
+    cfg_refuse(c, "init_lora_weights", value, "the base model's weights may have been changed with it");
+}
+
+static void parse_adapter(struct cfg *c, const json_t *root, struct adapter_config *out) {
+    static const char *const known[] = {
+        "peft_type", "r", "lora_alpha", "use_rslora", "fan_in_fan_out", "target_modules", "bias", "rank_pattern",
+        "alpha_pattern", "modules_to_save", "use_dora", "init_lora_weights",
+        /* no results, once it is trained */
+        "auto_mapping", "base_model_name_or_path", "corda_config", "eva_config", "exclude_modules", "inference_mode",
+        "layers_pattern", "layers_to_transform", "loftq_config", "lora_dropout", "megatron_config", "megatron_core",
+        "peft_version", "qalora_group_size", "revision", "task_type", NULL};
+    const json_t *value = cfg_get(root, "peft_type");
+    const char *type = cfg_string(c, root, "peft_type", "");
+    if (strcmp(type, "LORA")) cfg_refuse(c, "peft_type", value, "only LORA is supported");
+    if (strcmp(cfg_string(c, root, "bias", "none"), "none"))
+        cfg_refuse(c, "bias", cfg_get(root, "bias"), "only none is supported");
+    if (cfg_bool(c, root, "use_dora", false))
+        cfg_refuse(c, "use_dora", cfg_get(root, "use_dora"), "DoRA is not supported");
+    if (cfg_bool(c, root, "fan_in_fan_out", false))
+        cfg_refuse(c, "fan_in_fan_out", cfg_get(root, "fan_in_fan_out"), "no weight of this model is stored so");
+    if ((value = cfg_get(root, "modules_to_save")) && !says_nothing(value))
+        cfg_refuse(c, "modules_to_save", value, "whole modules in an adapter are not supported");
+    check_beginning(c, root);
+    cfg_only(c, root, "", known);
+    out->r = (uint32_t)cfg_int(c, root, "r", 8, 1, MAX_D);
+    out->alpha = cfg_real(c, root, "lora_alpha", 8, 0, MAX_ALPHA);
+    out->rslora = cfg_bool(c, root, "use_rslora", false);
+    parse_patterns(c, root, "rank_pattern", &out->ranks, &out->n_ranks);
+    parse_patterns(c, root, "alpha_pattern", &out->alphas, &out->n_alphas);
+    parse_targets(c, root, out);
+}
+
+int adapter_config_parse(const char *json, size_t len, struct adapter_config *out, struct rod_error *err) {
+    struct cfg c = {.file = "adapter_config.json", .err = err};
+    *out = (struct adapter_config){0};
+    out->priv = load_object(&c, json, len);
+    if (!c.rc) parse_adapter(&c, out->priv, out);
+    if (c.rc) adapter_config_free(out);
+    return c.rc;
+}
+
+void adapter_config_free(struct adapter_config *config) {
+    free(config->ranks);
+    free(config->alphas);
+    free(config->targets);
+    json_decref(config->priv);
+    *config = (struct adapter_config){0};
+}
+
+bool adapter_config_matches(const char *name, const char *module) {
+    const size_t n = strlen(name), len = strlen(module);
+    return n <= len && !strcmp(module + len - n, name) && (n == len || module[len - n - 1] == '.');
+}
+
+static double pattern_value(const struct adapter_pattern *patterns, size_t n, const char *module, double otherwise) {
+    for (size_t i = 0; i < n; i++)
+        if (adapter_config_matches(patterns[i].name, module)) return patterns[i].value;
+    return otherwise;
+}
+
+uint32_t adapter_config_rank(const struct adapter_config *config, const char *module) {
+    return (uint32_t)pattern_value(config->ranks, config->n_ranks, module, config->r);
+}
+
+double adapter_config_scale(const struct adapter_config *config, const char *module) {
+    const double r = adapter_config_rank(config, module);
+    return pattern_value(config->alphas, config->n_alphas, module, config->alpha) / (config->rslora ? sqrt(r) : r);
 }

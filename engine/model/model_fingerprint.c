@@ -1,6 +1,7 @@
 /* model_fingerprint.c - the name of a model's bytes, so that no state is loaded beside weights that did not make it. */
 #include "engine/base/bytes.h"
 #include "model_internal.h"
+#include "safetensors.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -23,6 +24,13 @@ void model_fingerprint_add(struct model *model, const char *label, const void *b
     memcpy(to, label, n);
     XXH128_canonicalFromHash(&digest, XXH3_128bits(link, (size_t)(to - link) + n));
     memcpy(model->fingerprint, digest.digest, MODEL_FINGERPRINT_BYTES);
+}
+
+void model_fingerprint_add_tensor(struct model *model, const char *dtype, const uint64_t *shape, uint32_t n_dims,
+                                  const char *name, const void *data, uint64_t n_bytes) {
+    char text[160], label[LABEL_BYTES];
+    snprintf(label, sizeof label, "%s %s %s", dtype, safetensors_render_shape(shape, n_dims, text, sizeof text), name);
+    model_fingerprint_add(model, label, data, n_bytes);
 }
 
 char *model_render_fingerprint(const uint8_t fingerprint[MODEL_FINGERPRINT_BYTES],

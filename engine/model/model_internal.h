@@ -39,6 +39,39 @@ struct model_generation {
 int model_generation_parse(const char *json, size_t len, uint32_t vocab_size, struct model_generation *out,
                            struct rod_error *err);
 
+/* PEFT's adapter_config.json of a LoRA adapter. */
+struct adapter_pattern { /* of the modules whose names end with this one, from a dot or the beginning on */
+    const char *name;
+    double value;
+};
+struct adapter_config {
+    uint32_t r;
+    double alpha;
+    bool rslora;
+    struct adapter_pattern *ranks, *alphas; /* the first that matches counts */
+    size_t n_ranks, n_alphas;
+    const char **targets; /* likewise; NULL: the file does not list them */
+    size_t n_targets;
+    void *priv; /* keeps the names */
+};
+/* On a fault out holds nothing. */
+int adapter_config_parse(const char *json, size_t len, struct adapter_config *out, struct rod_error *err);
+void adapter_config_free(struct adapter_config *config);
+bool adapter_config_matches(const char *name, const char *module);
+/* Of one module; alpha / r, or alpha / sqrt(r) with rslora. */
+uint32_t adapter_config_rank(const struct adapter_config *config, const char *module);
+double adapter_config_scale(const struct adapter_config *config, const char *module);
+
+/* Adds the adapter in the directory to the weights that are bound, and to the fingerprint. The deltas point into its
+ * file: it is closed with the model. */
+struct model_adapter;
+int model_adapter_open(struct model *model, bool fla, const char *dir, struct model_adapter **out,
+                       struct rod_error *err);
+void model_adapter_close(struct model_adapter *adapter);
+/* Adds one tensor of a file, with its name, type and shape. */
+void model_fingerprint_add_tensor(struct model *model, const char *dtype, const uint64_t *shape, uint32_t n_dims,
+                                  const char *name, const void *data, uint64_t n_bytes);
+
 /* How synthetic weights are drawn: spreads under which every term of the equations carries weight. */
 enum model_init { INIT_NORM, INIT_CONV, INIT_GATE_BIAS, INIT_BIAS, INIT_EMBED, INIT_PROJECTION };
 

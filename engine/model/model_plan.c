@@ -169,7 +169,7 @@ void model_piece_bind(struct model *model, const struct model_piece *piece, cons
     w->n_parts = piece->n_parts;
     w->rows = piece->weight_rows;
     w->cols = piece->weight_cols;
-    w->part[piece->part] = (struct weight_part){data, dtype, piece->rows};
+    w->part[piece->part] = (struct weight_part){.data = data, .dtype = dtype, .rows = piece->rows};
     uint64_t n = (uint64_t)piece->rows * piece->cols;
     model->n_params += n;
     model->weight_bytes += n * dtype_bytes(dtype);

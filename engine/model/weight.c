@@ -1,9 +1,14 @@
-/* weight.c - dtypes of model.h and weights as fp32. Tensors may lie at odd addresses in a file: every load is a memcpy,
- * which the compiler turns into a plain (vector) load. */
+/* weight.c - dtypes of model.h, and weights as fp32 or as they are stored. Tensors may lie at odd addresses in a file:
+ * every load is a memcpy, which the compiler turns into a plain (vector) load.
+ *
+ * An adapter is added where a weight is read: a merged tensor never lies in memory beside the stored one. */
 #include "engine/base/half.h"
 #include "model.h"
 
 #include <assert.h>
+#include <string.h>
+
+enum { MERGED_AT_ONCE = 256 };
 
 size_t dtype_bytes(enum dtype dtype) { return dtype == DTYPE_F32 ? 4 : 2; }
 
@@ -12,10 +17,20 @@ const char *dtype_name(enum dtype dtype) {
     return names[dtype];
 }
 
-void weight_part_to_f32(const struct weight_part *part, size_t first, size_t n, float *dst) {
-    const unsigned char *src = (const unsigned char *)part->data + first * dtype_bytes(part->dtype);
+bool dtype_by_name(const char *name, enum dtype *out) {
+    static const char *const names[] = {[DTYPE_F32] = "F32", [DTYPE_F16] = "F16", [DTYPE_BF16] = "BF16"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
+        if (!strcmp(name, names[i])) {
+            *out = (enum dtype)i;
+            return true;
+        }
+    return false;
+}
+
+static void widen(const void *data, enum dtype dtype, size_t first, size_t n, float *dst) {
+    const unsigned char *src = (const unsigned char *)data + first * dtype_bytes(dtype);
     uint16_t h;
-    switch (part->dtype) {
+    switch (dtype) {
     case DTYPE_F32: memcpy(dst, src, n * sizeof *dst); break;
     case DTYPE_F16:
         for (size_t i = 0; i < n; i++) {
@@ -30,6 +45,65 @@ void weight_part_to_f32(const struct weight_part *part, size_t first, size_t n, 
         }
         break;
     }
+}
+
+static void narrow(const float *src, enum dtype dtype, size_t n, void *dst) {
+    if (dtype == DTYPE_F32) {
+        memcpy(dst, src, n * sizeof *src);
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        const uint16_t h = dtype == DTYPE_F16 ? half_f32_to_f16(src[i]) : half_f32_to_bf16(src[i]);
+        memcpy((unsigned char *)dst + 2 * i, &h, 2);
+    }
+}
+
+/* x[n] += scale * (B A)[row, col ...]. The sum's order is that of the rank, whoever asks for which piece. */
+static void delta_add(const struct weight_delta *delta, size_t row, size_t col, size_t n, float *x) {
+    float sum[MERGED_AT_ONCE] = {0}, a[MERGED_AT_ONCE], b;
+    assert(n <= MERGED_AT_ONCE && col + n <= delta->cols);
+    for (uint32_t j = 0; j < delta->rank; j++) {
+        widen(delta->b, delta->b_dtype, row * delta->rank + j, 1, &b);
+        widen(delta->a, delta->a_dtype, (size_t)j * delta->cols + col, n, a);
+        for (size_t c = 0; c < n; c++) sum[c] += b * a[c];
+    }
+    for (size_t c = 0; c < n; c++) x[c] += delta->scale * sum[c];
+}
+
+/* Elements from first on that lie in one row, n at most: as they are stored once merged, and as fp32. Returns how
+ * many. */
+static size_t merge(const struct weight_part *part, size_t first, size_t n, void *stored, float *x) {
+    const size_t row = first / part->delta->cols, col = first % part->delta->cols;
+    assert(row < part->rows);
+    if (n > part->delta->cols - col) n = part->delta->cols - col;
+    if (n > MERGED_AT_ONCE) n = MERGED_AT_ONCE;
+    widen(part->data, part->dtype, first, n, x);
+    delta_add(part->delta, row, col, n, x);
+    narrow(x, part->dtype, n, stored);
+    return n;
+}
+
+void weight_part_to_f32(const struct weight_part *part, size_t first, size_t n, float *dst) {
+    if (!part->delta) {
+        widen(part->data, part->dtype, first, n, dst);
+        return;
+    }
+    unsigned char stored[MERGED_AT_ONCE * sizeof(float)];
+    for (size_t i = 0; i < n;) {
+        const size_t m = merge(part, first + i, n - i, stored, dst + i);
+        widen(stored, part->dtype, 0, m, dst + i);
+        i += m;
+    }
+}
+
+void weight_part_copy(const struct weight_part *part, size_t first, size_t n, void *dst) {
+    const size_t size = dtype_bytes(part->dtype);
+    if (!part->delta) {
+        memcpy(dst, (const unsigned char *)part->data + first * size, n * size);
+        return;
+    }
+    float x[MERGED_AT_ONCE];
+    for (size_t i = 0; i < n;) i += merge(part, first + i, n - i, (unsigned char *)dst + i * size, x);
 }
 
 void weight_to_f32(const struct weight *w, float *dst) {

@@ -342,8 +342,8 @@ int rod_verify(const struct rod_verify_options *options, struct rod_verify_repor
     struct model *model;
     if (!options->model_dir == !options->synthetic)
         return rod_fail(err, ROD_EINVALID, "give either a model directory or the name of a synthetic model");
-    int rc = options->synthetic ? model_synthetic_watched(options->synthetic, 1, &options->progress, &model, err)
-                                : model_open_watched(options->model_dir, &options->progress, &model, err);
+    int rc = model_open_either(options->model_dir, options->synthetic, options->adapter_dir, &options->progress, &model,
+                               err);
     if (rc) return rc;
     rc = verify_model(options, model, out, err);
     model_close(model);

@@ -1,8 +1,9 @@
-/* fuzz_config.c - config.json and generation_config.json: whatever is accepted has sizes within the bounds that later
- * products of sizes rely on. */
+/* fuzz_config.c - config.json, generation_config.json and adapter_config.json: whatever is accepted has sizes within
+ * the bounds that later products of sizes rely on. */
 #include "engine/model/model_internal.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -16,6 +17,21 @@ static void check_dims(const struct model_dims *d) {
     if (model_state_bytes(d, 4, 4, 4) >> 58 || model_count_params(d) >> 58) abort();
 }
 
+static void check_adapter(const char *json, size_t len) {
+    struct adapter_config config;
+    struct rod_error err = {0};
+    const int rc = adapter_config_parse(json, len, &config, &err);
+    if (rc && (!err.message[0] || config.priv)) abort();
+    if (rc) return;
+    static const char module[] = "model.layers.1.attn.q_proj";
+    const double scale = adapter_config_scale(&config, module);
+    if (adapter_config_rank(&config, module) < 1 || adapter_config_rank(&config, module) > 65536) abort();
+    if (!(scale > 0 && scale <= 1e6)) abort();
+    for (size_t i = 0; i < config.n_targets; i++)
+        if (adapter_config_matches(config.targets[i], module) && strlen(config.targets[i]) > strlen(module)) abort();
+    adapter_config_free(&config);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct model_config config;
     struct model_generation generation;
@@ -26,5 +42,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     err = (struct rod_error){0};
     rc = model_generation_parse((const char *)data, size, 300, &generation, &err);
     if (rc && !err.message[0]) abort();
+    check_adapter((const char *)data, size);
     return 0;
 }

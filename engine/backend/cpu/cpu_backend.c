@@ -34,7 +34,7 @@ struct pack_job {
     uint32_t first_row;
     struct cpu_matrix *m;
     struct team *team;
-    float *rows; /* [threads][cols], for conversions */
+    float *rows; /* [threads][cols], for conversions and what an adapter changes */
 };
 
 static const unsigned char *source_row(const struct weight *w, uint32_t row, const struct weight_part **part,
@@ -64,6 +64,9 @@ static void pack_member(void *arg, uint32_t member) {
             float *values = job->rows + (size_t)member * m->cols;
             weight_part_to_f32(part, first, m->cols, values);
             src = (const unsigned char *)values;
+        } else if (part->delta) {
+            weight_part_copy(part, first, m->cols, job->rows + (size_t)member * m->cols);
+            src = (const unsigned char *)(job->rows + (size_t)member * m->cols);
         }
         for (uint32_t c = 0; c < m->cols; c++) memcpy(dst + c * step, src + c * size, size);
     }
@@ -79,8 +82,9 @@ static int pack_rows(struct backend *be, const struct weight *w, uint32_t first,
     struct pack_job job = {w, first, m, be->team, NULL};
     size_t bytes = cpu_matrix_bytes(n, w->cols, m->dtype);
     m->data = cpu_take(be, bytes, err);
-    if (m->dtype == CPU_F32) job.rows = malloc(sizeof(float) * w->cols * team_size(be->team));
-    if (!m->data || (m->dtype == CPU_F32 && !job.rows)) {
+    const bool buffered = m->dtype == CPU_F32 || w->part[0].delta || (w->n_parts == 2 && w->part[1].delta);
+    if (buffered) job.rows = malloc(sizeof(float) * w->cols * team_size(be->team));
+    if (!m->data || (buffered && !job.rows)) {
         free(job.rows);
         return m->data ? rod_fail_no_memory(err) : ROD_ENOMEM;
     }

@@ -414,7 +414,7 @@ static float *read_back(struct backend *be, const void *src, size_t n, enum cuda
         return NULL;
     }
     if (size == 2) {
-        struct weight_part part = {raw, dtype == CUDA_F16 ? DTYPE_F16 : DTYPE_BF16, 1};
+        struct weight_part part = {.data = raw, .dtype = dtype == CUDA_F16 ? DTYPE_F16 : DTYPE_BF16, .rows = 1};
         for (size_t i = 0; i < n; i++) {
             float f;
             weight_part_to_f32(&part, i, 1, &f);

@@ -84,7 +84,7 @@ static int upload_packed(struct upload *up, const struct weight *w, uint32_t fir
             read_ahead(up);
             int rc = cuda_check(cudaEventSynchronize(up->done[i]), "uploading weights", err);
             if (rc) return rc;
-            memcpy(up->host[i], (const unsigned char *)part->data + lo * row_bytes, rows * row_bytes);
+            weight_part_copy(part, (size_t)lo * w->cols, (size_t)rows * w->cols, up->host[i]);
             cudaMemcpyAsync(up->device[i], up->host[i], rows * row_bytes, cudaMemcpyHostToDevice, up->be->stream);
             k_pack(up->device[i], dtype_of(part->dtype), row0 + base + lo - first, rows, w->cols, pack, m,
                    up->be->stream);

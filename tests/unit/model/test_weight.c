@@ -49,6 +49,27 @@ static void bf16_widens_exactly_and_rounds_to_nearest_even(void **state) {
     assert_true(isnan(half_bf16_to_f32(half_f32_to_bf16(half_bits_to_f32(0x7f800001)))));
 }
 
+static void f16_rounds_to_nearest_even(void **state) {
+    (void)state;
+    for (uint32_t h = 0; h < 65536; h++) {
+        const float x = half_f16_to_f32((uint16_t)h);
+        if (isnan(x))
+            assert_true(isnan(half_f16_to_f32(half_f32_to_f16(x))));
+        else
+            assert_int_equal(half_f32_to_f16(x), h);
+        if ((h & 0x7fff) >= 0x7bff) continue;
+        /* Between this one and the next: the middle goes to the even one, what is beside it to the nearer one. */
+        const float middle = (x + half_f16_to_f32((uint16_t)(h + 1))) / 2;
+        assert_int_equal(half_f32_to_f16(middle), h + (h & 1));
+        assert_int_equal(half_f32_to_f16(nextafterf(middle, x)), h);
+        assert_int_equal(half_f32_to_f16(nextafterf(middle, 2 * middle)), h + 1);
+    }
+    assert_int_equal(half_f32_to_f16(65519.0f), 0x7bff);
+    assert_int_equal(half_f32_to_f16(65520.0f), 0x7c00); /* past the largest: infinity */
+    assert_int_equal(half_f32_to_f16(-1e30f), 0xfc00);
+    assert_int_equal(half_f32_to_f16(-1e-30f), 0x8000);
+}
+
 static void parts_widen_from_any_address_and_element(void **state) {
     (void)state;
     uint16_t values[300];
@@ -56,7 +77,7 @@ static void parts_widen_from_any_address_and_element(void **state) {
     unsigned char *odd = malloc(sizeof values + 1);
     memcpy(odd + 1, values, sizeof values);
     float dst[300];
-    struct weight_part part = {odd + 1, DTYPE_F16, 300};
+    struct weight_part part = {.data = odd + 1, .dtype = DTYPE_F16, .rows = 300};
     weight_part_to_f32(&part, 7, 290, dst);
     for (uint32_t i = 0; i < 290; i++)
         assert_int_equal(half_f32_bits(dst[i]), half_f32_bits(half_f16_to_f32(values[i + 7])));
@@ -130,6 +151,7 @@ static void synthetic_weights_depend_on_the_seed_alone(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(f16_widens_exactly),
+        cmocka_unit_test(f16_rounds_to_nearest_even),
         cmocka_unit_test(bf16_widens_exactly_and_rounds_to_nearest_even),
         cmocka_unit_test(parts_widen_from_any_address_and_element),
         cmocka_unit_test(synthetic_weights_have_the_shape_and_spread),
