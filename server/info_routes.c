@@ -15,7 +15,7 @@ bool info_routes_loaded(struct http_call *call) {
 }
 
 static void put_model(struct http_call *call, struct buf *body, const char *name) {
-    openai_render_model(body, name, call->server->model_name, call->server->info);
+    openai_render_model(body, name, call->server->model_name, call->server->adapter, call->server->info);
 }
 
 /* All names of the model, the first one first. */

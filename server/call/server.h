@@ -50,9 +50,9 @@ struct server {
     struct loading loading;
     struct openai_defaults defaults;
     struct openai_vocab vocab;
-    char model_name[128];
-    char fingerprint[16];    /* of what computes the answers: "fp_..." */
-    struct list completions; /* in progress, the newest first */
+    char model_name[128], adapter[128]; /* adapter "": none */
+    char fingerprint[16];               /* of what computes the answers: "fp_..." */
+    struct list completions;            /* in progress, the newest first */
     atomic_size_t n_jobs;
     struct pool pool;
     struct pool_queue queue; /* of work that is no key's */

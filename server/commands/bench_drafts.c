@@ -144,6 +144,7 @@ static int drafts_measure(struct drafts *d, double acceptance, struct rod_error 
 static int drafts_of(const struct bench_drafts *options, double acceptance, uint32_t most, struct rod_error *err) {
     struct drafts d = {.options = options};
     const struct rod_engine_config config = {.model_dir = options->synthetic ? NULL : options->model_dir,
+                                             .adapter_dir = options->adapter_dir,
                                              .synthetic = options->synthetic,
                                              .device = options->device,
                                              .precision = options->precision,

@@ -19,7 +19,7 @@
 #include <time.h>
 
 struct bench_options {
-    char *model, *synthetic, *device, *precision, *json;
+    char *model, *synthetic, *adapter, *device, *precision, *json;
     struct option_list batches, contexts, prompts, packed, acceptance;
     uint64_t threads, tokens;
     bool deterministic;
@@ -37,6 +37,7 @@ static const struct option bench_flags[] = {
      .help = "checkpoint directory; without it the bundled demo model"},
     {"synthetic", OPTION_STRING, AT(synthetic), WHAT, .metavar = "NAME",
      .help = SYNTHETIC_HELP},
+    {"adapter", OPTION_STRING, AT(adapter), WHAT, .metavar = "DIR", .help = ADAPTER_HELP},
     {"batches", OPTION_LIST, AT(batches), WHAT, .fallback = "1,2,4,8,16,32,64", .metavar = "N,N,...", .help = "decode: sessions a step"},
     {"contexts", OPTION_LIST, AT(contexts), WHAT, .fallback = "512", .metavar = "N,N,...",
      .help = "decode: tokens each session has read before"},
@@ -157,6 +158,7 @@ static int run_drafts(const struct bench_options *options, const struct rod_benc
     if (!acceptances) return rod_fail(err, ROD_EINVALID, "--acceptance has a value that cannot be taken.");
     const struct bench_drafts drafts = {.model_dir = bench->model_dir,
                                         .synthetic = bench->synthetic,
+                                        .adapter_dir = bench->adapter_dir,
                                         .device = bench->device,
                                         .precision = bench->precision,
                                         .deterministic = bench->deterministic,
@@ -184,6 +186,7 @@ static int run_bench(const struct bench_options *options, const char *dir, struc
     if (batches && contexts && prompts && packed) {
         struct rod_bench_options bench = {.model_dir = dir,
                                           .synthetic = options->synthetic[0] ? options->synthetic : NULL,
+                                          .adapter_dir = options->adapter,
                                           .device = options->device,
                                           .precision = options->precision,
                                           .deterministic = options->deterministic,

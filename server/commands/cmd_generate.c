@@ -27,7 +27,7 @@
 #define PROMPT_MAX_BYTES ((size_t)64 << 20)
 
 struct generate {
-    char *model, *prompt, *device, *precision;
+    char *model, *adapter, *prompt, *device, *precision;
     struct option_list stop;
     uint64_t threads, max_tokens, min_tokens;
     int64_t seed, top_k;
@@ -45,6 +45,7 @@ struct generate {
 static const struct option generate_options[] = {
     {"model", OPTION_STRING, AT(model), WHAT, .letter = 'm', .metavar = "DIR",
      .help = "checkpoint directory; without it the bundled demo model"},
+    {"adapter", OPTION_STRING, AT(adapter), WHAT, .metavar = "DIR", .help = ADAPTER_HELP},
     {"prompt", OPTION_STRING, AT(prompt), WHAT, .letter = 'p', .metavar = "TEXT",
      .help = "text to go on from; without it the prompt is read from standard input"},
     {"chat", OPTION_BOOL, AT(chat), WHAT, .help = "the prompt is a user's message, the answer the assistant's"},
@@ -243,6 +244,7 @@ static void print_events(struct run *run) {
 static int run_model(struct generate *g, struct run *run, const char *dir) {
     struct rod_error err = {0};
     struct rod_engine_config config = {.model_dir = dir,
+                                       .adapter_dir = g->adapter,
                                        .device = g->device,
                                        .precision = g->precision,
                                        .deterministic = g->deterministic,

@@ -12,7 +12,7 @@
 #include <string.h>
 
 struct verify {
-    char *model, *synthetic, *golden, *against, *device, *precision;
+    char *model, *synthetic, *adapter, *golden, *against, *device, *precision;
     uint64_t n_tok, n_threads, piece_tok;
     bool deterministic;
 };
@@ -29,6 +29,7 @@ static const char *check_against(const char *text) { return strcmp(text, "cpu") 
 static const struct option verify_flags[] = {
     {"model", OPTION_STRING, AT(model), WHAT, .letter = 'm', .metavar = "DIR", .help = "checkpoint directory"},
     {"synthetic", OPTION_STRING, AT(synthetic), WHAT, .metavar = "NAME", .help = SYNTHETIC_HELP},
+    {"adapter", OPTION_STRING, AT(adapter), WHAT, .metavar = "DIR", .help = ADAPTER_HELP},
     {"golden", OPTION_STRING, AT(golden), WITH, .metavar = "FILE",
      .help = "golden.safetensors: input_ids, logits, greedy_ids and state.N.S, .conv, .k, .v"},
     {"against", OPTION_STRING, AT(against), WITH, .metavar = "cpu", .check = check_against,
@@ -84,6 +85,7 @@ static void print_report(const struct rod_verify_report *r) {
 static int run_verify(const struct verify *v) {
     struct rod_verify_options options = {.model_dir = *v->model ? v->model : NULL,
                                          .synthetic = *v->synthetic ? v->synthetic : NULL,
+                                         .adapter_dir = v->adapter,
                                          .golden_path = *v->golden ? v->golden : NULL,
                                          .device = v->device,
                                          .precision = v->precision,

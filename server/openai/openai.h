@@ -351,6 +351,7 @@ void openai_render_response_ending(struct buf *out, const struct openai_response
 void openai_render_response_error(struct buf *out, const struct openai_error *err, uint64_t *seq);
 
 /* root: the model's first name. */
-void openai_render_model(struct buf *out, const char *name, const char *root, const struct rod_model_info *info);
+void openai_render_model(struct buf *out, const char *name, const char *root, const char *adapter,
+                         const struct rod_model_info *info);
 
 #endif

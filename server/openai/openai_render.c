@@ -467,12 +467,15 @@ void openai_render_answer(struct buf *out, enum openai_kind kind, const struct b
     buf_putc(out, '}');
 }
 
-void openai_render_model(struct buf *out, const char *name, const char *root, const struct rod_model_info *info) {
+void openai_render_model(struct buf *out, const char *name, const char *root, const char *adapter,
+                         const struct rod_model_info *info) {
     buf_puts(out, "{\"id\":");
     openai_put_text(out, name);
     buf_addf(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"rodimus\",\"root\":",
              (long long)info->created_unix_s);
     openai_put_text(out, root);
+    buf_puts(out, ",\"adapter\":");
+    openai_put_text_or_null(out, *adapter ? adapter : NULL);
     buf_addf(out, ",\"parent\":null,\"max_model_len\":%llu,\"session_bytes\":%llu,\"arch\":",
              (unsigned long long)info->max_prompt_tok, (unsigned long long)info->session_bytes);
     openai_put_text(out, info->arch);

@@ -106,6 +106,8 @@ const struct option config_options[] = {
      .help = "checkpoint directory: config.json, *.safetensors, tokenizer.json; without it the bundled demo model"},
     {"synthetic", OPTION_STRING, AT(synthetic), MODEL, .metavar = "NAME",
      .help = SYNTHETIC_HELP "; to measure a machine, prompts are token ids"},
+    {"adapter", OPTION_STRING, AT(adapter), MODEL, .metavar = "DIR",
+     .help = ADAPTER_HELP},
     {"model_name", OPTION_STRING, AT(model_name), MODEL, .metavar = "NAME", .check = check_names,
      .help = "name in /v1/models and in the requests' \"model\"; several with commas between them: answers have the first; "
              "without it the directory's last component"},

@@ -12,5 +12,8 @@
 #define SYNTHETIC_HELP                                                                                                 \
     "random weights of a published shape instead: rodimus-1.4b, rodimus-plus-1.6b, rodimus-plus-1.6b-w1024, "          \
     "rodimus-plus-4b"
+#define ADAPTER_HELP                                                                                                   \
+    "directory of a PEFT LoRA adapter, which is merged into the weights: adapter_config.json, "                        \
+    "adapter_model.safetensors"
 
 #endif

@@ -63,6 +63,7 @@ static void load_model(void *arg) {
     struct rod_engine_config config = {
         .model_dir = *c->synthetic ? NULL : v->model_dir,
         .synthetic = *c->synthetic ? c->synthetic : NULL,
+        .adapter_dir = c->adapter,
         .device = c->device,
         .precision = c->precision,
         .deterministic = c->deterministic,
@@ -100,20 +101,23 @@ static const char *vocab_bytes(void *arg, int32_t id, size_t *len) {
 }
 
 /* The name of a directory is bytes, and answers and metrics are text: a reader would refuse all of it. */
-static void server_set_name(struct server *s) {
-    const bool set = *s->config.model_name != 0; /* the first of several */
-    const char *name = set ? s->config.model_name : s->info->name;
-    const char end = set ? ',' : 0;
+static void copy_name(const char *name, char end, char *out, size_t size) {
     static const char replacement[] = "\xef\xbf\xbd";
     size_t n = 0;
     while (*name && *name != end) {
         const size_t given = buf_utf8(name, strlen(name)), len = given ? given : sizeof replacement - 1;
-        if (n + len >= sizeof s->model_name) break;
-        memcpy(s->model_name + n, given ? name : replacement, len);
+        if (n + len >= size) break;
+        memcpy(out + n, given ? name : replacement, len);
         n += len;
         name += given ? given : 1;
     }
-    s->model_name[n] = 0;
+    out[n] = 0;
+}
+
+static void server_set_names(struct server *s) {
+    const bool set = *s->config.model_name != 0; /* the first of several */
+    copy_name(set ? s->config.model_name : s->info->name, set ? ',' : 0, s->model_name, sizeof s->model_name);
+    copy_name(s->info->adapter, 0, s->adapter, sizeof s->adapter);
 }
 
 /* Of what decides the bits of an answer beside the request: program, weights and device. */
@@ -122,6 +126,7 @@ static void server_set_fingerprint(struct server *s) {
     struct buf text = {0};
     buf_addf(&text, "%s %s %s %s %s %s %llu %d", version_string(), version_commit(), i->name, i->arch, i->device,
              i->weight_dtype, (unsigned long long)i->n_params, s->config.deterministic);
+    if (*i->adapter) buf_addf(&text, " %s", i->adapter);
     const uint64_t hash = XXH3_64bits(text.data, text.len);
     buf_fini(&text);
     snprintf(s->fingerprint, sizeof s->fingerprint, "fp_%012llx", (unsigned long long)(hash >> 16));
@@ -152,9 +157,10 @@ static void announce_server(struct service *v) {
     unsigned port = http_port(s->http);
     const char *scheme = v->tls ? "https" : "http";
     struct buf b = {0};
-    buf_addf(&b, "rodimus %s serves %s (%s, %.1f M parameters, %s, %s, %u slots) on %s://%s%s%s:%u\n", version_string(),
-             s->model_name, i->arch, (double)i->n_params / 1e6, i->weight_dtype, i->device, i->n_slots, scheme,
-             six ? "[" : "", host, six ? "]" : "", port);
+    buf_addf(&b, "rodimus %s serves %s%s%s (%s, %.1f M parameters, %s, %s, %u slots) on %s://%s%s%s:%u\n",
+             version_string(), s->model_name, *s->adapter ? " with adapter " : "", s->adapter, i->arch,
+             (double)i->n_params / 1e6, i->weight_dtype, i->device, i->n_slots, scheme, six ? "[" : "", host,
+             six ? "]" : "", port);
     /* Also for readers of the log alone, as JSON. */
     const size_t name_len = strlen("rodimus ") + strlen(version_string()) + 1;
     if (s->log.json && !b.failed) log_text(&s->log, LOG_INFO, "%.*s", (int)(b.len - name_len - 1), b.data + name_len);
@@ -216,7 +222,7 @@ void serve_on_loaded(uv_async_t *wake) {
         return;
     }
     s->info = rod_engine_info(engine);
-    server_set_name(s);
+    server_set_names(s);
     server_set_fingerprint(s);
     server_set_defaults(s, engine);
     s->engine = engine; /* from here on other threads look */
