@@ -305,7 +305,7 @@ static inline int fake_forward(struct backend *be, const struct backend_segment 
         if (!seg->n_tok || seg->n_out > seg->n_tok) fault = "a segment without tokens or with too many outputs";
         s->n_drafts = backend_segment_drafts(seg), s->n_accepted = 0;
         if (s->n_drafts && (!be->ops->slot_accept || s->n_drafts > BACKEND_MAX_DRAFTS || seg->n_out != seg->n_tok))
-            fault = "drafts where there are none";
+            fault = "a draft in a step that may have no drafts";
         bool prompt = !s->said_any;
         if (prompt && !seg->n_out && (seg->pos + seg->n_tok) % be->info.chunk_tok)
             fault = "a prompt split inside a chunk";

@@ -1,4 +1,5 @@
-/* grammar_tags.c - see grammar_tags.h. A model has one tag for calls of tools; who brings tags of his own brings few.
+/* grammar_tags.c - see grammar_tags.h. A model has one tag for calls of tools; a request that brings another tag brings
+ * few.
  */
 #include "grammar_tags.h"
 #include "engine/base/fail.h"
@@ -75,7 +76,7 @@ static struct tag *tags_find_locked(struct grammar_tags *t, const char *open) {
 int grammar_tags_find(struct grammar_tags *t, const char *open, const int32_t **ids, size_t *n, int32_t **own,
                       struct rod_error *err) {
     *own = NULL;
-    pthread_mutex_lock(&t->lock); /* also while a list is made: who asks meanwhile mostly asks for the same one */
+    pthread_mutex_lock(&t->lock); /* held while a list is made: other threads mostly need the same list */
     const struct tag *tag = tags_find_locked(t, open);
     struct tag made = {0};
     int rc = tag ? 0 : tag_init(&made, t, open, err);

@@ -62,4 +62,4 @@ def test_an_adapter_that_cannot_be_honoured_ends_the_start(tmp_path, config, sai
 
 def test_an_adapter_of_random_weights_is_refused(tmp_path):
     done = command("serve", "--port", 0, "--synthetic", "tales", "--adapter", tmp_path)
-    assert (done.returncode, "adapter needs a checkpoint" in done.stderr) == (2, True), done.stderr
+    assert (done.returncode, "adapter cannot be merged into a synthetic model." in done.stderr) == (2, True), done.stderr
