@@ -8,8 +8,8 @@
 #define ACTIVE_H
 
 #include "engine/draft/draft_lookup.h"
+#include "engine/draft/draft_account.h"
 #include "engine/draft/draft_policy.h"
-#include "engine/draft/draft_price.h"
 #include "engine/grammar/grammar_gate.h"
 #include "engine/sched/mailbox.h"
 #include "engine/state/prefix.h"
@@ -59,9 +59,10 @@ struct active_draft {
     uint32_t n_unread; /* of the newest tokens in lookup, which it has not read */
     uint64_t model_pos;
     struct draft_chances chances;
-    uint32_t kind;                /* of the last draft, draft_kind() */
-    uint32_t n_hoped, hoped_kind; /* a plan was put off for a draft of so many tokens behind hoped; 0: it was not */
-    int32_t hoped;
+    struct draft_offer offer;            /* of the next plan */
+    uint32_t kind;                       /* of the last draft, draft_kind() */
+    int32_t hoped;                       /* the token on its way, for which a plan was put off, or -1 */
+    uint32_t n_hoped, hoped_kind;        /* how much of a draft behind it is a try */
     int32_t tok[1 + BACKEND_MAX_DRAFTS]; /* the token before it, and the draft */
     uint32_t n_drafted, n_accepted;
 };

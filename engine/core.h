@@ -57,9 +57,13 @@ struct step {
     struct sched_row *rows; /* [n_slots]; req NULL: the request ended after the plan */
     enum sampling_site site;
     uint32_t n_rows, n_decode, n_drafts; /* n_decode: rows of streams, those of drafts among them */
+    uint32_t n_accepted;
     uint64_t n_prompt_tok;
-    bool needs_host; /* one of its tokens may end a request by its text: the next plan waits for it */
-    uint64_t begin_ns;
+    bool needs_host; /* the next plan waits for its tokens: one may end a request by its text, or drafts are among it */
+    bool waits;      /* the same, drafts left aside */
+    bool ahead, waited;          /* it was planned before the step before it was collected; that step had waits */
+    bool put_off;                /* it was not ahead because of drafts */
+    uint64_t begin_ns, draft_ns; /* draft_ns: what the draft model took before it */
 };
 
 struct rod_engine {
@@ -88,8 +92,11 @@ struct rod_engine {
     struct draft_price price[SCHED_N_SITES]; /* of steps without prompts */
     struct draft_chances chances;            /* of all requests */
     struct draft_model *draft_model;         /* NULL: no draft model, or it failed */
-    bool drafts_always;                      /* for tests: each draft is read, whether it pays or not */
-    struct step steps[2];                    /* taking turns: step number n is steps[n % 2] */
+    struct draft_account draft_account;
+    double drafts_refused; /* since a step took them to learn its price */
+    bool put_off;          /* the next plan waits for a step's tokens because of drafts */
+    bool drafts_always;    /* for tests: each draft is read, whether it pays or not */
+    struct step steps[2];  /* taking turns: step number n is steps[n % 2] */
     uint64_t n_planned, n_collected;
     struct active *idle_source;   /* shared_prefill.c; NULL = none */
     float *source_logits;         /* [V] behind the idle source's prompt, where the host sees logits */
@@ -202,6 +209,8 @@ bool draft_use_hopes(struct rod_engine *engine);
 const int32_t *draft_use_tokens(struct rod_engine *engine, struct active *active, uint32_t n_drafts);
 /* The request's last token is drawn: whether it is draft token i, from 1 on. Then that is read. */
 bool draft_use_take(struct rod_engine *engine, struct active *active, uint32_t i);
+/* A step took so long since the one before it. */
+void draft_use_learn(struct rod_engine *engine, const struct step *step, uint64_t ns);
 /* Of n_drafts the first n_right were right. */
 void draft_use_judge(struct rod_engine *engine, struct active *active, uint32_t n_drafts, uint32_t n_right);
 

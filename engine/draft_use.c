@@ -7,15 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Where the device draws, a step with drafts begins only behind the one before it. One session gains by that at any
- * share of right drafts; of 8 and of 32 some lost up to 30 % (tests/bench/README.md), so the price of more streams is
- * not known well enough. */
-enum { DEVICE_MOST_STREAMS = 4 };
-
-static bool draft_use_crowded(const struct rod_engine *e, enum sampling_site site) {
-    return site == SITE_DEVICE && e->sched.decode[site].n > DEVICE_MOST_STREAMS && !e->drafts_always;
-}
-
 void draft_use_open(struct rod_engine *e) {
     e->drafts_always = test_hooks_drafts_pay();
     if (e->drafts_always) engine_log(e, 2, "RODIMUS_TEST_DRAFTS_PAY is set: a draft counts as free");
@@ -29,6 +20,7 @@ static bool draft_use_possible(const struct rod_engine *e) {
 int draft_use_bind(const struct rod_engine *e, struct active *a, struct rod_error *err) {
     const struct rod_request *r = a->request;
     struct active_draft *d = &a->draft;
+    d->hoped = -1;
     if (!draft_use_possible(e)) return 0;
     /* Under a grammar the device draws from masks, and a draft's rows would each want their own. */
     d->on = !r->never_speculate && r->max_tokens > 1 && (a->sched.site == SITE_HOST || !r->grammar);
@@ -61,90 +53,162 @@ int32_t *draft_use_recent(const struct active *a, uint32_t *n) {
 
 static uint32_t draft_use_least(uint64_t a, uint64_t b) { return (uint32_t)(a < b ? a : b); }
 
-/* Asks the draft model, where its draft is more likely right than the one that was found, and pays with what making it
- * takes. */
-static bool draft_use_ask_model(struct rod_engine *e, struct active *a, uint32_t most, bool found,
-                                struct draft_step *step) {
-    struct active_draft *d = &a->draft;
-    if (!e->draft_model) return false;
-    const double chance = found ? draft_chance(&d->chances, &e->chances, d->kind) : 0;
-    if (draft_chance(&d->chances, &e->chances, DRAFT_BY_MODEL) <= chance) return false;
-    struct draft_step with = *step;
-    with.token_ns += draft_model_token_ns(e);
-    const uint32_t n = e->drafts_always ? most : draft_count(&d->chances, &e->chances, DRAFT_BY_MODEL, most, &with);
-    if (!n) return false;
-    step->tokens = with.tokens;
-    step->ns = with.ns;
-    d->kind = DRAFT_BY_MODEL;
-    draft_model_ask(e, a, n);
-    return true;
-}
-
 /* As many as its next row may have. */
 static uint32_t draft_use_most(const struct sched_req *r) {
     return r->max_out ? draft_use_least(BACKEND_MAX_DRAFTS, r->max_out - r->n_out - 1) : BACKEND_MAX_DRAFTS;
 }
 
-/* Of n draft tokens those that the step takes, or what was hoped for when the token before them was not known; whether
- * that token came says as much of its kind as a draft that was read. */
-static uint32_t draft_use_count(struct rod_engine *e, struct active *a, uint32_t n, struct draft_step *step) {
+/* Whether steps of this site begin while the one before runs, but for drafts. */
+static bool draft_use_ahead(const struct rod_engine *e, enum sampling_site site) {
+    return site == SITE_DEVICE && !e->steps[(e->n_planned + 1) % 2].waits;
+}
+
+/* The lookup's draft, whose chance is p, or the draft model's, if it is more likely right. */
+static struct draft_offer draft_use_better(const struct rod_engine *e, struct active_draft *d,
+                                           const struct draft_offer *found, uint32_t most) {
+    if (!e->draft_model) return *found;
+    const double p = draft_chance(&d->chances, &e->chances, DRAFT_BY_MODEL);
+    if (found->n && p <= found->first) return *found;
+    d->kind = DRAFT_BY_MODEL, d->hoped = -1;
+    return (struct draft_offer){1, p, p, most, draft_model_token_ns(e)};
+}
+
+/* What the stream's next row may take along. */
+static struct draft_offer draft_use_offer(const struct rod_engine *e, struct active *a) {
     struct active_draft *d = &a->draft;
-    const uint32_t hoped = d->n_hoped;
-    d->n_hoped = 0;
-    if (hoped) {
-        draft_judge(&d->chances, d->hoped_kind, 1, a->last == d->hoped);
-        draft_judge(&e->chances, d->hoped_kind, 1, a->last == d->hoped);
+    const uint32_t most = draft_use_most(&a->sched);
+    d->tok[0] = a->last;
+    const struct draft_found found = draft_lookup_next(&d->lookup, most, d->tok + 1);
+    if (found.n) d->kind = draft_kind(found.n_match, found.predicted);
+    const double p = found.n ? draft_chance(&d->chances, &e->chances, d->kind) : 0;
+    const struct draft_offer offer = {1, p, p, found.n, 0};
+    return draft_use_better(e, d, &offer, most);
+}
+
+/* The same of the row after that, whose token is on its way: if it is the one hoped for. */
+static struct draft_offer draft_use_offer_hoped(const struct rod_engine *e, struct active *a) {
+    struct active_draft *d = &a->draft;
+    const uint32_t most = draft_use_most(&a->sched);
+    int32_t tok[1 + BACKEND_MAX_DRAFTS];
+    const struct draft_found found = draft_lookup_next(&d->lookup, 1 + most, tok);
+    double p = 0;
+    if (found.n) {
+        d->hoped = tok[0];
+        d->kind = d->hoped_kind = draft_kind(found.n_match, found.predicted);
+        p = draft_chance(&d->chances, &e->chances, d->kind);
     }
-    if (!n || e->drafts_always) return n;
-    if (!hoped || a->last != d->hoped) return draft_count(&d->chances, &e->chances, d->kind, n, step);
-    return n < hoped ? n : hoped;
+    const struct draft_offer offer = {p, p, p, found.n ? found.n - 1 : 0, 0};
+    return draft_use_better(e, d, &offer, most);
+}
+
+/* Whether the token hoped for came says as much of its kind as a draft that was read. */
+static bool draft_use_judge_hope(struct rod_engine *e, struct active *a) {
+    struct active_draft *d = &a->draft;
+    const bool came = d->hoped == a->last;
+    if (d->hoped < 0) return false;
+    d->hoped = -1;
+    draft_judge(&d->chances, d->hoped_kind, 1, came);
+    draft_judge(&e->chances, d->hoped_kind, 1, came);
+    return came;
+}
+
+/* How much of its offer a stream's row takes, where the step takes those of this class. */
+static uint32_t draft_use_count(struct rod_engine *e, struct active *a, uint32_t class) {
+    struct active_draft *d = &a->draft;
+    if (e->drafts_always) return d->offer.n;
+    if (!draft_account_allows(&e->draft_account)) return 0;
+    uint32_t n = draft_offer_taken(&d->offer, class);
+    if (!n) n = draft_try(&d->chances, d->kind);
+    if (n) draft_tried(&d->chances, d->kind);
+    return n;
+}
+
+/* tries: the class is no good one, but one whose price is to be learned. */
+static uint32_t draft_use_settle(struct rod_engine *e, enum sampling_site site, const struct draft_offers *offers,
+                                 bool *tries) {
+    const uint32_t streams = e->sched.decode[site].n;
+    const double plain = draft_price_plain(&e->price[site], streams, draft_use_ahead(e, site));
+    uint32_t class = draft_offers_settle(offers, &e->price[site], streams, plain);
+    *tries = class == DRAFT_CLASSES && plain > 0 && draft_account_allows(&e->draft_account);
+    if (*tries) class = draft_offers_try(offers, &e->drafts_refused);
+    *tries &= class < DRAFT_CLASSES;
+    return class;
 }
 
 /* Those whose rows the next plan may have, in its order. What it has no room for is not read. Where the device draws, a
  * plan ahead of a step on its way has none: the tokens that they would follow are not known. */
 bool draft_use_plan(struct rod_engine *e, enum sampling_site site) {
     const struct sched_list *streams = &e->sched.decode[site];
-    struct draft_step step = {.tokens = streams->n};
+    struct draft_offers offers = {0};
     if (!draft_use_possible(e)) return false;
-    draft_price_of(&e->price[site], streams->n, &step.ns, &step.token_ns);
     for (struct sched_req *r = streams->head; r; r = r->next) {
         struct active *a = active_of_sched(r);
         struct active_draft *d = &a->draft;
-        const uint32_t most = draft_use_most(r);
-        r->n_drafts = 0;
-        if (!d->on || !most || r->held || e->n_planned != e->n_collected || draft_use_crowded(e, site)) {
-            d->n_hoped = 0; /* it was for this plan */
-            continue;
-        }
-        d->tok[0] = a->last;
-        const struct draft_found found = draft_lookup_next(&d->lookup, most, d->tok + 1);
-        if (found.n) d->kind = draft_kind(found.n_match, found.predicted);
-        if (draft_use_ask_model(e, a, most, found.n > 0, &step)) continue;
-        r->n_drafts = draft_use_count(e, a, found.n, &step);
+        const uint32_t tried = d->n_hoped; /* it was for this plan */
+        r->n_drafts = d->n_hoped = 0;
+        d->offer = (struct draft_offer){0};
+        if (!d->on || e->n_planned != e->n_collected) continue;
+        const bool came = draft_use_judge_hope(e, a);
+        if (!draft_use_most(r) || r->held) continue;
+        d->offer = draft_use_offer(e, a);
+        draft_offer_add(&offers, &d->offer);
+        if (came) d->n_hoped = draft_use_least(tried, d->offer.n);
+    }
+    bool tries;
+    const uint32_t class = draft_use_settle(e, site, &offers, &tries);
+    for (struct sched_req *r = streams->head; r; r = r->next) {
+        struct active *a = active_of_sched(r);
+        struct active_draft *d = &a->draft;
+        uint32_t n = d->offer.n ? draft_use_count(e, a, class) : 0;
+        if (n < d->n_hoped) n = d->n_hoped;
+        d->n_hoped = 0;
+        if (n && d->kind == DRAFT_BY_MODEL)
+            draft_model_ask(e, a, n);
+        else
+            r->n_drafts = n;
     }
     return draft_model_run(e);
 }
 
 bool draft_use_hopes(struct rod_engine *e) {
     const struct sched_list *streams = &e->sched.decode[SITE_DEVICE];
-    struct draft_step step = {.tokens = streams->n};
-    bool hopes = false;
+    struct draft_offers offers = {0};
     if (!draft_use_possible(e)) return false;
-    draft_price_of(&e->price[SITE_DEVICE], streams->n, &step.ns, &step.token_ns);
     for (struct sched_req *r = streams->head; r; r = r->next) {
         struct active_draft *d = &active_of_sched(r)->draft;
-        int32_t tok[1 + BACKEND_MAX_DRAFTS];
-        d->n_hoped = 0;
-        if (!d->on || r->held || !draft_use_most(r) || draft_use_crowded(e, SITE_DEVICE)) continue;
-        const struct draft_found found = draft_lookup_next(&d->lookup, 1 + draft_use_most(r), tok);
-        if (found.n < 2) continue;
-        d->hoped = tok[0]; /* the token on its way */
-        d->hoped_kind = draft_kind(found.n_match, found.predicted);
-        d->n_hoped =
-            e->drafts_always ? found.n - 1 : draft_count(&d->chances, &e->chances, d->hoped_kind, found.n - 1, &step);
-        hopes |= d->n_hoped > 0;
+        d->n_hoped = 0, d->hoped = -1;
+        d->offer = (struct draft_offer){0};
+        if (!d->on || r->held || !draft_use_most(r)) continue;
+        d->offer = draft_use_offer_hoped(e, active_of_sched(r));
+        draft_offer_add(&offers, &d->offer);
     }
+    bool hopes = false, tries;
+    const uint32_t class = draft_use_settle(e, SITE_DEVICE, &offers, &tries);
+    for (struct sched_req *r = streams->head; r; r = r->next) {
+        struct active *a = active_of_sched(r);
+        struct active_draft *d = &a->draft;
+        if (!d->offer.n) continue;
+        const uint32_t n = draft_use_count(e, a, class);
+        hopes |= n > 0;
+        if (tries || !draft_offer_taken(&d->offer, class)) d->n_hoped = n; /* a try is one in the next plan as well */
+    }
+    for (struct sched_req *r = streams->head; r && !hopes; r = r->next) active_of_sched(r)->draft.hoped = -1;
+    e->put_off = hopes;
     return hopes;
+}
+
+void draft_use_learn(struct rod_engine *e, const struct step *step, uint64_t ns) {
+    struct draft_price *price = &e->price[step->site];
+    const uint32_t streams = step->n_decode - step->n_drafts;
+    if (step->n_prompt_tok || !streams) return;
+    const double plain = draft_price_plain(price, streams, step->site == SITE_DEVICE && !step->waited);
+    const uint64_t step_ns = ns > step->draft_ns ? ns - step->draft_ns : 1;
+    draft_price_learn(price, streams, step->n_drafts, step->ahead, step_ns);
+    if (plain <= 0) return;
+    if (step->n_drafts || step->put_off)
+        draft_account_drafted(&e->draft_account, plain * (streams + step->n_accepted) / streams, (double)ns, plain);
+    else
+        draft_account_plain(&e->draft_account);
 }
 
 static enum rod_draft draft_use_source(const struct active *a) {

@@ -83,7 +83,12 @@ static void step_mask_rows(struct rod_engine *e, struct step *step) {
 static struct step *step_plan(struct rod_engine *e, enum sampling_site site, uint64_t now_ns) {
     assert(e->n_planned - e->n_collected < 2 && (site == SITE_DEVICE || e->n_planned == e->n_collected));
     struct step *step = &e->steps[e->n_planned % 2];
-    if (draft_use_plan(e, site)) now_ns = clock_now_ns(); /* the draft model's time is no price of this step's rows */
+    step->draft_ns = 0;
+    if (draft_use_plan(e, site)) { /* the draft model's time is no price of this step's rows */
+        const uint64_t then_ns = now_ns;
+        now_ns = clock_now_ns();
+        step->draft_ns = now_ns - then_ns;
+    }
     step->n_rows = sched_plan(&e->sched, site, step->rows);
     step->needs_host = false;
     if (site == SITE_DEVICE) step_mask_rows(e, step);
@@ -91,7 +96,10 @@ static struct step *step_plan(struct rod_engine *e, enum sampling_site site, uin
     step_put_drawn_first(step);
     step->begin_ns = now_ns;
     step->site = site;
-    step->n_decode = step->n_drafts = 0;
+    step->n_decode = step->n_drafts = step->n_accepted = 0;
+    step->ahead = e->n_planned != e->n_collected;
+    step->waited = e->steps[(e->n_planned + 1) % 2].waits;
+    step->put_off = site == SITE_DEVICE && !step->ahead && !step->waited && e->put_off;
     step->n_prompt_tok = 0;
     for (uint32_t i = 0; i < step->n_rows; i++) {
         const struct sched_row *row = &step->rows[i];
@@ -116,7 +124,9 @@ static struct step *step_plan(struct rod_engine *e, enum sampling_site site, uin
         a->row[e->n_planned % 2] = i;
         sched_commit(&e->sched, row);
     }
+    step->waits = step->needs_host;
     if (step->n_drafts) step->needs_host = true; /* how many of them are tokens */
+    e->put_off = step->n_drafts > 0;
     engine_count(&e->counters.prefill_tok, step->n_prompt_tok);
     e->n_planned++;
     return step;
@@ -138,8 +148,7 @@ static void step_count(struct rod_engine *e, const struct step *step) {
     engine_count(&c->rows_sum, step->n_rows);
     engine_count(&c->steps, 1);
     atomic_store_explicit(&c->last_step_end_ns, end_ns, memory_order_relaxed);
-    if (!step->n_prompt_tok)
-        draft_price_learn(&e->price[step->site], step->n_decode - step->n_drafts, step->n_drafts, ns);
+    draft_use_learn(e, step, end_ns - last_ns);
     sched_took(&e->sched, step->site, step->n_decode, step->n_prompt_tok, ns);
 }
 
@@ -223,8 +232,8 @@ static bool step_finish_on_device(struct rod_engine *e, struct active *a, const 
 
 /* A stream's row with a draft: its tokens as if they had come one by one, as far as the draft is right. logits: or
  * NULL, and the device's tokens; behind the last one that counts they say nothing. */
-static void step_finish_drafted(struct rod_engine *e, const struct sched_row *row, const float *logits,
-                                const struct backend_token *tokens, uint64_t now_ns) {
+static void step_finish_drafted(struct rod_engine *e, struct step *step, const struct sched_row *row,
+                                const float *logits, const struct backend_token *tokens, uint64_t now_ns) {
     struct active *a = active_of_sched(row->req);
     const uint32_t n_drafts = row->n_tok - 1;
     for (uint32_t i = 1;; i++) {
@@ -234,6 +243,7 @@ static void step_finish_drafted(struct rod_engine *e, const struct sched_row *ro
         if (!goes_on) return; /* a may be gone */
         if (i <= n_drafts && draft_use_take(e, a, i)) {
             engine_count(&e->counters.decode_tok, 1);
+            step->n_accepted++;
             continue;
         }
         draft_use_judge(e, a, n_drafts, i - 1);
@@ -256,8 +266,8 @@ static int step_score(struct rod_engine *e, struct active *a, const struct sched
 }
 
 /* A row whose logits the host has. */
-static void step_finish_on_host(struct rod_engine *e, const struct sched_row *row, const float *logits,
-                                uint64_t now_ns) {
+static void step_finish_on_host(struct rod_engine *e, struct step *step, const struct sched_row *row,
+                                const float *logits, uint64_t now_ns) {
     struct active *a = active_of_sched(row->req);
     const uint64_t position = row->pos + row->n_tok, n_prompt = a->sched.n_prompt;
     struct rod_error err;
@@ -268,7 +278,7 @@ static void step_finish_on_host(struct rod_engine *e, const struct sched_row *ro
     if (position < n_prompt) return;
     assert(position == n_prompt || a->n_generated > 0);
     if (position != n_prompt && row->n_tok > 1) {
-        step_finish_drafted(e, row, logits, NULL, now_ns);
+        step_finish_drafted(e, step, row, logits, NULL, now_ns);
         return;
     }
     logits += (size_t)(row->n_out - 1) * e->parts.V;
@@ -291,11 +301,11 @@ static void step_finish(struct rod_engine *e, const float *logits, const struct 
         struct active *a = active_of_sched(row.req);
         if (a->n_generated) engine_count(&e->counters.decode_tok, 1);
         if (tokens && row.n_out > 1)
-            step_finish_drafted(e, &row, NULL, &tokens[out], now_ns);
+            step_finish_drafted(e, step, &row, NULL, &tokens[out], now_ns);
         else if (tokens)
             step_finish_on_device(e, a, &tokens[out], now_ns);
         else
-            step_finish_on_host(e, &row, logits + (size_t)out * e->parts.V, now_ns);
+            step_finish_on_host(e, step, &row, logits + (size_t)out * e->parts.V, now_ns);
     }
     step_count(e, step);
     step->n_rows = 0;

@@ -1,15 +1,15 @@
-/* draft_policy.c - chances as counts that fade, and the sum that decides. */
+/* draft_policy.c - chances as counts that fade, and the comparison that decides. */
 #include "draft_policy.h"
 
 #include <assert.h>
 
 static const float FADES_FROM = 64; /* tries; then old and new count alike */
 static const double OTHERS = 6;     /* tries that all requests' chances stand for */
-static const double MARGIN = 1.15;  /* by which a draft token has to pay: chances and prices are estimates */
+static const double MARGIN = 1.05;  /* by which drafts have to pay: chances and prices are estimates */
 enum {
-    FIRST_PROBE = 128, /* tokens of a request until a kind that did not pay is tried again, doubled each time */
-    MOST_PROBES = 5,
-    PRICE_PROBE = 192 /* tokens of all requests until drafts that are mostly right and too dear are tried again */
+    FIRST_TRY = 128, /* tokens of a request until a kind that did not pay is tried again, doubled each time */
+    MOST_TRIES = 5,
+    PRICE_TRY = 192 /* draft tokens that are mostly right and too dear until a step takes them to learn its price */
 };
 
 uint32_t draft_kind(uint32_t n_match, bool predicted) {
@@ -24,37 +24,64 @@ double draft_chance(const struct draft_chances *own, const struct draft_chances 
     return ((double)o->right + OTHERS * others) / ((double)o->tried + OTHERS);
 }
 
-uint32_t draft_count(struct draft_chances *own, struct draft_chances *all, uint32_t kind, uint32_t n,
-                     struct draft_step *step) {
-    const double p = draft_chance(own, all, kind);
-    double right = p;
-    uint32_t k = 0;
-    assert(kind < DRAFT_KINDS && step->ns >= 0 && step->token_ns >= 0);
-    if (step->token_ns <= 0) return 0;
-    for (; k < n && right * step->ns > MARGIN * step->token_ns * step->tokens; k++, right *= p) {
-        step->tokens += right;
-        step->ns += step->token_ns;
-    }
-    /* What did not pay is tried: a kind that was mostly wrong seldom, a price that was too high more often. */
-    if (n && !k && p > 0.5 && ++all->n_refused[kind] >= PRICE_PROBE) {
-        all->n_refused[kind] = 0;
-        k = n;
-    } else if (n && !k && p <= 0.5) {
-        const uint32_t probes = own->n_probes[kind] < MOST_PROBES ? own->n_probes[kind] : MOST_PROBES;
-        k = ++own->n_refused[kind] >= (uint32_t)FIRST_PROBE << probes;
-    }
-    if (k) own->n_refused[kind] = 0;
-    return k;
-}
-
 void draft_judge(struct draft_chances *chances, uint32_t kind, uint32_t n, uint32_t n_right) {
     struct draft_chance *c = &chances->of[kind];
     assert(kind < DRAFT_KINDS && n_right <= n);
     if (!n) return;
-    chances->n_probes[kind] = n_right ? 0 : chances->n_probes[kind] + 1;
+    chances->n_vain[kind] = n_right ? 0 : chances->n_vain[kind] + 1;
     c->right += (float)n_right;
     c->tried += (float)(n_right < n ? n_right + 1 : n_right);
     if (c->tried < FADES_FROM) return;
     c->right /= 2;
     c->tried /= 2;
 }
+
+static uint32_t class_of(double chance) {
+    const uint32_t c = (uint32_t)(chance * DRAFT_CLASSES);
+    return c < DRAFT_CLASSES ? c : DRAFT_CLASSES - 1;
+}
+
+void draft_offer_add(struct draft_offers *offers, const struct draft_offer *o) {
+    double right = o->first;
+    assert(o->first >= 0 && o->first <= 1 && o->next >= 0 && o->next <= 1);
+    for (uint32_t i = 0; i < o->n; i++, right *= o->next) {
+        const uint32_t c = class_of(right);
+        offers->tokens[c] += o->read;
+        offers->right[c] += o->read * right;
+        offers->ns[c] += o->read * o->token_ns;
+    }
+}
+
+uint32_t draft_offers_settle(const struct draft_offers *offers, const struct draft_price *price, uint32_t streams,
+                             double plain) {
+    double tokens = 0, right = 0, ns = 0, best = plain > 0 ? MARGIN * streams / plain : 0;
+    uint32_t class = DRAFT_CLASSES;
+    for (uint32_t c = DRAFT_CLASSES; plain > 0 && c-- > 0;) {
+        if (offers->tokens[c] <= 0) continue;
+        tokens += offers->tokens[c], right += offers->right[c], ns += offers->ns[c];
+        const double rate = (streams + right) / (draft_price_of(price, streams, tokens, plain) + ns);
+        if (rate > best) best = rate, class = c;
+    }
+    return class;
+}
+
+uint32_t draft_offers_try(const struct draft_offers *offers, double *refused) {
+    for (uint32_t c = DRAFT_CLASSES / 2; c < DRAFT_CLASSES; c++) *refused += offers->right[c];
+    if (*refused < PRICE_TRY) return DRAFT_CLASSES;
+    *refused = 0;
+    return DRAFT_CLASSES / 2;
+}
+
+uint32_t draft_offer_taken(const struct draft_offer *o, uint32_t class) {
+    double right = o->first;
+    uint32_t n = 0;
+    for (; n < o->n && class < DRAFT_CLASSES && class_of(right) >= class; n++) right *= o->next;
+    return n;
+}
+
+bool draft_try(struct draft_chances *own, uint32_t kind) {
+    const uint32_t tries = own->n_vain[kind] < MOST_TRIES ? own->n_vain[kind] : MOST_TRIES;
+    return ++own->n_refused[kind] >= (uint32_t)FIRST_TRY << tries;
+}
+
+void draft_tried(struct draft_chances *own, uint32_t kind) { own->n_refused[kind] = 0; }

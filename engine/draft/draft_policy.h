@@ -1,15 +1,15 @@
-/* draft_policy.h - how many draft tokens a row of a step takes along, so that they pay.
+/* draft_policy.h - how many draft tokens a step takes along, so that they pay.
  *
- * A draft token makes the step longer for all its streams, by its learned price, and gives a token if it and
- * those before it are right. It pays while its chance, over its price, is more than what the step has for its time
- * anyway. Chances are learned for each request and kind of draft, from those of all requests at first.
+ * Each stream offers its draft; a draft token is right if it and those before it are. They are taken in the order of
+ * their chances, as far as the step gives most for its time, and not at all where it gives about as much without.
+ * Chances are learned for each request and kind of draft, from those of all requests at first.
  *
  * Who owns what: counts belong to a request or to the engine. Pure; the engine thread.
  */
 #ifndef DRAFT_POLICY_H
 #define DRAFT_POLICY_H
 
-#include "engine/rodimus.h"
+#include "draft_price.h"
 
 /* By what a draft is like: the length of its match (2, 3, 4 to 7, 8 to 15, from 16 on), of a prediction, or a draft
  * model's. */
@@ -20,20 +20,39 @@ struct draft_chance {
 };
 struct draft_chances {
     struct draft_chance of[DRAFT_KINDS];
-    uint32_t n_refused[DRAFT_KINDS], n_probes[DRAFT_KINDS]; /* since the kind was tried; tries in vain in a row */
-};
-
-/* A step while it is planned: what it gives and takes. */
-struct draft_step {
-    double tokens, ns, token_ns; /* token_ns: of a draft token; 0: not known, and nothing is drafted */
+    uint32_t n_refused[DRAFT_KINDS], n_vain[DRAFT_KINDS]; /* since the kind was tried; tries in vain in a row */
 };
 
 uint32_t draft_kind(uint32_t n_match, bool predicted);
 double draft_chance(const struct draft_chances *own, const struct draft_chances *all, uint32_t kind);
-/* How many of n draft tokens the step takes; it has them then. Counts what is refused, for all as well. */
-uint32_t draft_count(struct draft_chances *own, struct draft_chances *all, uint32_t kind, uint32_t n,
-                     struct draft_step *step);
 /* Of a draft of n tokens the first n_right were right. */
 void draft_judge(struct draft_chances *chances, uint32_t kind, uint32_t n, uint32_t n_right);
+
+/* A stream's draft of n tokens: the first is right with chance first, each one behind a right one with chance next. It
+ * is read at all with chance read. */
+struct draft_offer {
+    double read, first, next;
+    uint32_t n;
+    double token_ns; /* what making a token of it takes beside the step */
+};
+/* What all streams of a step offer, by classes of chances; {0} at first. */
+enum { DRAFT_CLASSES = 16 };
+struct draft_offers {
+    double tokens[DRAFT_CLASSES], right[DRAFT_CLASSES], ns[DRAFT_CLASSES];
+};
+void draft_offer_add(struct draft_offers *offers, const struct draft_offer *offer);
+/* The class from which on a step of so many streams takes draft tokens; DRAFT_CLASSES: it takes none. plain: what it
+ * takes without, 0: not known. */
+uint32_t draft_offers_settle(const struct draft_offers *offers, const struct draft_price *price, uint32_t streams,
+                             double plain);
+/* How many tokens of an offer are in these classes. */
+uint32_t draft_offer_taken(const struct draft_offer *offer, uint32_t class);
+/* A step that takes none: whether to take those that are more likely right than wrong, to learn what that takes; the
+ * class, or DRAFT_CLASSES. refused counts them; 0 at first. */
+uint32_t draft_offers_try(const struct draft_offers *offers, double *refused);
+/* A draft of which none is taken: whether to try one token of it. Counts it. */
+bool draft_try(struct draft_chances *own, uint32_t kind);
+/* It is taken, or tried. */
+void draft_tried(struct draft_chances *own, uint32_t kind);
 
 #endif

@@ -1,38 +1,82 @@
-/* draft_price.c - times on shared machines jump, so both are means, and no time counts for more than a multiple. */
+/* draft_price.c - times on shared machines jump, so prices are means, and no time counts for more than a multiple. */
 #include "draft_price.h"
 
 #include <math.h>
 
-enum { EACH = 16, MOST_STEPS = 32, MOST_TOK = 128 };
-static const double FIRST_FIXED_STREAMS =
-    4;                                  /* what a step costs beside its streams, in streams, until drafts are known */
-static const double LEAST_PART = 0.002; /* of a step, for a draft token: none is free */
+enum {
+    EACH = 16,
+    MOST_STEPS = 32,
+    LEAST_STEPS = 2, /* until a mean counts as known */
+    STALE = 256      /* steps with drafts after which the plain time is measured again */
+};
+static const double FIRST_FIXED_STREAMS = 4; /* what a step costs beside its streams, in streams, until it is known */
 
-static uint32_t price_class(uint32_t streams) {
+static uint32_t streams_class(uint32_t streams) {
     if (streams <= EACH) return streams - 1;
     const uint32_t c = EACH + (uint32_t)(4 * log2((double)streams / EACH));
-    return c < DRAFT_PRICE_CLASSES ? c : DRAFT_PRICE_CLASSES - 1;
+    return c < DRAFT_PRICE_STREAMS ? c : DRAFT_PRICE_STREAMS - 1;
 }
 
-void draft_price_learn(struct draft_price *p, uint32_t streams, uint32_t drafts, uint64_t ns) {
+static uint32_t drafts_class(uint32_t drafts) {
+    if (drafts <= 2) return drafts;
+    const uint32_t c = 2 + (uint32_t)ceil(log2((double)drafts)) - 1;
+    return c < DRAFT_PRICE_DRAFTS ? c : DRAFT_PRICE_DRAFTS - 1;
+}
+
+static void mean_add(struct draft_mean *m, uint32_t drafts, double ns) {
+    if (m->age >= STALE) m->n = 1; /* what it says is old */
+    if (m->n && ns > 2 * m->ns) ns = 2 * m->ns;
+    if (m->n < MOST_STEPS) m->n++;
+    m->ns += (float)((ns - m->ns) / m->n);
+    m->drafts += ((float)drafts - m->drafts) / (float)m->n;
+    m->age = 0;
+}
+
+void draft_price_learn(struct draft_price *p, uint32_t streams, uint32_t drafts, bool ahead, uint64_t ns) {
     if (!streams || !ns) return;
-    const uint32_t c = price_class(streams);
-    const double plain = p->plain[c].ns;
-    if (!drafts) {
-        const double took = p->plain[c].n && (double)ns > 2 * plain ? 2 * plain : (double)ns;
-        if (p->plain[c].n < MOST_STEPS) p->plain[c].n++;
-        p->plain[c].ns += (took - plain) / p->plain[c].n;
-        return;
-    }
-    if (!p->plain[c].n) return;
-    const double more = fmin(fmax((double)ns - plain, 0), 4 * plain) / drafts;
-    p->n_tok = p->n_tok + drafts < MOST_TOK ? p->n_tok + drafts : MOST_TOK;
-    p->token_ns += (more - p->token_ns) * fmin(1, (double)drafts / p->n_tok);
+    const uint32_t c = streams_class(streams);
+    mean_add(ahead ? &p->ahead[c] : &p->behind[c][drafts_class(drafts)], drafts, (double)ns);
+    if (!drafts) return;
+    p->ahead[c].age++;
+    p->behind[c][0].age++;
 }
 
-void draft_price_of(const struct draft_price *p, uint32_t streams, double *step_ns, double *token_ns) {
-    *step_ns = *token_ns = 0;
-    if (!streams || !p->plain[price_class(streams)].n) return;
-    *step_ns = p->plain[price_class(streams)].ns;
-    *token_ns = fmax(p->n_tok ? p->token_ns : *step_ns / (FIRST_FIXED_STREAMS + streams), LEAST_PART * *step_ns);
+double draft_price_plain(const struct draft_price *p, uint32_t streams, bool ahead) {
+    if (!streams) return 0;
+    const uint32_t c = streams_class(streams);
+    const struct draft_mean *m = ahead ? &p->ahead[c] : &p->behind[c][0];
+    return m->n < LEAST_STEPS || m->age >= STALE ? 0 : m->ns;
+}
+
+/* On the line through two points, or from the first one on. */
+static double price_between(double x, double x0, double y0, double x1, double y1) {
+    return x1 > x0 ? y0 + (y1 - y0) * (x - x0) / (x1 - x0) : y0;
+}
+
+/* A draft token's part of a step of another number of streams; of a step of as many, until any is known. */
+static double price_elsewhere(const struct draft_price *p, uint32_t streams, double plain) {
+    const int c = (int)streams_class(streams);
+    for (int far = 1; far < DRAFT_PRICE_STREAMS; far++)
+        for (int side = -1; side <= 1; side += 2) {
+            const int at = c + side * far;
+            if (at < 0 || at >= DRAFT_PRICE_STREAMS || !p->behind[at][0].n) continue;
+            for (int d = DRAFT_PRICE_DRAFTS - 1; d > 0; d--)
+                if (p->behind[at][d].n)
+                    return fmax(0,
+                                (double)(p->behind[at][d].ns - p->behind[at][0].ns) / (double)p->behind[at][d].drafts);
+        }
+    return plain / (FIRST_FIXED_STREAMS + streams);
+}
+
+double draft_price_of(const struct draft_price *p, uint32_t streams, double drafts, double plain) {
+    const struct draft_mean *of = p->behind[streams_class(streams)];
+    double x0 = 0, y0 = of[0].n ? fmax(of[0].ns, plain) : plain;
+    for (int d = 1; d < DRAFT_PRICE_DRAFTS; d++) {
+        if (!of[d].n) continue;
+        const double x1 = of[d].drafts, y1 = fmax(of[d].ns, y0); /* no more drafts in less time */
+        if (drafts <= x1) return price_between(drafts, x0, y0, x1, y1);
+        x0 = x1, y0 = y1;
+    }
+    if (x0 > 0) return plain + (y0 - plain) * drafts / x0; /* more than were ever tried: in proportion */
+    return y0 + drafts * price_elsewhere(p, streams, plain);
 }

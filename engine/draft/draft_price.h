@@ -1,24 +1,32 @@
-/* draft_price.h - what steps of some streams take, and what a draft token more costs one: means of measured times. A
- * draft token's row shares the state and window of its stream, so it costs less than a stream. Pure; the engine thread.
+/* draft_price.h - what steps of some streams take, with drafts and without: means of measured times. Pure; the engine
+ * thread.
+ *
+ * A step without drafts may be made ready while the one before it runs (`ahead`). One with drafts, and the one after
+ * it, begin behind the step before, whose tokens they need: what the device waits for is part of their time.
  */
 #ifndef DRAFT_PRICE_H
 #define DRAFT_PRICE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
-enum { DRAFT_PRICE_CLASSES = 48 };
+enum { DRAFT_PRICE_STREAMS = 48, DRAFT_PRICE_DRAFTS = 9 };
 
+struct draft_mean {
+    float ns, drafts; /* means */
+    uint32_t n;       /* steps, up to a bound */
+    uint32_t age;     /* steps with drafts of as many streams since the last one */
+};
 struct draft_price {
-    struct {
-        double ns;                /* mean */
-        uint32_t n;               /* steps, up to a bound */
-    } plain[DRAFT_PRICE_CLASSES]; /* without drafts, by streams: each number up to 16, then four an octave */
-    double token_ns;              /* mean of a draft token */
-    uint32_t n_tok;               /* draft tokens, up to a bound */
+    /* By streams: each number up to 16, then four classes an octave. */
+    struct draft_mean ahead[DRAFT_PRICE_STREAMS];
+    struct draft_mean behind[DRAFT_PRICE_STREAMS][DRAFT_PRICE_DRAFTS]; /* by drafts: none, 1, 2, then an octave each */
 };
 
-void draft_price_learn(struct draft_price *price, uint32_t streams, uint32_t drafts, uint64_t ns);
-/* What a step of so many streams takes, and one draft token more. 0, both: not known yet. */
-void draft_price_of(const struct draft_price *price, uint32_t streams, double *step_ns, double *token_ns);
+void draft_price_learn(struct draft_price *price, uint32_t streams, uint32_t drafts, bool ahead, uint64_t ns);
+/* What a step without drafts takes, begun ahead where it may be. 0: not known, or not measured for long. */
+double draft_price_plain(const struct draft_price *price, uint32_t streams, bool ahead);
+/* What a step with drafts takes, more or less; drafts may be an expectation. plain: of as many streams, known. */
+double draft_price_of(const struct draft_price *price, uint32_t streams, double drafts, double plain);
 
 #endif
