@@ -129,7 +129,7 @@ static uint32_t draft_use_settle(struct rod_engine *e, enum sampling_site site, 
     const uint32_t streams = e->sched.decode[site].n;
     const double plain = draft_price_plain(&e->price[site], streams, draft_use_ahead(e, site));
     uint32_t class = draft_offers_settle(offers, &e->price[site], streams, plain);
-    *tries = class == DRAFT_CLASSES && plain > 0 && draft_account_allows(&e->draft_account);
+    *tries = class == DRAFT_CLASSES && plain > 0 && draft_account_rich(&e->draft_account);
     if (*tries) class = draft_offers_try(offers, &e->drafts_refused);
     *tries &= class < DRAFT_CLASSES;
     return class;

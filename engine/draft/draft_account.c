@@ -20,3 +20,5 @@ void draft_account_drafted(struct draft_account *a, double plain_ns, double ns, 
 }
 
 bool draft_account_allows(const struct draft_account *a) { return account_of(a) >= 0; }
+
+bool draft_account_rich(const struct draft_account *a) { return account_of(a) >= FIRST; }

@@ -18,5 +18,7 @@ void draft_account_plain(struct draft_account *account);
  * ns. step_ns: a plain step. */
 void draft_account_drafted(struct draft_account *account, double plain_ns, double ns, double step_ns);
 bool draft_account_allows(const struct draft_account *account);
+/* Whether it has enough for tries that will hardly pay. */
+bool draft_account_rich(const struct draft_account *account);
 
 #endif

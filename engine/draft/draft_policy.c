@@ -9,7 +9,8 @@ static const double MARGIN = 1.05;  /* by which drafts have to pay: chances and 
 enum {
     FIRST_TRY = 128, /* tokens of a request until a kind that did not pay is tried again, doubled each time */
     MOST_TRIES = 5,
-    PRICE_TRY = 192 /* draft tokens that are mostly right and too dear until a step takes them to learn its price */
+    PRICE_TRY = 64, /* right draft tokens that are too dear until a step takes them to learn its price */
+    PRICE_CLASS = DRAFT_CLASSES / 4
 };
 
 uint32_t draft_kind(uint32_t n_match, bool predicted) {
@@ -66,10 +67,10 @@ uint32_t draft_offers_settle(const struct draft_offers *offers, const struct dra
 }
 
 uint32_t draft_offers_try(const struct draft_offers *offers, double *refused) {
-    for (uint32_t c = DRAFT_CLASSES / 2; c < DRAFT_CLASSES; c++) *refused += offers->right[c];
+    for (uint32_t c = PRICE_CLASS; c < DRAFT_CLASSES; c++) *refused += offers->right[c];
     if (*refused < PRICE_TRY) return DRAFT_CLASSES;
     *refused = 0;
-    return DRAFT_CLASSES / 2;
+    return PRICE_CLASS;
 }
 
 uint32_t draft_offer_taken(const struct draft_offer *o, uint32_t class) {

@@ -47,8 +47,8 @@ uint32_t draft_offers_settle(const struct draft_offers *offers, const struct dra
                              double plain);
 /* How many tokens of an offer are in these classes. */
 uint32_t draft_offer_taken(const struct draft_offer *offer, uint32_t class);
-/* A step that takes none: whether to take those that are more likely right than wrong, to learn what that takes; the
- * class, or DRAFT_CLASSES. refused counts them; 0 at first. */
+/* A step that takes none: whether to take those that are not mostly wrong, to learn what that takes; the class, or
+ * DRAFT_CLASSES. refused counts what they would give; 0 at first. */
 uint32_t draft_offers_try(const struct draft_offers *offers, double *refused);
 /* A draft of which none is taken: whether to try one token of it. Counts it. */
 bool draft_try(struct draft_chances *own, uint32_t kind);

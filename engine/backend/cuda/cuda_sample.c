@@ -10,6 +10,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <time.h>
 
 static_assert(CUDA_MAX_TOP == SAMPLER_MAX_TOP, "a row's top log-probabilities fit");
@@ -28,6 +29,7 @@ struct cuda_sampling_parts {
     uint64_t n_launched, n_collected;
     uint64_t begin_ns[2], usual_ns[CUDA_N_KINDS]; /* what a step of a kind takes, waited for alone */
     uint64_t early_ns;                            /* how long before that to look out for it */
+    bool sleeps_well;                             /* the thread's sleeps end some microseconds late, not some 50 */
     struct backend_token *tokens;
     bool *draws; /* [n_slots] */
     /* Masks for the next step, by its turn; those of the step two before have been read. */
@@ -213,6 +215,7 @@ int cuda_sample_launch(struct backend *be, const struct backend_segment *segs, u
     int rc = cuda_step_start(be, segs, n_segs, end, &p->flight[at], err);
     if (!rc) rc = cuda_check(cudaEventRecord(p->done[at], be->stream), "starting a step", err);
     p->begin_ns[at] = clock_now_ns();
+    if (!p->sleeps_well) p->sleeps_well = !prctl(PR_SET_TIMERSLACK, 1000UL); /* of this thread: see wait_alone */
     p->n_launched++;
     return rc;
 }
@@ -220,22 +223,25 @@ int cuda_sample_launch(struct backend *be, const struct backend_segment *segs, u
 /* Waits for a decode step that has no other behind it: here the time to wake up from blocking (some 150 us on an H200's
  * host) would be the device's idle time. So sleep while the step surely runs, and look out for its end from early_ns
  * before it is due. early_ns grows when that was too late and shrinks slowly, and is at most an eighth of a step, which
- * bounds the processor's share. Who still waits early_ns after it was due blocks. */
+ * bounds the processor's share. Who still waits early_ns after it was due blocks. The first step of a kind is looked
+ * out for from its beginning, as nothing says when it is due. */
 static void wait_alone(struct cuda_sampling_parts *p, uint64_t at) {
-    enum { LEAST_NS = 50000 };
+    enum { LEAST_NS = 50000, MOST_FIRST_NS = 50000000 };
     uint64_t *usual_ns = &p->usual_ns[p->flight[at].kind];
+    const bool first = *usual_ns == 0;
     uint64_t early_ns = p->early_ns < *usual_ns / 8 ? p->early_ns : *usual_ns / 8;
     if (early_ns < LEAST_NS) early_ns = LEAST_NS;
     const uint64_t due_ns = p->begin_ns[at] + *usual_ns, t = clock_now_ns();
+    const uint64_t give_up_ns = due_ns + (first ? MOST_FIRST_NS : early_ns);
     if (t + early_ns < due_ns) {
         const uint64_t left_ns = due_ns - early_ns - t;
         nanosleep(&(struct timespec){(time_t)(left_ns / 1000000000), (long)(left_ns % 1000000000)}, NULL);
     }
     const bool late = cudaEventQuery(p->done[at]) != cudaErrorNotReady;
-    while (!late && cudaEventQuery(p->done[at]) == cudaErrorNotReady && clock_now_ns() < due_ns + early_ns) {}
+    while (!late && cudaEventQuery(p->done[at]) == cudaErrorNotReady && clock_now_ns() < give_up_ns) {}
     cudaEventSynchronize(p->done[at]); /* its error is found by the caller's next call */
     const uint64_t took_ns = clock_now_ns() - p->begin_ns[at];
-    if (took_ns < *usual_ns || *usual_ns == 0)
+    if (took_ns < *usual_ns || first)
         *usual_ns = took_ns;
     else if (!late)
         *usual_ns += (took_ns - *usual_ns) / 4;

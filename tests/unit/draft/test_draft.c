@@ -255,7 +255,7 @@ static double lived(const struct machine *m, uint32_t n_steps) {
             draft_offer_add(&offers, &offer[i]);
         }
         uint32_t class = draft_offers_settle(&offers, &price, m->streams, plain);
-        if (class == DRAFT_CLASSES && plain > 0 && draft_account_allows(&account))
+        if (class == DRAFT_CLASSES && plain > 0 && draft_account_rich(&account))
             class = draft_offers_try(&offers, &refused);
         for (uint32_t i = 0; i < m->streams && draft_account_allows(&account); i++) {
             uint32_t n = draft_offer_taken(&offer[i], class), right = 0;
