@@ -2,10 +2,11 @@
 #include "draft_policy.h"
 
 #include <assert.h>
+#include <math.h>
 
 static const float FADES_FROM = 64; /* tries; then old and new count alike */
 static const double OTHERS = 6;     /* tries that all requests' chances stand for */
-static const double MARGIN = 1.05;  /* by which drafts have to pay: chances and prices are estimates */
+static const double MARGIN = 0.03;  /* of the logarithm that streams have to gain: chances and prices are estimates */
 enum {
     FIRST_TRY = 128, /* tokens of a request until a kind that did not pay is tried again, doubled each time */
     MOST_TRIES = 5,
@@ -43,10 +44,12 @@ static uint32_t class_of(double chance) {
 }
 
 void draft_offer_add(struct draft_offers *offers, const struct draft_offer *o) {
-    double right = o->first;
+    double right = o->first, all = 1; /* tokens that the stream gives with them */
     assert(o->first >= 0 && o->first <= 1 && o->next >= 0 && o->next <= 1);
     for (uint32_t i = 0; i < o->n; i++, right *= o->next) {
         const uint32_t c = class_of(right);
+        offers->gain[c] += log1p(o->read * right / all);
+        all += o->read * right;
         offers->tokens[c] += o->read;
         offers->right[c] += o->read * right;
         offers->ns[c] += o->read * o->token_ns;
@@ -55,13 +58,14 @@ void draft_offer_add(struct draft_offers *offers, const struct draft_offer *o) {
 
 uint32_t draft_offers_settle(const struct draft_offers *offers, const struct draft_price *price, uint32_t streams,
                              double plain) {
-    double tokens = 0, right = 0, ns = 0, best = plain > 0 ? MARGIN * streams / plain : 0;
+    double tokens = 0, ns = 0, gain = 0, best = MARGIN * streams;
     uint32_t class = DRAFT_CLASSES;
     for (uint32_t c = DRAFT_CLASSES; plain > 0 && c-- > 0;) {
         if (offers->tokens[c] <= 0) continue;
-        tokens += offers->tokens[c], right += offers->right[c], ns += offers->ns[c];
-        const double rate = (streams + right) / (draft_price_of(price, streams, tokens, plain) + ns);
-        if (rate > best) best = rate, class = c;
+        tokens += offers->tokens[c], ns += offers->ns[c], gain += offers->gain[c];
+        const double slower = (draft_price_of(price, streams, tokens, plain) + ns) / plain;
+        const double total = gain - streams * log(slower);
+        if (total > best) best = total, class = c;
     }
     return class;
 }

@@ -1,7 +1,8 @@
 /* draft_policy.h - how many draft tokens a step takes along, so that they pay.
  *
  * Each stream offers its draft; a draft token is right if it and those before it are. They are taken in the order of
- * their chances, as far as the step gives most for its time, and not at all where it gives about as much without.
+ * their chances, as far as streams gain most: the mean of the logarithms of how much faster each one is, so that one
+ * stream's drafts do not slow many others. None is taken where that is about nothing.
  * Chances are learned for each request and kind of draft, from those of all requests at first.
  *
  * Who owns what: counts belong to a request or to the engine. Pure; the engine thread.
@@ -39,6 +40,7 @@ struct draft_offer {
 enum { DRAFT_CLASSES = 16 };
 struct draft_offers {
     double tokens[DRAFT_CLASSES], right[DRAFT_CLASSES], ns[DRAFT_CLASSES];
+    double gain[DRAFT_CLASSES]; /* sum of the logarithms of what streams give more by them */
 };
 void draft_offer_add(struct draft_offers *offers, const struct draft_offer *offer);
 /* The class from which on a step of so many streams takes draft tokens; DRAFT_CLASSES: it takes none. plain: what it

@@ -198,13 +198,27 @@ static void drafts_are_taken_while_they_pay(void **state) {
 
 static void surer_drafts_are_taken_first(void **state) {
     (void)state;
-    const struct draft_price price = known_price(8, 0.05 * STEP_NS, 0.05 * STEP_NS);
-    const struct draft_offer sure = {1, 0.95, 0.95, 7, 0}, unsure = {1, 0.2, 0.2, 7, 0};
+    const struct draft_price price = known_price(8, 0.01 * STEP_NS, 0.02 * STEP_NS);
+    const struct draft_offer sure = {1, 0.95, 0.95, 7, 0}, unsure = {1, 0.06, 0.06, 7, 0};
     struct draft_offers offers = {0};
     for (int i = 0; i < 4; i++) draft_offer_add(&offers, &sure), draft_offer_add(&offers, &unsure);
     const uint32_t class = draft_offers_settle(&offers, &price, 8, draft_price_plain(&price, 8, true));
     const uint32_t n_sure = draft_offer_taken(&sure, class), n_unsure = draft_offer_taken(&unsure, class);
     if (n_sure < 4 || n_unsure > 0) fail_msg("%u of the sure draft, %u of the unsure one", n_sure, n_unsure);
+}
+
+/* Eight streams of which one repeats itself: the others are not to wait for it. */
+static void drafts_of_one_stream_do_not_slow_many(void **state) {
+    (void)state;
+    const struct draft_price price = known_price(8, 0.005 * STEP_NS, 0.5 * STEP_NS);
+    const struct draft_offer sure = {1, 0.98, 0.98, 7, 0};
+    const double plain = draft_price_plain(&price, 8, true);
+    struct draft_offers one = {0}, all = {0};
+    draft_offer_add(&one, &sure);
+    for (int i = 0; i < 8; i++) draft_offer_add(&all, &sure);
+    const uint32_t n_one = draft_offer_taken(&sure, draft_offers_settle(&one, &price, 8, plain)),
+                   n_all = draft_offer_taken(&sure, draft_offers_settle(&all, &price, 8, plain));
+    if (n_one > 0 || n_all < 6) fail_msg("%u of one stream, %u of each of eight", n_one, n_all);
 }
 
 static void prices_lie_between_those_measured(void **state) {
@@ -342,6 +356,7 @@ int main(void) {
         cmocka_unit_test(memory_is_bounded_and_a_token_takes_microseconds),
         cmocka_unit_test(drafts_are_taken_while_they_pay),
         cmocka_unit_test(surer_drafts_are_taken_first),
+        cmocka_unit_test(drafts_of_one_stream_do_not_slow_many),
         cmocka_unit_test(prices_lie_between_those_measured),
         cmocka_unit_test(a_plain_time_is_measured_again_after_many_steps_with_drafts),
         cmocka_unit_test(text_that_repeats_nothing_loses_less_than_1_percent),
