@@ -95,7 +95,7 @@ struct active {
     int32_t *own_wait_ids;        /* these */
     size_t n_wait_ids;
     bool waits;      /* the device waits for the host behind the last token */
-    bool masked;     /* the device holds its draws to a mask */
+    uint32_t masked; /* bit n: the device holds what it draws behind n drafts to a mask */
     int32_t last;    /* the token that the next step feeds, where the host feeds it */
     uint32_t row[2]; /* its row of each step on its way, if that row names it */
     uint32_t n_generated;

@@ -22,8 +22,7 @@ int draft_use_bind(const struct rod_engine *e, struct active *a, struct rod_erro
     struct active_draft *d = &a->draft;
     d->hoped = -1;
     if (!draft_use_possible(e)) return 0;
-    /* Under a grammar the device draws from masks, and a draft's rows would each want their own. */
-    d->on = !r->never_speculate && r->max_tokens > 1 && (a->sched.site == SITE_HOST || !r->grammar);
+    d->on = !r->never_speculate && r->max_tokens > 1;
     if (!d->on && !r->turn) return 0;
     const size_t n_prediction = e->config.speculative == ROD_SPECULATIVE_AUTO ? r->n_prediction : 0;
     const uint64_t n_tok = (uint64_t)d->n_before + a->n_prompt + r->max_tokens;
@@ -175,11 +174,13 @@ bool draft_use_hopes(struct rod_engine *e) {
     struct draft_offers offers = {0};
     if (!draft_use_possible(e)) return false;
     for (struct sched_req *r = streams->head; r; r = r->next) {
-        struct active_draft *d = &active_of_sched(r)->draft;
+        struct active *a = active_of_sched(r);
+        struct active_draft *d = &a->draft;
         d->n_hoped = 0, d->hoped = -1;
         d->offer = (struct draft_offer){0};
         if (!d->on || r->held || !draft_use_most(r)) continue;
-        d->offer = draft_use_offer_hoped(e, active_of_sched(r));
+        /* A grammar lets no row be on its way: the last token is known. */
+        d->offer = a->gate.on ? draft_use_offer(e, a) : draft_use_offer_hoped(e, a);
         draft_offer_add(&offers, &d->offer);
     }
     bool hopes = false, tries;

@@ -41,21 +41,42 @@ static void step_fail_row(struct rod_engine *e, struct active *a, const struct r
     end_fail(e, a, err);
 }
 
-/* What the grammar allows of the row's token goes to the device, which may not draw the next one before the host has
- * read this one. */
-static int step_mask(struct rod_engine *e, struct active *a, struct rod_error *err) {
-    const struct backend_ops *ops = e->parts.ops;
-    if (!a->gate.on) {
-        if (a->masked) ops->slot_mask(e->parts.backend, a->sched.slot, NULL, false);
-        a->masked = false;
-        return 0;
-    }
-    const uint64_t *mask;
+/* What the grammar allows behind n drafts, where its gate is this one, goes to the device. *mask: it, or NULL: all. */
+static int step_mask(struct rod_engine *e, struct active *a, struct grammar_gate *gate, uint32_t n,
+                     const uint64_t **mask, struct rod_error *err) {
+    const uint32_t bit = 1u << n;
     struct rod_error fault;
-    if (grammar_walk_mask(&a->gate.walk, grammar_vocab(a->request->grammar), &mask, &fault))
+    *mask = NULL;
+    if (gate->on && grammar_walk_mask(&gate->walk, grammar_vocab(a->request->grammar), mask, &fault))
         return token_grammar_fault(&fault, err);
-    ops->slot_mask(e->parts.backend, a->sched.slot, mask, grammar_gate_accepts(&a->gate));
-    a->masked = a->sched.held = true;
+    if (gate->on || a->masked & bit)
+        e->parts.ops->slot_mask(e->parts.backend, a->sched.slot, n, *mask, grammar_gate_accepts(gate));
+    a->masked = gate->on ? a->masked | bit : a->masked & ~bit;
+    return 0;
+}
+
+/* A row under a grammar: its mask, and one behind each of its drafts, as if those before had come. Of these it keeps
+ * what the grammar lets come and goes on behind. What a gate that is on allows next is known when the host has read
+ * the row's token: until then the request is held. */
+static int step_mask_row(struct rod_engine *e, struct active *a, struct sched_row *row, struct rod_error *err) {
+    const uint32_t n_drafts = row->req->state == SCHED_DECODE ? row->n_tok - 1 : 0;
+    const uint64_t *mask;
+    struct grammar_gate ahead;
+    const int rc = step_mask(e, a, &a->gate, 0, &mask, err);
+    if (rc) return rc;
+    a->sched.held = a->gate.on;
+    grammar_gate_copy(&ahead, &a->gate);
+    for (uint32_t i = 1; i <= n_drafts; i++) {
+        const int32_t id = a->draft.tok[i];
+        const bool comes = !mask || mask[id / 64] >> id % 64 & 1;
+        struct rod_error none;
+        if (comes && !token_follow_grammar(a, &ahead, e->parts.tokenizer, id, &none) &&
+            !grammar_gate_finished(&ahead) && !step_mask(e, a, &ahead, i, &mask, &none))
+            continue;
+        row->n_tok = row->n_out = i;
+        break;
+    }
+    grammar_gate_fini(&ahead);
     return 0;
 }
 
@@ -64,10 +85,10 @@ static int step_mask(struct rod_engine *e, struct active *a, struct rod_error *e
 static void step_mask_rows(struct rod_engine *e, struct step *step) {
     uint32_t n = 0, n_out = 0, n_held = 0;
     for (uint32_t i = 0; i < step->n_rows; i++) {
-        const struct sched_row row = step->rows[i];
+        struct sched_row row = step->rows[i];
         struct active *a = active_of_sched(row.req);
         struct rod_error err;
-        if (row.n_out && a->request->grammar && step_mask(e, a, &err)) {
+        if (row.n_out && a->request->grammar && step_mask_row(e, a, &row, &err)) {
             step_fail_row(e, a, &err);
             continue;
         }
@@ -244,6 +265,7 @@ static void step_finish_drafted(struct rod_engine *e, struct step *step, const s
         if (i <= n_drafts && draft_use_take(e, a, i)) {
             engine_count(&e->counters.decode_tok, 1);
             step->n_accepted++;
+            a->waits = false; /* the next row named it */
             continue;
         }
         draft_use_judge(e, a, n_drafts, i - 1);

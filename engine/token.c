@@ -9,14 +9,14 @@ int token_grammar_fault(const struct rod_error *fault, struct rod_error *err) {
     return rod_fail(err, ROD_EINVALID, "The structured output's grammar %s.", fault->message);
 }
 
-static int token_follow_grammar(struct active *a, const struct tokenizer *tokenizer, int32_t id,
-                                struct rod_error *err) {
+int token_follow_grammar(const struct active *a, struct grammar_gate *gate, const struct tokenizer *tokenizer,
+                         int32_t id, struct rod_error *err) {
     size_t len = 0;
     bool special = false;
     const char *bytes = tokenizer_bytes(tokenizer, id, &len, &special);
     const bool in_text = bytes && (!special || a->request->keep_special); /* a tag may be a special token */
     struct rod_error fault;
-    int rc = in_text ? grammar_gate_push(&a->gate, bytes, len, &fault) : 0;
+    int rc = in_text ? grammar_gate_push(gate, bytes, len, &fault) : 0;
     return rc ? token_grammar_fault(&fault, err) : 0;
 }
 
@@ -96,7 +96,7 @@ struct verdict token_take(struct rod_engine *e, struct active *a, const struct s
     assert(a->n_generated <= r->max_tokens);
     bool finished = false;
     if (r->grammar && !is_stop) { /* a stop id is no part of the grammar's text */
-        if (token_follow_grammar(a, parts->tokenizer, picked->id, err)) return verdict_fails();
+        if (token_follow_grammar(a, &a->gate, parts->tokenizer, picked->id, err)) return verdict_fails();
         finished = grammar_gate_finished(&a->gate);
     }
     const bool in_tag = r->grammar_open && a->gate.on; /* stop strings are for the text around */

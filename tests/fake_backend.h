@@ -33,8 +33,8 @@ struct fake_slot {
     int32_t *end_ids;
     size_t n_bias, n_end_ids, n_wait_ids;
     int32_t *wait_ids;
-    uint64_t *mask; /* NULL: all tokens may come */
-    bool may_end, waits;
+    uint64_t *mask[1 + BACKEND_MAX_DRAFTS]; /* behind so many drafts; NULL: all tokens may come */
+    bool may_end[1 + BACKEND_MAX_DRAFTS], waits;
     uint32_t min_tokens, max_tokens;
     int32_t n_logprobs;
     uint64_t draft_hash[1 + BACKEND_MAX_DRAFTS]; /* after so many drafts of the last step */
@@ -67,7 +67,8 @@ struct backend {
     struct sampler sampler;
     bool launching;
     struct backend_token *tokens[2]; /* of the steps on their way */
-    atomic_uint n_collects, n_masked, n_masks, n_copies, n_saves, n_loads, n_moves, n_prompt_segs; /* n_moves: begun */
+    atomic_uint n_collects, n_masked, n_masks, n_draft_masks, n_copies, n_saves, n_loads, n_moves,
+        n_prompt_segs;      /* n_moves: begun */
     atomic_bool hold_moves; /* moves that begin from now on are under way until fake_end_moves */
     atomic_bool fail_moves; /* slot_moving is a device fault */
     pthread_mutex_t moves_lock;
@@ -82,10 +83,9 @@ static inline void fake_forget(struct fake_slot *s) {
     free(s->bias);
     free(s->end_ids);
     free(s->wait_ids);
-    free(s->mask);
+    for (int i = 0; i <= BACKEND_MAX_DRAFTS; i++) free(s->mask[i]), s->mask[i] = NULL;
     s->bias = NULL;
     s->end_ids = s->wait_ids = NULL;
-    s->mask = NULL;
 }
 
 static inline void fake_close(struct backend *be) {
@@ -367,28 +367,32 @@ static inline int fake_slot_sampling(struct backend *be, uint32_t slot, const st
     return sampler_counts_init(&s->counts, be->V, err);
 }
 
-static inline void fake_slot_mask(struct backend *be, uint32_t slot, const uint64_t *mask, bool may_end) {
+static inline void fake_slot_mask(struct backend *be, uint32_t slot, uint32_t n_drafts, const uint64_t *mask,
+                                  bool may_end) {
     struct fake_slot *s = &be->slots[slot];
     if (!s->prepared && !be->fault[0]) snprintf(be->fault, sizeof be->fault, "a mask before the slot's sampling");
-    free(s->mask);
-    s->mask = mask ? fake_copy(mask, (be->V + 63) / 64 * sizeof *mask) : NULL;
-    s->may_end = may_end;
+    if (n_drafts > BACKEND_MAX_DRAFTS && !be->fault[0]) snprintf(be->fault, sizeof be->fault, "a mask too far behind");
+    free(s->mask[n_drafts]);
+    s->mask[n_drafts] = mask ? fake_copy(mask, (be->V + 63) / 64 * sizeof *mask) : NULL;
+    s->may_end[n_drafts] = may_end;
     atomic_fetch_add(&be->n_masks, mask != NULL);
+    atomic_fetch_add(&be->n_draft_masks, mask && n_drafts);
 }
 
-static inline void fake_pick(struct backend *be, struct fake_slot *s, uint64_t position, const float *logits,
+static inline void fake_pick(struct backend *be, struct fake_slot *s, uint32_t n_drafts, const float *logits,
                              struct backend_token *out) {
-    const bool bans_ends = s->n_generated < s->min_tokens || (s->mask && !s->may_end);
+    const uint64_t *mask = s->mask[n_drafts];
+    const bool may_end = s->may_end[n_drafts], bans_ends = s->n_generated < s->min_tokens || (mask && !may_end);
     const struct sampler_input in = {.sampling = &s->sampling,
                                      .bias = s->bias,
                                      .n_bias = s->n_bias,
                                      .banned = s->end_ids,
                                      .n_banned = bans_ends ? s->n_end_ids : 0,
-                                     .mask = s->mask,
+                                     .mask = mask,
                                      .also = s->end_ids,
-                                     .n_also = s->mask && s->may_end ? s->n_end_ids : 0,
+                                     .n_also = mask && may_end ? s->n_end_ids : 0,
                                      .counts = &s->counts,
-                                     .position = position,
+                                     .position = s->pos + n_drafts,
                                      .n_logprobs = s->n_logprobs};
     struct rod_error err;
     *out = (struct backend_token){0};
@@ -447,9 +451,9 @@ static inline int fake_launch(struct backend *be, const struct backend_segment *
             struct fake_slot *s = &be->slots[segs[i].slot];
             bool goes_on = true;
             for (uint32_t t = 0; t < segs[i].n_out; t++, row++, n_out++) {
-                if (t) goes_on = goes_on && !s->ended && !s->waits && s->last == segs[i].tok[t];
+                if (t) goes_on = goes_on && !s->ended && s->last == segs[i].tok[t];
                 if (goes_on)
-                    fake_pick(be, s, s->pos + t, logits + (size_t)row * be->V, &tokens[n_out]);
+                    fake_pick(be, s, t, logits + (size_t)row * be->V, &tokens[n_out]);
                 else
                     tokens[n_out] = (struct backend_token){.masked = true};
             }

@@ -143,13 +143,15 @@ struct backend_ops {
      * before it and after it. */
     int (*slot_sampling)(struct backend *be, uint32_t slot, const struct backend_sampling *sampling,
                          struct rod_error *err);
-    /* What a grammar allows of the slot's tokens, from the next launched step to the next call or slot_sampling: a bit
-     * for each id, 64 a word, copied; NULL = all. Of end_ids all may come if may_end, else none. Not while a row of the
-     * slot is on its way that has logits. NULL where a device cannot: then grammars are the host's. */
-    void (*slot_mask)(struct backend *be, uint32_t slot, const uint64_t *mask, bool may_end);
+    /* What a grammar allows of the slot's tokens that are drawn behind so many drafts (0: behind none, so in steps
+     * without any), from the next launched step to the next call for as many or slot_sampling: a bit for each id, 64 a
+     * word, copied; NULL = all. Of end_ids all may come if may_end, else none. One for each row of logits of a step at
+     * most, and not while a row of the slot is on its way that has logits. NULL where a device cannot: then grammars
+     * are the host's. */
+    void (*slot_mask)(struct backend *be, uint32_t slot, uint32_t n_drafts, const uint64_t *mask, bool may_end);
     /* As forward, but returns before the step has run and samples a token for each row of logits (n_out is 0 or 1, or
      * that of drafts: where no step is on its way, behind the slot's last token. Each row is drawn as if the drafts
-     * before it had been; behind a token that is not the next draft, or ends or waits, the rows are masked).
+     * before it had been; behind a token that is not the next draft, or ends, the rows are masked).
      * tok NULL with n_tok 1: the slot's last token, which the host need not have seen; a slot that has ended is left as
      * it is; tok given: that token, also if the slot waited for it. The segments' tokens are copied. At most two steps
      * are launched and not collected. */

@@ -161,8 +161,8 @@ static int null_slot_sampling(struct backend *be, uint32_t slot, const struct ba
     return 0;
 }
 
-static void null_slot_mask(struct backend *be, uint32_t slot, const uint64_t *mask, bool may_end) {
-    assert(slot < be->info.n_slots);
+static void null_slot_mask(struct backend *be, uint32_t slot, uint32_t n_drafts, const uint64_t *mask, bool may_end) {
+    assert(slot < be->info.n_slots && !n_drafts);
     be->slots[slot].masked = mask;
     be->slots[slot].may_end = may_end;
     if (mask) memcpy(be->masks + slot * be->n_words, mask, be->n_words * sizeof *mask);

@@ -42,6 +42,8 @@ struct grammar_walk {
 };
 void grammar_walk_init(struct grammar_walk *w, struct grammar *g);
 void grammar_walk_fini(struct grammar_walk *w);
+/* to: not a walk yet. It stands where from stands, and goes its own way. */
+void grammar_walk_copy(struct grammar_walk *to, const struct grammar_walk *from);
 /* Reads bytes. ROD_EINVALID: the grammar does not allow them, or is too ambiguous to follow; the walk stays. */
 int grammar_walk_push(struct grammar_walk *w, const char *bytes, size_t n, struct rod_error *err);
 bool grammar_walk_accepts(const struct grammar_walk *w);  /* the text may end here */

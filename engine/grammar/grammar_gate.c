@@ -15,6 +15,11 @@ void grammar_gate_init(struct grammar_gate *gate, struct grammar *grammar, const
 
 void grammar_gate_fini(struct grammar_gate *gate) { grammar_walk_fini(&gate->walk); }
 
+void grammar_gate_copy(struct grammar_gate *to, const struct grammar_gate *from) {
+    *to = *from;
+    grammar_walk_copy(&to->walk, &from->walk);
+}
+
 static void gate_shut(struct grammar_gate *gate) {
     struct grammar *grammar = gate->walk.grammar;
     grammar_walk_fini(&gate->walk);

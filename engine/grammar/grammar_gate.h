@@ -20,6 +20,8 @@ struct grammar_gate {
 /* grammar NULL: none. open NULL or a tag that is not empty. */
 void grammar_gate_init(struct grammar_gate *gate, struct grammar *grammar, const char *open, bool again);
 void grammar_gate_fini(struct grammar_gate *gate);
+/* For a look ahead; to: not a gate yet. */
+void grammar_gate_copy(struct grammar_gate *to, const struct grammar_gate *from);
 /* Reads bytes of the text. ROD_EINVALID: a grammar that is on from the start does not allow them. A tag's grammar that
  * does not allow them is off again: the text went another way before it could be held to it. */
 int grammar_gate_push(struct grammar_gate *gate, const char *bytes, size_t n, struct rod_error *err);

@@ -372,6 +372,11 @@ void grammar_walk_fini(struct grammar_walk *w) {
     *w = (struct grammar_walk){0};
 }
 
+void grammar_walk_copy(struct grammar_walk *to, const struct grammar_walk *from) {
+    *to = (struct grammar_walk){.grammar = from->grammar, .state = from->state};
+    if (from->link.next) list_push_first(&from->grammar->walks, &to->link);
+}
+
 int grammar_walk_push(struct grammar_walk *w, const char *bytes, size_t n, struct rod_error *err) {
     struct grammar *g = w->grammar;
     int rc = gram_trim(g, w, err);

@@ -354,7 +354,8 @@ struct cuda_sampling {
     int32_t top_k, n_logprobs, last; /* last: the token that the next step reads */
     uint32_t min_tokens, max_tokens, n_generated;
     bool biased, penalised, ended;
-    bool constrained, may_end; /* constrained: its mask holds, but for end ids, which may come if may_end */
+    /* Bit n, behind n drafts of a step: constrained: a mask holds, but for end ids, which may come if may_end. */
+    uint32_t constrained, may_end;
 };
 /* What a row gave. logprob and the top ones as the slot's n_logprobs asks. */
 struct cuda_token {
@@ -373,11 +374,11 @@ struct cuda_piece {
     uint32_t broken;
     uint32_t drawn; /* of a row's first piece, in a step with drafts: its token, and above it its status */
 };
-struct cuda_sampler { /* by value */
-    uint32_t V, n_slots;
+struct cuda_sampler {                      /* by value */
+    uint32_t V, n_slots, mask_rows;        /* mask_rows: 1, or 1 + CUDA_DRAFTS where steps have drafts */
     struct cuda_sampling *slots;           /* [n_slots] */
     uint32_t *marks;                       /* [n_slots][V]: end id, seen, wait, how often generated */
-    uint32_t *masks;                       /* [n_slots][CUDA_MASK_WORDS(V)], read where the slot is constrained */
+    uint32_t *masks;                       /* [n_slots][mask_rows][CUDA_MASK_WORDS(V)], where constrained */
     float *bias;                           /* [n_slots][V], read where the slot is biased */
     struct cuda_piece *pieces;             /* [most rows][cuda_sample_pieces(V)] */
     uint32_t *turn;                        /* how many so far: which block of rows and which results are this one's */
@@ -388,9 +389,9 @@ struct cuda_step {
     struct cuda_rows rows;
     const int32_t *list, *out;
 };
-/* What a slot may say from now on, in pinned memory; words NULL: everything. */
+/* What a slot may say behind so many drafts from now on, in pinned memory; words NULL: everything. */
 struct cuda_mask {
-    uint32_t slot;
+    uint32_t slot, n_drafts;
     bool may_end;
     const uint32_t *words; /* [CUDA_MASK_WORDS(V)] a bit for each id */
 };
@@ -406,8 +407,8 @@ struct cuda_admission {
 uint32_t cuda_sample_pieces(uint32_t V);
 /* The slot's marks were zeroed before, and its bias if it has one. Bias of one id is added in order. */
 void k_admit(const struct cuda_sampler *s, const struct cuda_admission *host, void *stream);
-/* The masks of n slots, each slot once, from pinned memory (masks, and their words) to the device, before a step that
- * draws under them. Bytes over PCIe: V / 8 a mask. */
+/* n masks, of a slot behind a number of drafts once, from pinned memory (masks, and their words) to the device, before
+ * a step that draws under them. Bytes over PCIe: V / 8 a mask. */
 void k_masks(const struct cuda_sampler *s, const struct cuda_mask *masks, uint32_t n, void *stream);
 /* First kernel of a step: this turn's rows from pinned memory to the device. A row that reads its slot's last token
  * works in the padding slot if the slot has ended or waits; other tokens are marked as seen where penalties need it.
@@ -431,7 +432,7 @@ void k_sample(const struct cuda_sampler *s, const struct cuda_rows *rows, const 
 
 /* k_sample of a step with drafts: of rows out[0 .. n_out), which are all rows 0 .. n_out, a segment's each as if those
  * before it had been drawn in steps of their own and had been its tokens. A row behind one that gave another token than
- * the row's, or an end, is masked. */
+ * the row's, or an end, is masked; behind one to wait for, the next row goes on, as it names it. */
 void k_sample_drafts(const struct cuda_sampler *s, const struct cuda_rows *rows, const int32_t *out, uint32_t n_out,
                      bool draws, const float *logits, void *stream);
 

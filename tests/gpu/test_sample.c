@@ -117,14 +117,17 @@ static void admit(struct bench *b, uint32_t i) {
 static struct bench set_up(uint32_t V, uint32_t n_rows) {
     struct bench b = {.V = V, .n_rows = n_rows};
     const uint32_t n_slots = n_rows + 2;
-    b.s = (struct cuda_sampler){.V = V,
-                                .n_slots = n_slots,
-                                .slots = gpu_bytes(n_slots * sizeof *b.s.slots),
-                                .marks = gpu_bytes((size_t)n_slots * V * sizeof *b.s.marks),
-                                .bias = gpu_floats((size_t)n_slots * V),
-                                .masks = gpu_bytes((size_t)n_slots * CUDA_MASK_WORDS(V) * sizeof *b.s.masks),
-                                .pieces = gpu_bytes(n_rows * gpu.k->cuda_sample_pieces(V) * sizeof *b.s.pieces),
-                                .turn = gpu_zeros(sizeof *b.s.turn)};
+    const uint32_t mask_rows = n_rows % 2 ? 1 : 1 + CUDA_DRAFTS; /* an odd number: where no step has drafts */
+    b.s =
+        (struct cuda_sampler){.V = V,
+                              .n_slots = n_slots,
+                              .mask_rows = mask_rows,
+                              .slots = gpu_bytes(n_slots * sizeof *b.s.slots),
+                              .marks = gpu_bytes((size_t)n_slots * V * sizeof *b.s.marks),
+                              .bias = gpu_floats((size_t)n_slots * V),
+                              .masks = gpu_bytes((size_t)n_slots * mask_rows * CUDA_MASK_WORDS(V) * sizeof *b.s.masks),
+                              .pieces = gpu_bytes(n_rows * gpu.k->cuda_sample_pieces(V) * sizeof *b.s.pieces),
+                              .turn = gpu_zeros(sizeof *b.s.turn)};
     const size_t bytes = step_bytes(n_rows);
     for (int i = 0; i < CUDA_TURNS; i++) {
         b.s.tokens[i] = gpu_bytes(n_rows * sizeof **b.s.tokens);
@@ -173,7 +176,7 @@ static void change_masks(struct bench *b) {
         if (gpu_pick(0, 1)) continue;
         random_mask(r, b->V, gpu_pick(0, 3));
         uint32_t *to = (uint32_t *)words + (size_t)n * n_words;
-        masks[n++] = (struct cuda_mask){(uint32_t)b->slots[i], r->may_end, r->mask ? to : NULL};
+        masks[n++] = (struct cuda_mask){(uint32_t)b->slots[i], 0, r->may_end, r->mask ? to : NULL};
         if (r->mask) gpu_expect(gpu.k->write(to, r->mask, n_words * sizeof *to, gpu.stream), "writing a mask");
     }
     if (n == 0) return;
@@ -605,8 +608,23 @@ static void expect_token(const struct cuda_token *got, const struct cuda_token *
                  want->id, want->status, want->ended, want->masked);
 }
 
+/* A mask behind each of n drafts of a slot, or none there; both benches read the words. */
+static void draft_masks(uint32_t V, uint32_t slot, uint32_t n, struct cuda_mask *masks) {
+    for (uint32_t t = 0; t < n; t++) {
+        struct row r = {0};
+        random_mask(&r, V, gpu_pick(0, 3));
+        masks[t] = (struct cuda_mask){slot, t, r.may_end, NULL};
+        if (r.mask) masks[t].words = gpu_copy(r.mask, CUDA_MASK_WORDS(V) * sizeof(uint32_t));
+        free(r.mask);
+    }
+}
+static void give_masks(struct bench *b, const struct cuda_mask *masks, uint32_t n) {
+    if (n) GPU_RUN(k_masks, &b->s, (const struct cuda_mask *)gpu_copy(masks, n * sizeof *masks), n);
+}
+
 /* Two benches with the same requests: in one each token has a step of its own, in the other a token and its drafts
- * share one. The first `right` drafts are what the first bench drew, the next is another token. */
+ * share one. The first `right` drafts are what the first bench drew, the next is another token. Every third slot has
+ * masks, and every second one tokens to wait behind. */
 static void draft_sample_round(uint32_t V, uint32_t n_slots) {
     enum { ROWS = CUDA_DRAFTS + 1, STEPS = 4 };
     snprintf(gpu.what, sizeof gpu.what, "V %u, %u slots with drafts", V, n_slots);
@@ -617,11 +635,14 @@ static void draft_sample_round(uint32_t V, uint32_t n_slots) {
         gpu.random = random;
         for (uint32_t i = 0; i < n_slots; i++) {
             random_request(&b[k].rows[i], V, i % 9);
-            b[k].rows[i].n_wait_ids = 0;
+            b[k].rows[i].n_wait_ids = i % 2 ? 2 : 0;
+            for (uint32_t w = 0; w < 2; w++) b[k].rows[i].wait_ids[w] = (int32_t)gpu_pick(0, V - 1);
             admit(&b[k], i);
         }
     }
-    bool *ended = host_bytes(n_slots * sizeof *ended);
+    bool *ended = host_bytes(n_slots * sizeof *ended), *waits = host_bytes(n_slots * sizeof *waits);
+    struct cuda_mask *mask = host_bytes(n_slots * ROWS * sizeof *mask),
+                     *given = host_bytes(n_slots * ROWS * sizeof *mask);
     int32_t *last = host_bytes(n_slots * sizeof *last);
     int64_t *pos = host_bytes(n_slots * sizeof *pos);
     for (uint32_t i = 0; i < n_slots; i++) last[i] = (int32_t)gpu_pick(0, V - 1), pos[i] = (int64_t)b[0].rows[i].pos;
@@ -638,10 +659,12 @@ static void draft_sample_round(uint32_t V, uint32_t n_slots) {
                 random_logits(all.logits + (size_t)all.n * V, V, V > 50000 ? 1 + t % 3 : gpu_pick(0, 11));
                 if (gpu_pick(0, 99) == 0) all.logits[(size_t)all.n * V + gpu_pick(0, V - 1)] = NAN;
             }
+            if (i % 3 == 0) draft_masks(V, (uint32_t)b[0].slots[i], n_of[i], mask + i * ROWS);
         }
         if (!all.n) break;
         for (uint32_t t = 0; t < ROWS; t++) { /* the first bench, and the drafts that follow from it */
             struct draft_step one = draft_step_of(n_slots, V, false);
+            uint32_t n_given = 0;
             for (uint32_t i = 0; i < n_slots; i++) {
                 if (ended[i] || t >= n_of[i]) continue;
                 const uint32_t r = first[i] + t;
@@ -655,12 +678,20 @@ static void draft_sample_round(uint32_t V, uint32_t n_slots) {
                     all.tok[r] = ((is_token ? drawn : all.tok[r - 1]) + 1) % (int32_t)V;
                 if (t > right[i]) continue;
                 one.slot[one.n] = all.slot[r], one.pos[one.n] = all.pos[r];
-                one.tok[one.n] = t || (step && gpu_pick(0, 1)) ? -1 : last[i];
+                const struct cuda_token *before = t ? &single[t - 1][at[i * ROWS + t - 1]] : NULL;
+                const bool named = t ? !before->masked && before->waits && !before->ended : waits[i];
+                one.tok[one.n] = !named && (t || (step && gpu_pick(0, 1))) ? -1 : t ? all.tok[r] : last[i];
+                if (i % 3 == 0) given[n_given] = mask[i * ROWS + t], given[n_given++].n_drafts = 0;
                 memcpy(one.logits + (size_t)one.n * V, all.logits + (size_t)r * V, V * sizeof *one.logits);
                 at[i * ROWS + t] = one.n++;
             }
+            give_masks(&b[0], given, n_given);
             single[t] = one.n ? run_drafts(&b[0], &one) : NULL;
         }
+        uint32_t n_given = 0;
+        for (uint32_t i = 0; i < n_slots; i += 3)
+            for (uint32_t t = 0; !ended[i] && t < n_of[i]; t++) given[n_given++] = mask[i * ROWS + t];
+        give_masks(&b[1], given, n_given);
         const struct cuda_token *drafted = run_drafts(&b[1], &all);
         for (uint32_t i = 0; i < n_slots; i++) {
             if (ended[i]) continue;
@@ -669,7 +700,7 @@ static void draft_sample_round(uint32_t V, uint32_t n_slots) {
                 if (t <= right[i]) want = &single[t][at[i * ROWS + t]];
                 if (t <= right[i] && !want->masked) {
                     expect_token(got, want, i, t);
-                    last[i] = want->id, ended[i] = want->ended, pos[i] += 1;
+                    last[i] = want->id, ended[i] = want->ended, waits[i] = want->waits, pos[i] += 1;
                 } else if (!got->masked)
                     fail_msg("%s (seed %llu): slot %u: row %u is behind %s and drew %d", gpu.what,
                              (unsigned long long)gpu.seed, i, t, want ? "an end" : "a wrong draft", got->id);

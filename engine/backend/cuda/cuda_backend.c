@@ -60,9 +60,10 @@ static int choose_slots(const struct backend *be, const struct backend_config *c
                         struct rod_error *err) {
     size_t available = 0, total = 0;
     cudaMemGetInfo(&available, &total);
-    const uint64_t fit = available > (1u << 29)
-                             ? (available - (1u << 29)) / (be->info.slot_bytes + cuda_sample_slot_bytes(be->shape.V))
-                             : 0;
+    const uint64_t fit =
+        available > (1u << 29)
+            ? (available - (1u << 29)) / (be->info.slot_bytes + cuda_sample_slot_bytes(be->shape.V, be->n_drafts))
+            : 0;
     const double session_mib = (double)be->info.slot_bytes / (1 << 20);
     if (fit < 2)
         return rod_fail(err, ROD_ENOMEM, "GPU memory: a session takes %.1f MiB, %.1f MiB are free", session_mib,
@@ -349,6 +350,7 @@ static int backend_cuda_open(const struct model *model, const struct backend_con
     }
     be->d = model->dims;
     be->fault_step = config->fault_step;
+    be->n_drafts = CUDA_DRAFTS;
     int rc = choose_device(config->device, &be->device, be->info.device, sizeof be->info.device, err);
     if (!rc) rc = refuse_model(&be->d, err);
     if (!rc) rc = open_parts(be, model, config, err);

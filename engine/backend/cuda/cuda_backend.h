@@ -71,6 +71,7 @@ struct backend {
     struct cuda_shape shape;
     bool fused;                              /* products with the norms and gates between them are kernels here */
     bool decode_window, prompt_window, scan; /* and so are attention of both kinds, the recurrence of prompts */
+    uint32_t n_drafts; /* most behind a token: CUDA_DRAFTS, or 0, and slots have no room for any */
     int device;
     struct CUstream_st *stream; /* a cudaStream_t */
     struct cuda_layer *layers;
@@ -183,9 +184,9 @@ int cuda_step_start(struct backend *be, const struct backend_segment *segs, uint
 /* n_rows: most rows of logits. After the slots, before cuda_forward_capture. */
 int cuda_sample_open(struct backend *be, size_t n_rows, struct rod_error *err);
 void cuda_sample_close(struct backend *be);
-size_t cuda_sample_slot_bytes(uint32_t V); /* on the device, beside the slot's state */
+size_t cuda_sample_slot_bytes(uint32_t V, uint32_t n_drafts); /* on the device, beside the slot's state */
 int cuda_sample_slot(struct backend *be, uint32_t slot, const struct backend_sampling *sampling, struct rod_error *err);
-void cuda_sample_mask(struct backend *be, uint32_t slot, const uint64_t *mask, bool may_end);
+void cuda_sample_mask(struct backend *be, uint32_t slot, uint32_t n_drafts, const uint64_t *mask, bool may_end);
 int cuda_sample_launch(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, struct rod_error *err);
 int cuda_sample_collect(struct backend *be, const struct backend_token **tokens, struct rod_error *err);
 

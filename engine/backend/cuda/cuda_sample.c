@@ -33,27 +33,32 @@ struct cuda_sampling_parts {
     struct backend_token *tokens;
     bool *draws; /* [n_slots] */
     /* Masks for the next step, by its turn; those of the step two before have been read. */
-    struct cuda_mask *masks[2]; /* [n_slots] each, pinned, as are the words: [n_slots][CUDA_MASK_WORDS] */
-    uint32_t *mask_words[2], n_masks;
+    struct cuda_mask *masks[2]; /* [most_masks] each, pinned, as are the words: [most_masks][CUDA_MASK_WORDS] */
+    uint32_t *mask_words[2], n_masks, most_masks;
     uint64_t mask_bytes[2]; /* of each step on its way */
 };
 
 /* ---- open and close ---- */
 
-size_t cuda_sample_slot_bytes(uint32_t V) {
-    return (sizeof(uint32_t) + sizeof(float)) * (size_t)V + (size_t)V / 8 + 512;
+static size_t mask_bytes(uint32_t V) { return (size_t)CUDA_MASK_WORDS(V) * sizeof(uint32_t); }
+
+size_t cuda_sample_slot_bytes(uint32_t V, uint32_t n_drafts) {
+    return sizeof(struct cuda_sampling) + (sizeof(uint32_t) + sizeof(float)) * (size_t)V +
+           (1 + n_drafts) * mask_bytes(V);
 }
 
-static int open_masks(struct backend *be, struct rod_error *err) {
+/* A step has a mask for each of its rows of logits at most. */
+static int open_masks(struct backend *be, size_t n_rows, struct rod_error *err) {
     struct cuda_sampling_parts *p = be->sampling;
-    const size_t bytes = be->info.n_slots * (size_t)CUDA_MASK_WORDS(be->sampler.V) * sizeof **p->mask_words;
-    if (!(be->sampler.masks = cuda_take(be, bytes, "the slots' masks", err))) return err ? err->code : ROD_ENOMEM;
+    const size_t n = n_rows > be->info.n_slots ? n_rows : be->info.n_slots, one = mask_bytes(be->sampler.V);
+    const char *doing = "taking pinned memory for masks";
+    be->sampler.masks = cuda_take(be, be->info.n_slots * be->sampler.mask_rows * one, "the slots' masks", err);
+    if (!be->sampler.masks) return err ? err->code : ROD_ENOMEM;
+    p->most_masks = (uint32_t)n;
     int rc = 0;
     for (int i = 0; !rc && i < 2; i++) {
-        rc = cuda_check(cudaMallocHost((void **)&p->masks[i], be->info.n_slots * sizeof **p->masks),
-                        "taking pinned memory for masks", err);
-        if (!rc)
-            rc = cuda_check(cudaMallocHost((void **)&p->mask_words[i], bytes), "taking pinned memory for masks", err);
+        rc = cuda_check(cudaMallocHost((void **)&p->masks[i], n * sizeof **p->masks), doing, err);
+        if (!rc) rc = cuda_check(cudaMallocHost((void **)&p->mask_words[i], n * one), doing, err);
     }
     return rc;
 }
@@ -80,7 +85,7 @@ static int open_memory(struct backend *be, size_t n_rows, struct rod_error *err)
 }
 
 int cuda_sample_open(struct backend *be, size_t n_rows, struct rod_error *err) {
-    be->sampler = (struct cuda_sampler){.V = be->shape.V, .n_slots = be->info.n_slots};
+    be->sampler = (struct cuda_sampler){.V = be->shape.V, .n_slots = be->info.n_slots, .mask_rows = 1 + be->n_drafts};
     if (be->shape.V > CUDA_SAMPLE_MAX_V)
         return rod_fail(err, ROD_EUNSUPPORTED, "The CUDA backend samples from up to %d tokens; this model has %u.",
                         CUDA_SAMPLE_MAX_V, be->shape.V);
@@ -89,7 +94,7 @@ int cuda_sample_open(struct backend *be, size_t n_rows, struct rod_error *err) {
     if (be->sampling) be->sampling->draws = calloc(be->info.n_slots, sizeof *be->sampling->draws);
     if (!be->sampling || !be->sampling->tokens || !be->sampling->draws) return rod_fail_no_memory(err);
     int rc = open_memory(be, n_rows, err);
-    if (!rc) rc = open_masks(be, err);
+    if (!rc) rc = open_masks(be, n_rows, err);
     for (int i = 0; !rc && i < RING; i++)
         rc = cuda_check(
             cudaEventCreateWithFlags(&be->sampling->admitted[i], cudaEventDisableTiming | cudaEventBlockingSync),
@@ -185,14 +190,15 @@ int cuda_sample_slot(struct backend *be, uint32_t slot, const struct backend_sam
 
 /* ---- masks ---- */
 
-void cuda_sample_mask(struct backend *be, uint32_t slot, const uint64_t *mask, bool may_end) {
+void cuda_sample_mask(struct backend *be, uint32_t slot, uint32_t n_drafts, const uint64_t *mask, bool may_end) {
     struct cuda_sampling_parts *p = be->sampling;
     const uint64_t at = p->n_launched % 2;
-    assert(slot < be->info.n_slots && p->n_masks < be->info.n_slots && p->n_launched - p->n_collected < 2);
+    assert(slot < be->info.n_slots && n_drafts < be->sampler.mask_rows);
+    assert(p->n_masks < p->most_masks && p->n_launched - p->n_collected < 2);
     const size_t n_words = CUDA_MASK_WORDS(be->sampler.V);
     struct cuda_mask *m = &p->masks[at][p->n_masks];
     uint32_t *words = p->mask_words[at] + p->n_masks++ * n_words;
-    *m = (struct cuda_mask){.slot = slot, .may_end = may_end, .words = mask ? words : NULL};
+    *m = (struct cuda_mask){.slot = slot, .n_drafts = n_drafts, .may_end = may_end, .words = mask ? words : NULL};
     if (mask) memcpy(words, mask, n_words * sizeof *words);
     p->mask_bytes[at] += sizeof *m + (mask ? n_words * sizeof *words : 0);
 }

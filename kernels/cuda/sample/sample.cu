@@ -65,11 +65,12 @@ template <bool DRAFTS> struct adjusted_row {
     __device__ adjusted_row(const cuda_sampler &s, const cuda_sampling &sp, uint32_t slot, const float *row,
                             const cuda_rows &rows, uint32_t r)
         : logits(row), V(s.V), n_drafts(DRAFTS ? (uint32_t)rows.lead[r] : 0), drafts(rows.tok + r + 1 - n_drafts) {
+        const size_t mask_at = ((size_t)slot * s.mask_rows + n_drafts) * CUDA_MASK_WORDS(V);
         banned = sp.n_generated + n_drafts < sp.min_tokens;
         penalised = sp.penalised;
         bias = sp.biased ? s.bias + (size_t)slot * V : NULL;
-        mask = sp.constrained ? s.masks + (size_t)slot * CUDA_MASK_WORDS(V) : NULL;
-        may_end = sp.may_end;
+        mask = sp.constrained >> n_drafts & 1 ? s.masks + mask_at : NULL;
+        may_end = sp.may_end >> n_drafts & 1;
         marks = banned || penalised || mask ? s.marks + (size_t)slot * V : NULL;
         repetition = sp.repetition_penalty, frequency = sp.frequency_penalty, presence = sp.presence_penalty;
         plain = !bias && !marks;
@@ -531,8 +532,8 @@ __device__ void top_logprobs(pick_shared &sh, const float *logits, uint32_t V, u
     }
 }
 
-// What a drawn token changes in its slot, and says of it. n_generated: before it.
-__device__ __forceinline__ void take_token(const cuda_sampler &s, uint32_t slot, const cuda_sampling &sp,
+// What a drawn token changes in its slot, and says of it; whether it ends the slot. n_generated: before it.
+__device__ __forceinline__ bool take_token(const cuda_sampler &s, uint32_t slot, const cuda_sampling &sp,
                                            uint32_t n_generated, uint32_t id, uint32_t status, cuda_token *token) {
     cuda_sampling *state = &s.slots[slot];
     bool ended = status != 0, waits = false;
@@ -553,6 +554,7 @@ __device__ __forceinline__ void take_token(const cuda_sampler &s, uint32_t slot,
     token->ended = ended;
     token->waits = waits;
     token->masked = 0;
+    return ended;
 }
 
 // DRAFTS: what becomes of the token is accept_kernel's.
@@ -617,7 +619,7 @@ __global__ void __launch_bounds__(PICK_THREADS)
 }
 
 // A thread a segment: its rows in order, as steps of their own would have been. Behind a token that is not the next
-// row's, or an end, the rows are masked.
+// row's, or an end, the rows are masked. A slot that waits goes on, as the next row names its token.
 __global__ void accept_kernel(cuda_sampler s, cuda_rows rows, uint32_t n_rows, const cuda_piece *pieces,
                               uint32_t n_pieces) {
     wait_for_inputs();
@@ -627,14 +629,14 @@ __global__ void accept_kernel(cuda_sampler s, cuda_rows rows, uint32_t n_rows, c
     cuda_token *tokens = s.tokens[(*s.turn - 1) % CUDA_TURNS];
     bool goes_on = slot < s.n_slots;
     for (uint32_t r = first; r < n_rows && (r == first || rows.lead[r]); r++) {
-        if (r > first && goes_on) goes_on = !s.slots[slot].ended && s.slots[slot].last == rows.tok[r];
+        if (r > first && goes_on) goes_on = s.slots[slot].last == rows.tok[r];
         if (!goes_on) {
             tokens[r].masked = 1;
             continue;
         }
         const uint32_t drawn = pieces[(size_t)r * n_pieces].drawn;
-        take_token(s, slot, s.slots[slot], s.slots[slot].n_generated, drawn & ((1u << DRAWN_STATUS) - 1),
-                   drawn >> DRAWN_STATUS, &tokens[r]);
+        goes_on = !take_token(s, slot, s.slots[slot], s.slots[slot].n_generated, drawn & ((1u << DRAWN_STATUS) - 1),
+                              drawn >> DRAWN_STATUS, &tokens[r]);
     }
 }
 

@@ -109,12 +109,15 @@ enum { MASK_THREADS = 256, MASK_BLOCKS = 8 };
 __global__ void masks_kernel(cuda_sampler s, const cuda_mask *masks) {
     wait_for_inputs();
     const cuda_mask m = masks[blockIdx.y];
-    if (blockIdx.x == 0 && threadIdx.x == 0)
-        s.slots[m.slot].constrained = m.words != NULL, s.slots[m.slot].may_end = m.may_end;
+    if (blockIdx.x == 0 && threadIdx.x == 0) { // beside others of the same slot
+        const uint32_t bit = 1u << m.n_drafts;
+        m.words ? atomicOr(&s.slots[m.slot].constrained, bit) : atomicAnd(&s.slots[m.slot].constrained, ~bit);
+        m.may_end ? atomicOr(&s.slots[m.slot].may_end, bit) : atomicAnd(&s.slots[m.slot].may_end, ~bit);
+    }
     if (!m.words) return;
     const uint32_t n_pairs = CUDA_MASK_WORDS(s.V) / 2;
     const u64 *from = (const u64 *)m.words;
-    u64 *to = (u64 *)(s.masks + (size_t)m.slot * CUDA_MASK_WORDS(s.V));
+    u64 *to = (u64 *)(s.masks + ((size_t)m.slot * s.mask_rows + m.n_drafts) * CUDA_MASK_WORDS(s.V));
     for (uint32_t i = blockIdx.x * MASK_THREADS + threadIdx.x; i < n_pairs; i += MASK_BLOCKS * MASK_THREADS)
         to[i] = from[i];
 }

@@ -210,13 +210,24 @@ static void stop_at(struct bench *b, struct rod_request *r, const char *text) {
     r->n_stop_ids = n;
 }
 
-/* Requests with a grammar from the start, behind a tag, or none. */
-static void ask_many(enum fake_kind kind, bool device, struct answer answers[N_SAID]) {
+/* What it said before is its prediction, now and then with another token. */
+static void predict(struct rod_request *r, const struct answer *said, int i) {
+    r->n_prediction = said->n_ids;
+    r->prediction = calloc(said->n_ids + 1, sizeof *r->prediction);
+    for (size_t k = 0; k < said->n_ids; k++)
+        r->prediction[k] = i % 3 && (k + (size_t)i) % 9 == 8 ? said->ids[k] % (V - 2) + 2 : said->ids[k];
+}
+
+/* Requests with a grammar from the start, behind a tag, or none. said: NULL, or drafts of that. */
+static void ask_many(enum fake_kind kind, bool device, const struct answer *said, struct answer answers[N_SAID]) {
     static const char *const prompts[] = {"A <go>xyz", "B <go>12 <go>34.", "C: no tag", "D <g<go>7, and so on"};
     const bool before = bench_on_device;
     struct bench b;
     bench_on_device = device;
+    bench_drafts = said;
     bench_open(&b, OPTIONS(.kind = kind, .tokenizer = true, .n_slots = 6), CONFIG());
+    bench_drafts = false;
+    b.c.engine->drafts_always = true;
     struct rod_grammar *g = opened(&b, ROD_GRAMMAR_REGEX, "[0-9]{2,5}[a-z]{1,3};");
     for (int i = 0; i < N_SAID; i++) {
         struct rod_request *r = say(&b, prompts[i % 4], &answers[i]);
@@ -229,23 +240,25 @@ static void ask_many(enum fake_kind kind, bool device, struct answer answers[N_S
         if (i % 4 == 1) stop_at(&b, r, "3x;"), r->include_stop = i % 8 == 1;
         if (i % 5 < 4) r->grammar = rod_grammar_share(g);
         if (r->grammar && i % 5) r->grammar_open = strdup("<go>"), r->grammar_again = i % 2;
+        if (said) predict(r, &said[i], i);
         collect_submit(&b.c, r);
     }
     collect_until(&b.c, answers, N_SAID);
     rod_grammar_close(g);
     if (device) assert_true(atomic_load(&b.be->n_masks) > 0);
+    if (device && said) assert_true(atomic_load(&b.be->n_draft_masks) > 0);
+    if (said) assert_true(stats_of(b.c.engine).accepted[ROD_DRAFT_PREDICTION] > 100);
     if (device) assert_int_equal(atomic_load(&b.be->n_launches), atomic_load(&b.be->n_forwards)); /* no logits left */
     bench_close(&b);
     bench_on_device = before;
 }
 
-/* Also of a row that runs into its tag while its next step is on its way. */
-static void the_device_says_what_the_host_says(void **state) {
-    (void)state;
+/* Also of a row that runs into its tag while its next step is on its way, and of drafts that go over it. */
+static void say_the_same(bool drafts) {
     struct answer host[N_SAID], device[N_SAID];
     for (int kind = 0; kind < 2; kind++) {
-        ask_many(kind ? FAKE_COPY : FAKE_HASH, false, host);
-        ask_many(kind ? FAKE_COPY : FAKE_HASH, true, device);
+        ask_many(kind ? FAKE_COPY : FAKE_HASH, false, NULL, host);
+        ask_many(kind ? FAKE_COPY : FAKE_HASH, true, drafts ? host : NULL, device);
         for (int i = 0; i < N_SAID; i++) {
             assert_int_equal(device[i].failed, host[i].failed);
             if (host[i].failed && i % 4 != 1) fail_msg("request %d: %s", i, host[i].end.error.message);
@@ -256,6 +269,14 @@ static void the_device_says_what_the_host_says(void **state) {
             collect_free(&device[i]);
         }
     }
+}
+static void the_device_says_what_the_host_says(void **state) {
+    (void)state;
+    say_the_same(false);
+}
+static void with_drafts_the_device_says_what_the_host_says(void **state) {
+    (void)state;
+    say_the_same(true);
 }
 
 /* A request without a grammar has a row in every step; one with a grammar in every second, once its mask is made. Alone
@@ -300,6 +321,7 @@ int main(void) {
         cmocka_unit_test(behind_its_tag_the_grammar_holds),
         cmocka_unit_test(a_grammar_outlives_the_engine),
         cmocka_unit_test(the_device_says_what_the_host_says),
+        cmocka_unit_test(with_drafts_the_device_says_what_the_host_says),
         cmocka_unit_test(a_grammar_s_rows_cost_others_no_step),
     };
     int failed = cmocka_run_group_tests_name("host sampling", tests, NULL, NULL);

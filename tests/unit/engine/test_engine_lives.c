@@ -99,6 +99,7 @@ static struct rod_request *ask(const struct client *c, struct answer *a, size_t 
         r->sampling.repetition_penalty = 1.3f;
     } else if (more == 3) {
         r->grammar = rod_grammar_share(grammar);
+        if (DRAW(2)) r->grammar_open = strdup("e"), r->grammar_again = DRAW(2);
     } else if (more == 4) {
         r->n_allowed_ids = 60;
         r->allowed_ids = calloc(r->n_allowed_ids, sizeof *r->allowed_ids);
@@ -371,11 +372,12 @@ static void each_has_what_it_has_alone(bool on_device, uint64_t number) {
     assert_all_is_given_back(l);
     const struct rod_stats s = stats_of(l->b.c.engine);
     printf("note: seed %llu%s: %llu cancelled, %llu failed, %llu late, %llu hits, %u states moved, %llu of %llu draft "
-           "tokens right\n",
+           "tokens right, %u masks behind drafts\n",
            (unsigned long long)l->seed, on_device ? ", on the device" : "", (unsigned long long)l->n_cancelled,
            (unsigned long long)l->n_failed, (unsigned long long)l->n_late, (unsigned long long)s.prefix_hits,
            atomic_load(&l->b.be->n_moves), (unsigned long long)s.accepted[ROD_DRAFT_PREDICTION],
-           (unsigned long long)s.drafted[ROD_DRAFT_PREDICTION]);
+           (unsigned long long)s.drafted[ROD_DRAFT_PREDICTION], atomic_load(&l->b.be->n_draft_masks));
+    assert_true(!l->drafts || !on_device || atomic_load(&l->b.be->n_draft_masks) > 0);
     assert_true(!l->drafts || s.accepted[ROD_DRAFT_PREDICTION] > 0);
     assert_int_equal(s.requests_finished + s.requests_cancelled + s.requests_failed, l->n_asked);
     assert_int_equal(s.requests_cancelled, l->n_cancelled);
