@@ -56,6 +56,7 @@ static int open_find_backend(const struct rod_engine_config *config, const struc
         .device = strcmp(device, "auto") == 0 ? parts->ops->name : device,
         .precision = config->precision ? config->precision : "auto",
         .deterministic = config->deterministic,
+        .no_drafts = config->speculative == ROD_SPECULATIVE_NONE,
         .fault_step = open_fault_step(config),
         .log = config->log,
         .log_arg = config->log_arg,
@@ -116,6 +117,7 @@ static int open_draft_backend(const struct rod_engine_config *config, const stru
                                       .max_out = n_slots,
                                       .device = parts->ops->name,
                                       .precision = config->precision ? config->precision : "auto",
+                                      .no_drafts = true,
                                       .log = config->log,
                                       .log_arg = config->log_arg};
     return parts->ops->open(model, &be, &parts->draft_backend, err);

@@ -188,6 +188,7 @@ static inline int subject_host(const struct subject *s, struct rod_engine_config
                                       .device = config.device,
                                       .precision = config.precision,
                                       .deterministic = config.deterministic,
+                                      .no_drafts = config.speculative == ROD_SPECULATIVE_NONE,
                                       .log = config.log,
                                       .log_arg = config.log_arg};
     memcpy(parts.fingerprint, s->model->fingerprint, sizeof parts.fingerprint);

@@ -65,6 +65,7 @@ struct backend_config {
     const char *device;     /* "cpu", "cuda", "cuda:N" */
     const char *precision;  /* "auto", "fp32", "bf16", "fp16" */
     bool deterministic;     /* a row's bits depend on the number of rows in no way; without it they may by bucket */
+    bool no_drafts;         /* no segment has drafts: slots need no room for them */
     uint64_t fault_step;    /* for tests: this step (from 1) is a device fault; 0 = none */
     void (*log)(void *arg, int level, const char *line);
     void *log_arg;

@@ -69,14 +69,19 @@ struct cuda_shape {
     void *conv, *keys, *values; /* [n_slots + 1][L]: [conv_ring][Ep]; [ring_keys][Hk P]; [ring_keys][Hv P] */
     uint32_t n_slots;
     size_t S_slot, conv_slot, keys_slot, values_slot, S_layer, conv_layer, keys_layer, values_layer;
-    float *deferred; /* [n_slots + 1][L][CUDA_DRAFTS]: of a token u [Ep], k with i, alpha (M padded to 4 each), and a
-                      * second k, alpha. Plain steps use the first CUDA_DEFERRED and no second */
+    float *deferred; /* [n_slots + 1][L], cuda_lay_out_deferred: of a token u [Ep], k with i, alpha (M padded to 4
+                      * each), and a second k, alpha where there are drafts */
     uint32_t
         *n_deferred; /* [n_slots]: how many plain steps have left, the same in all layers; NULL: these defer none */
     size_t deferred_slot, deferred_layer, deferred_token;
 };
-/* deferred_token, for these sizes. */
-static inline size_t cuda_deferred_floats(const struct cuda_shape *s) { return s->Ep + 4 * ((s->M + 3) / 4 * 4); }
+/* The places of deferred tokens, for these sizes: CUDA_DRAFTS with a second k, alpha; or what plain steps use of them,
+ * the first CUDA_DEFERRED and no second; or none, where these do not defer either. */
+static inline void cuda_lay_out_deferred(struct cuda_shape *s, uint32_t n_layers, bool drafts, bool plain) {
+    s->deferred_token = s->Ep + (size_t)(drafts ? 4 : 2) * ((s->M + 3) / 4 * 4);
+    s->deferred_layer = (drafts ? CUDA_DRAFTS : plain ? CUDA_DEFERRED : 0) * s->deferred_token;
+    s->deferred_slot = n_layers * s->deferred_layer;
+}
 
 /* Where rows of a weight go in the packed matrix: as they are, or, of two halves taken by eights in turn (a2 and g2 of
  * W_f1, so that 16 outputs hold pairs), the first or the second. */

@@ -165,10 +165,55 @@ static void any_number_of_drafts_may_be_right_at_any_position(void **state) {
     }
 }
 
+/* What it draws and its states are the same; so these move between slots of both kinds. */
+static void slots_without_room_for_drafts_are_smaller_and_have_the_same_states(void **state) {
+    (void)state;
+    for (size_t i = 0; i < N_SETS; i++) {
+        struct bench b = set_up(sets[i], 1, (uint64_t)time(NULL) + i);
+        const struct backend *with = b.be;
+        const uint64_t roomy = b.ops->info(b.be)->slot_bytes;
+        struct backend *without;
+        struct model *model;
+        struct rod_error err;
+        backend_bench_open(sets[i], (struct backend_config){.n_slots = N_SLOTS, .n_threads = 1, .no_drafts = true},
+                           &model, &b.ops, &without);
+        const struct backend_info *info = b.ops->info(without);
+        if (b.ops->slot_accept && info->slot_bytes >= roomy)
+            fail_msg("%s: %llu bytes a slot, with room for drafts %llu", b.name, (unsigned long long)info->slot_bytes,
+                     (unsigned long long)roomy);
+        assert_string_equal(info->state_id, b.ops->info(with)->state_id);
+        b.ops->slot_zero(without, DRAFTED);
+        for (uint32_t step = 0; step < 90; step++) {
+            int32_t tok[70];
+            const uint32_t n = roll(&b, 12) ? 1 : 1 + roll(&b, 70);
+            for (uint32_t t = 0; t < n; t++) tok[t] = (int32_t)roll(&b, b.V);
+            struct backend_segment seg = {
+                .slot = PLAIN, .n_tok = n, .n_out = 1, .pos = b.pos, .tok = tok, .prompt = n > 1};
+            const float *logits;
+            memcpy(b.want, forward(&b, &seg, 1), b.V * sizeof *b.want);
+            seg.slot = DRAFTED;
+            if (b.ops->forward(without, &seg, 1, &logits, &err)) fail_msg("%s: %s", b.name, err.message);
+            expect_rows(&b, logits, b.want, 1, "a step without room for drafts");
+            b.pos += n;
+            if (roll(&b, 8)) continue;
+            const size_t bytes = b.ops->state_bytes(b.be, b.pos);
+            if (b.ops->slot_save(without, DRAFTED, b.pos, b.state, bytes, &err) ||
+                b.ops->slot_load(b.be, DRAFTED, b.pos, b.state, bytes, &err))
+                fail_msg("%s: %s", b.name, err.message);
+            expect_states(&b);
+            if (b.ops->slot_load(without, DRAFTED, b.pos, b.state2, bytes, &err))
+                fail_msg("%s: %s", b.name, err.message);
+        }
+        backend_bench_close(model, b.ops, without);
+        tear_down(&b);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(steps_with_drafts_give_the_bits_of_single_steps),
         cmocka_unit_test(any_number_of_drafts_may_be_right_at_any_position),
+        cmocka_unit_test(slots_without_room_for_drafts_are_smaller_and_have_the_same_states),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -277,8 +277,7 @@ static void deferred_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     const size_t n = n_rows, n_slots = rows.n_slots, n_pool = (n_slots + 1) * shape.S_slot;
     const uint8_t *padding = gpu_pad_rows(&rows);
     shape.n_slots = rows.n_slots;
-    shape.deferred_token = cuda_deferred_floats(&shape);
-    shape.deferred_layer = CUDA_DRAFTS * shape.deferred_token, shape.deferred_slot = LAYERS * shape.deferred_layer;
+    cuda_lay_out_deferred(&shape, LAYERS, gpu_pick(0, 1), true);
     shape.deferred = gpu_from(host_floats((n_slots + 1) * shape.deferred_slot), (n_slots + 1) * shape.deferred_slot);
     float *pool = host_random(n_pool, -1, 1, CUDA_F32), *g_b = gpu_from(host_random(M, -3, 1, CUDA_F32), M),
           *t_b = gpu_from(host_random(M, -1, 1, CUDA_F32), M);
@@ -345,8 +344,7 @@ static void deferred_broken_round(uint32_t n_rows, enum cuda_dtype dtype, uint32
     const size_t n = n_rows, n_slots = rows.n_slots, n_pool = (n_slots + 1) * shape.S_slot;
     const uint8_t *padding = gpu_pad_rows(&rows);
     shape.n_slots = rows.n_slots;
-    shape.deferred_token = cuda_deferred_floats(&shape);
-    shape.deferred_layer = CUDA_DRAFTS * shape.deferred_token, shape.deferred_slot = LAYERS * shape.deferred_layer;
+    cuda_lay_out_deferred(&shape, LAYERS, gpu_pick(0, 1), true);
     const size_t n_late = (n_slots + 1) * shape.deferred_slot;
     shape.deferred = gpu_from(host_random(n_late, 0, 1, CUDA_F32), n_late);
     shape.S = gpu_from(host_random(n_pool, -1, 1, CUDA_F32), n_pool);
@@ -465,8 +463,7 @@ static struct cuda_shape draft_shape(uint32_t n_rows, enum cuda_dtype dtype, uin
     struct cuda_shape s = mixer_shape(i, n_rows > 64 ? 120 : 400, dtype);
     if (i % 2) s.M = 64, s.S_layer = (size_t)s.Ep * 64, s.S_slot = s.S_layer * LAYERS;
     s.n_slots = n_slots;
-    s.deferred_token = cuda_deferred_floats(&s);
-    s.deferred_layer = CUDA_DRAFTS * s.deferred_token, s.deferred_slot = LAYERS * s.deferred_layer;
+    cuda_lay_out_deferred(&s, LAYERS, true, true);
     return s;
 }
 /* Some segments are padding: of one row. Returns for each. */

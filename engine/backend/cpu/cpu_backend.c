@@ -193,12 +193,12 @@ static void lay_out_slot(struct backend *be) {
     struct cpu_slot_layout *at = &be->at;
     at->S = 0;
     at->conv = at->S + (size_t)be->Ep * d->M;
-    be->ring_conv = d->K + BACKEND_MAX_DRAFTS;
+    be->ring_conv = d->K + be->n_drafts;
     at->k = at->conv + (size_t)be->ring_conv * be->Ep;
     be->ring_keys = d->plus ? pad_panel(d->visible + CPU_CHUNK - 1) : 0;
     at->v = at->k + (size_t)d->Hk * d->P * be->ring_keys;
     at->deferred = at->v + (size_t)d->Hv * d->P * be->ring_keys;
-    at->layer_floats = at->deferred + BACKEND_MAX_DRAFTS * (be->Ep + 2 * (size_t)be->Mp);
+    at->layer_floats = at->deferred + be->n_drafts * (be->Ep + 2 * (size_t)be->Mp);
     be->slot_floats = at->layer_floats * d->L;
     be->info.slot_bytes = be->slot_floats * sizeof(float);
     assert(be->info.slot_bytes > 0 && be->ring_keys % CPU_PANEL == 0);
@@ -310,6 +310,7 @@ static int backend_cpu_open(const struct model *model, const struct backend_conf
     const struct model_dims *d = &be->d;
     be->d = model->dims;
     be->fault_step = config->fault_step;
+    be->n_drafts = config->no_drafts ? 0 : BACKEND_MAX_DRAFTS;
     be->progress = config->progress;
     be->model_bytes = model->weight_bytes;
     be->ops = cpu_ops_best();

@@ -26,8 +26,8 @@ struct cpu_slot_layout {
     size_t S, conv, k, v, deferred, layer_floats;
 };
 
-/* Of a slot: accepted drafts that its S lacks, whose u, k and log_alpha are at.deferred [BACKEND_MAX_DRAFTS][Ep + 2
- * Mp]. The next step applies them, or cpu_state_settle. */
+/* Of a slot: accepted drafts that its S lacks, whose u, k and log_alpha are at.deferred [n_drafts][Ep + 2 Mp]. The next
+ * step applies them, or cpu_state_settle. */
 struct cpu_deferred {
     uint32_t n, n_drafts; /* n_drafts: of the last step, whose first n are accepted */
 };
@@ -50,6 +50,7 @@ struct backend {
     struct cpu_slot_layout at;
     struct cpu_deferred *deferred; /* [n_slots] */
     uint32_t ring_keys;            /* of the window, see struct cpu_window */
+    uint32_t n_drafts;             /* most behind a token: BACKEND_MAX_DRAFTS, or 0, and slots have no room for any */
     uint32_t ring_conv;            /* inputs of the convolution: the last K, and drafts */
     struct state_layout state;
     struct cpu_mover *mover;

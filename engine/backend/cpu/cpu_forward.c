@@ -413,7 +413,7 @@ static void cut_segment(struct step *st, uint32_t i) {
     struct backend *be = st->be;
     const struct backend_segment *seg = &st->segs[i];
     const bool drafts = backend_segment_drafts(seg) > 0;
-    assert(!drafts || (seg->n_tok <= 1 + BACKEND_MAX_DRAFTS && seg->n_out == seg->n_tok));
+    assert(!drafts || (seg->n_tok <= 1 + be->n_drafts && seg->n_out == seg->n_tok));
     for (uint32_t t = 0, phase = 0; t < seg->n_tok;) {
         uint32_t n = drafts ? seg->n_tok : CPU_CHUNK - (uint32_t)((seg->pos + t) % CPU_CHUNK);
         if (n > seg->n_tok - t) n = seg->n_tok - t;

@@ -30,9 +30,7 @@ static void lay_out_slots(struct backend *be) {
     s->conv_slot = s->conv_layer * d->L;
     s->keys_slot = s->keys_layer * d->L;
     s->values_slot = s->values_layer * d->L;
-    s->deferred_token = cuda_deferred_floats(s);
-    s->deferred_layer = CUDA_DRAFTS * s->deferred_token;
-    s->deferred_slot = s->deferred_layer * d->L;
+    cuda_lay_out_deferred(s, d->L, be->n_drafts, cuda_state_defers(s, UINT32_MAX));
     be->info.slot_bytes =
         (s->S_slot + s->deferred_slot) * 4 + (s->conv_slot + s->keys_slot + s->values_slot) * act_bytes(be);
 }
@@ -284,7 +282,7 @@ static int open_parts(struct backend *be, const struct model *model, const struc
                                     .rot_dim = d->rot_dim,
                                     .ring_keys = d->plus ? d->visible + CHUNK - 1 : 0,
                                     .Ep = (d->E + 31) / 32 * 32,
-                                    .conv_ring = d->K + CUDA_DRAFTS,
+                                    .conv_ring = d->K + be->n_drafts,
                                     .rot_interleaved = d->rot_interleaved,
                                     .qk_norm = d->qk_norm,
                                     .norm_eps = d->norm_eps,
@@ -350,7 +348,7 @@ static int backend_cuda_open(const struct model *model, const struct backend_con
     }
     be->d = model->dims;
     be->fault_step = config->fault_step;
-    be->n_drafts = CUDA_DRAFTS;
+    be->n_drafts = config->no_drafts ? 0 : CUDA_DRAFTS;
     int rc = choose_device(config->device, &be->device, be->info.device, sizeof be->info.device, err);
     if (!rc) rc = refuse_model(&be->d, err);
     if (!rc) rc = open_parts(be, model, config, err);

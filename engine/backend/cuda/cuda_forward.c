@@ -316,8 +316,8 @@ int cuda_forward_capture(struct backend *be, struct rod_error *err) {
         for (int end = 0; !rc && end < CUDA_N_ENDS; end++) rc = capture_bucket(be, b, (enum cuda_end)end, false, err);
     }
     /* With drafts: what more rows take is long beside starting their kernels one by one. */
-    const uint32_t most = (1 + CUDA_DRAFTS) * be->info.n_slots;
-    for (uint32_t b = 1; !rc && b < CUDA_DRAFT_BUCKETS; b++) {
+    const uint32_t most = (1 + be->n_drafts) * be->info.n_slots;
+    for (uint32_t b = 1; !rc && be->n_drafts && b < CUDA_DRAFT_BUCKETS; b++) {
         if (cuda_bucket_rows(b) > be->info.max_batch_tok || cuda_bucket_rows(b) > be->logit_rows ||
             cuda_bucket_rows(b - 1) >= most)
             break;

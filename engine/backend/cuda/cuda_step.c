@@ -194,6 +194,7 @@ int cuda_step_start(struct backend *be, const struct backend_segment *segs, uint
         n_decode += is_decode(&segs[i]);
         if (is_decode(&segs[i])) decode_rows += segs[i].n_tok;
         assert(segs[i].prompt || segs[i].n_tok == 1 || is_decode(&segs[i]));
+        assert(backend_segment_drafts(&segs[i]) <= be->n_drafts);
         assert(!is_decode(&segs[i]) || n_decode == i + 1); /* they come first */
     }
     assert(n_rows <= be->info.max_batch_tok && n_out <= be->info.max_out);
