@@ -3,6 +3,7 @@
  * Slot i of it has read what the stream in slot i of the model has: the stream's tokens are read when a draft is asked
  * for, the newest MOST_READ of them at most. A draft goes on from a copy in slot n_slots + i, greedily, a step a token,
  * all streams together; so what was wrong is forgotten with the copy. It is a hint: it is in no state and in no file.
+ * Where the device draws it draws these, too: the streams' device has nothing else to do meanwhile.
  */
 #include "core.h"
 
@@ -32,6 +33,14 @@ struct draft_model {
     uint32_t n_tok;  /* draft tokens of the mean, up to a bound */
 };
 
+/* The likeliest token, always, where the device draws. */
+static int draft_sampling(struct rod_engine *e, uint32_t slot, struct rod_error *err) {
+    static const struct rod_sampling greedy = {.top_p = 1, .typical_p = 1, .repetition_penalty = 1};
+    const struct backend_sampling sampling = {.sampling = &greedy, .max_tokens = UINT32_MAX, .n_logprobs = -1};
+    if (!e->parts.ops->launch) return 0;
+    return e->parts.ops->slot_sampling(e->draft_model->backend, slot, &sampling, err);
+}
+
 int draft_model_open(struct rod_engine *e, struct rod_error *err) {
     if (!e->parts.draft_backend) return 0;
     const struct backend_info *info = e->parts.ops->info(e->parts.draft_backend);
@@ -44,7 +53,9 @@ int draft_model_open(struct rod_engine *e, struct rod_error *err) {
     m->max_tok = info->max_batch_tok;
     m->segs = calloc(n, sizeof *m->segs);
     m->asks = calloc(n, sizeof *m->asks);
-    return m->segs && m->asks ? 0 : rod_fail_no_memory(err);
+    int rc = m->segs && m->asks ? 0 : rod_fail_no_memory(err);
+    for (uint32_t i = 0; !rc && i < n; i++) rc = draft_sampling(e, n + i, err);
+    return rc;
 }
 
 void draft_model_close(struct rod_engine *e) {
@@ -71,13 +82,21 @@ static int32_t draft_likeliest(const float *logits, uint32_t V) {
     return (int32_t)best;
 }
 
-/* One token of each ask, from the logits of its segment. */
+/* One token of each ask, of its segment. What is no number gives any token: it is a wrong guess. */
 static int draft_step(struct rod_engine *e, uint32_t i, struct rod_error *err) {
+    const struct backend_ops *ops = e->parts.ops;
     struct draft_model *m = e->draft_model;
-    const float *logits;
-    const int rc = e->parts.ops->forward(m->backend, m->segs, m->n_asks, &logits, err);
-    for (uint32_t k = 0; !rc && k < m->n_asks; k++)
-        m->asks[k].active->draft.tok[i] = draft_likeliest(logits + (size_t)k * m->V, m->V);
+    const float *logits = NULL;
+    const struct backend_token *tokens = NULL;
+    int rc = ops->launch ? ops->launch(m->backend, m->segs, m->n_asks, err)
+                         : ops->forward(m->backend, m->segs, m->n_asks, &logits, err);
+    if (!rc && ops->launch) rc = ops->collect(m->backend, &tokens, err);
+    for (uint32_t k = 0; !rc && k < m->n_asks; k++) {
+        const bool drawn = tokens && !tokens[k].masked && tokens[k].status == SAMPLER_OK;
+        m->asks[k].active->draft.tok[i] = logits  ? draft_likeliest(logits + (size_t)k * m->V, m->V)
+                                          : drawn ? tokens[k].picked.id
+                                                  : 0;
+    }
     return rc;
 }
 
@@ -87,6 +106,7 @@ static int draft_read(struct rod_engine *e, struct rod_error *err) {
     const struct backend_ops *ops = e->parts.ops;
     struct draft_model *m = e->draft_model;
     uint32_t n = 0, n_tok = 0;
+    int rc = 0;
     m->n_read = 0;
     for (uint32_t k = 0; k < m->n_asks; k++) {
         struct active *a = m->asks[k].active;
@@ -97,10 +117,11 @@ static int draft_read(struct rod_engine *e, struct rod_error *err) {
         if (!n_new || n_tok + n_new > m->max_tok) continue;
         if (anew) {
             ops->slot_zero(m->backend, a->sched.slot);
+            if ((rc = draft_sampling(e, a->sched.slot, err))) return rc;
             d->model_pos = 0;
         }
         m->segs[n] = (struct backend_segment){
-            .slot = a->sched.slot, .n_tok = n_new, .n_out = 1, .pos = d->model_pos, .tok = tok, .prompt = true};
+            .slot = a->sched.slot, .n_tok = n_new, .n_out = 1, .pos = d->model_pos, .tok = tok};
         d->model_reads = true;
         d->model_pos += n_new;
         d->n_unread = 0;
@@ -109,6 +130,7 @@ static int draft_read(struct rod_engine *e, struct rod_error *err) {
         m->asks[n++] = m->asks[k];
     }
     m->n_asks = n;
+    for (uint32_t k = 0; k < n; k++) m->segs[k].prompt = m->n_read > 1; /* single tokens alone are quicker so */
     return n ? draft_step(e, 1, err) : 0;
 }
 

@@ -36,16 +36,26 @@ static uint64_t open_fault_step(const struct rod_engine_config *config) {
     return step;
 }
 
-static int open_find_backend(const struct rod_engine_config *config, const struct model *model,
-                             struct engine_parts *parts, struct rod_error *err) {
-    const char *device = config->device ? config->device : "auto";
-    int rc = backend_find(device, &parts->ops, err);
+static const char *open_device(const struct rod_engine_config *config) {
+    return config->device ? config->device : "auto";
+}
+
+static int open_find_device(const struct rod_engine_config *config, struct engine_parts *parts, struct rod_error *err) {
+    const char *device = open_device(config);
+    const int rc = backend_find(device, &parts->ops, err);
     if (rc) return rc;
     if (parts->ops == &backend_cpu && !strcmp(device, "auto") && config->log) {
         char why[256], line[288];
         snprintf(line, sizeof line, "device auto is the CPU: %s", backend_why_cpu(why, sizeof why));
         config->log(config->log_arg, 1, line);
     }
+    return 0;
+}
+
+/* draft: or NULL. */
+static int open_backend(const struct rod_engine_config *config, const struct model *model, const struct model *draft,
+                        struct engine_parts *parts, struct rod_error *err) {
+    const char *device = open_device(config);
     const struct backend_config be = {
         .n_slots = config->n_slots,
         .n_threads = config->n_threads,
@@ -57,6 +67,7 @@ static int open_find_backend(const struct rod_engine_config *config, const struc
         .precision = config->precision ? config->precision : "auto",
         .deterministic = config->deterministic,
         .no_drafts = config->speculative == ROD_SPECULATIVE_NONE,
+        .beside = draft,
         .fault_step = open_fault_step(config),
         .log = config->log,
         .log_arg = config->log_arg,
@@ -111,11 +122,12 @@ static int open_check_draft_tokens(const struct tokenizer *ours, const struct to
 static int open_draft_backend(const struct rod_engine_config *config, const struct model *model,
                               struct engine_parts *parts, struct rod_error *err) {
     const uint32_t n_slots = parts->ops->info(parts->backend)->n_slots;
+    const char *device = open_device(config);
     const struct backend_config be = {.n_slots = 2 * n_slots,
                                       .n_threads = 1,
                                       .max_batch_tok = 2 * n_slots + DRAFT_BATCH_TOK,
                                       .max_out = n_slots,
-                                      .device = parts->ops->name,
+                                      .device = strcmp(device, "auto") == 0 ? parts->ops->name : device,
                                       .precision = config->precision ? config->precision : "auto",
                                       .no_drafts = true,
                                       .log = config->log,
@@ -123,13 +135,13 @@ static int open_draft_backend(const struct rod_engine_config *config, const stru
     return parts->ops->open(model, &be, &parts->draft_backend, err);
 }
 
-/* A smaller model that drafts, where drafts are read at all. */
-static int open_draft_model(const struct rod_engine_config *config, struct engine_parts *parts, struct rod_error *err) {
+/* A smaller model that drafts, where drafts are read at all; NULL: there is none. */
+static int open_draft_model(const struct rod_engine_config *config, const struct engine_parts *parts,
+                            struct model **out, struct rod_error *err) {
     if (!config->draft_model_dir || !*config->draft_model_dir) return 0;
-    if (!parts->ops->slot_accept || parts->ops->launch)
-        return rod_fail_at(
-            err, ROD_EUNSUPPORTED, "draft_model",
-            "draft_model has no use on this device, where drafts come from what was said alone: leave it out.");
+    if (!parts->ops->slot_accept)
+        return rod_fail_at(err, ROD_EUNSUPPORTED, "draft_model",
+                           "draft_model has no use on this device, which reads no drafts: leave it out.");
     if (!parts->tokenizer)
         return rod_fail_at(err, ROD_EUNSUPPORTED, "draft_model", "draft_model needs a model with a tokenizer.");
     struct model *model;
@@ -142,9 +154,11 @@ static int open_draft_model(const struct rod_engine_config *config, struct engin
     if (!rc && model->dims.V != parts->V)
         rc = rod_fail_at(err, ROD_EMODEL, "draft_model", "draft_model has a vocabulary of %u, and the model %u.",
                          model->dims.V, parts->V);
-    if (!rc) rc = open_draft_backend(config, model, parts, err);
     if (tokenizer) tokenizer_close(tokenizer);
-    model_close(model);
+    if (rc)
+        model_close(model);
+    else
+        *out = model;
     return rc;
 }
 
@@ -153,7 +167,7 @@ int rod_engine_open(const struct rod_engine_config *config, struct rod_engine **
         return rod_fail(err, ROD_EINVALID, "Give either a model directory or the name of a synthetic model.");
     if (config->draft_model_dir && *config->draft_model_dir && config->speculative != ROD_SPECULATIVE_AUTO)
         return rod_fail_at(err, ROD_EINVALID, "draft_model", "draft_model needs speculative auto.");
-    struct model *model;
+    struct model *model, *draft = NULL;
     int rc =
         model_open_either(config->model_dir, config->synthetic, config->adapter_dir, &config->progress, &model, err);
     if (rc) return rc;
@@ -176,10 +190,13 @@ int rod_engine_open(const struct rod_engine_config *config, struct rod_engine **
             rc = open_chat(config, &parts, err);
         }
     }
-    if (!rc) rc = open_find_backend(config, model, &parts, err);
-    if (!rc) rc = open_draft_model(config, &parts, err);
+    if (!rc) rc = open_find_device(config, &parts, err);
+    if (!rc) rc = open_draft_model(config, &parts, &draft, err);
+    if (!rc) rc = open_backend(config, model, draft, &parts, err);
+    if (!rc && draft) rc = open_draft_backend(config, draft, &parts, err);
     if (!rc) rc = engine_open_parts(config, &parts, out, err);
-    model_close(model); /* the backend has its own copy of the weights */
+    model_close(model); /* the backends have their own copies of the weights */
+    if (draft) model_close(draft);
     if (rc) {
         if (parts.draft_backend) parts.ops->close(parts.draft_backend);
         if (parts.backend) parts.ops->close(parts.backend);

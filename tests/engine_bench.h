@@ -12,7 +12,8 @@
 enum { V = 4096, EOS = 1 };
 
 static bool bench_on_device;
-static bool bench_drafts; /* the backend reads drafts */
+static bool bench_drafts;      /* the backend reads drafts */
+static bool bench_draft_model; /* and there is a draft model: a backend of the same kind, so that it guesses right */
 
 /* Set-ups of a test. */
 static inline int on_host(void **state) {
@@ -32,7 +33,7 @@ static inline int on_device(void **state) {
 
 struct bench {
     struct collector c;
-    struct backend *be;
+    struct backend *be, *draft; /* draft: NULL, or the draft model's */
 };
 
 struct bench_options {
@@ -52,6 +53,12 @@ static inline void bench_open(struct bench *b, struct bench_options o, struct ro
     b->be->gated = o.gated;
     struct engine_parts parts = {.ops = ops, .backend = b->be, .V = V, .eos_ids = {EOS}, .n_eos_ids = 1};
     if (o.tokenizer && tokenizer_open("config/models/tales", &parts.tokenizer, &err)) fail_msg("%s", err.message);
+    b->draft = NULL;
+    if (bench_draft_model) {
+        const uint32_t n = b->be->info.n_slots;
+        parts.draft_backend = b->draft = fake_open(ops, o.kind, V, 2 * n, 2 * n + 512, b->be->info.chunk_tok);
+        b->draft->names = true;
+    }
     char note[320];
     if (o.tokenizer && chat_open("config/models/tales", parts.tokenizer, &parts.chat, note, sizeof note, &err))
         fail_msg("%s", err.message);
@@ -59,7 +66,7 @@ static inline void bench_open(struct bench *b, struct bench_options o, struct ro
 }
 
 static inline void bench_close(struct bench *b) {
-    char fault[sizeof b->be->fault];
+    char fault[sizeof b->be->fault], draft_fault[sizeof b->be->fault] = "";
     fake_release(b->be);
     fake_end_moves(b->be, true);
     rod_engine_drain(b->c.engine);
@@ -70,8 +77,10 @@ static inline void bench_close(struct bench *b) {
     } while (stats.running + stats.queued);
     collect_now(&b->c);
     memcpy(fault, b->be->fault, sizeof fault);
+    if (b->draft) memcpy(draft_fault, b->draft->fault, sizeof draft_fault);
     collect_close(&b->c);
     if (fault[0]) fail_msg("the engine broke a rule of backend.h: %s", fault);
+    if (draft_fault[0]) fail_msg("the draft model broke a rule of backend.h: %s", draft_fault);
 }
 
 #define OPTIONS(...) ((struct bench_options){__VA_ARGS__})

@@ -65,7 +65,7 @@ struct backend {
     atomic_uint fail_at;                /* this forward (from 1) is a device fault; 0 = never */
     atomic_uint fail_collect_at;        /* this collect (from 1) is one */
     struct sampler sampler;
-    bool launching;
+    bool launching, names;           /* names: its rows may name any token, as those of a draft model do */
     struct backend_token *tokens[2]; /* of the steps on their way */
     atomic_uint n_collects, n_masked, n_masks, n_draft_masks, n_copies, n_saves, n_loads, n_moves,
         n_prompt_segs;      /* n_moves: begun */
@@ -429,7 +429,7 @@ static inline int fake_launch(struct backend *be, const struct backend_segment *
         if (n_drafts && (!segs[i].tok || !s->said_any || s->ended || segs[i].tok[0] != s->last))
             fault = "drafts behind another token than the last";
         if (n_drafts && step != atomic_load(&be->n_collects)) fault = "drafts beside a step on its way";
-        if (!n_drafts && !s->waits && s->said_any != !segs[i].tok)
+        if (!be->names && !n_drafts && !s->waits && s->said_any != !segs[i].tok)
             fault = "a token from the host after the prompt, or none in it";
         if (segs[i].tok)
             for (uint32_t t = 0; t < segs[i].n_tok - n_drafts; t++) sampler_counts_add(&s->counts, segs[i].tok[t], 0);

@@ -194,9 +194,9 @@ static inline int subject_host(const struct subject *s, struct rod_engine_config
     memcpy(parts.fingerprint, s->model->fingerprint, sizeof parts.fingerprint);
     int rc = backend_find(config.device, &parts.ops, err);
     if (!rc) rc = parts.ops->open(s->model, &be, &parts.backend, err);
-    if (!rc && config.draft_model_dir && parts.ops->slot_accept && !parts.ops->launch) {
+    if (!rc && config.draft_model_dir && parts.ops->slot_accept) {
         struct backend_config draft = be;
-        draft.n_slots = 2 * config.n_slots, draft.n_threads = 1, draft.max_out = config.n_slots;
+        draft.n_slots = 2 * config.n_slots, draft.n_threads = 1, draft.max_out = config.n_slots, draft.no_drafts = true;
         draft.max_batch_tok = 2 * config.n_slots + 512;
         rc = parts.ops->open(s->model, &draft, &parts.draft_backend, err);
         if (rc) parts.ops->close(parts.backend);

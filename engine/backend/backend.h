@@ -66,7 +66,9 @@ struct backend_config {
     const char *precision;  /* "auto", "fp32", "bf16", "fp16" */
     bool deterministic;     /* a row's bits depend on the number of rows in no way; without it they may by bucket */
     bool no_drafts;         /* no segment has drafts: slots need no room for them */
-    uint64_t fault_step;    /* for tests: this step (from 1) is a device fault; 0 = none */
+    const struct model *beside; /* or NULL: gets a backend of its own there, with twice the slots and no_drafts; where
+                                 * slots are chosen its room is kept free */
+    uint64_t fault_step;        /* for tests: this step (from 1) is a device fault; 0 = none */
     void (*log)(void *arg, int level, const char *line);
     void *log_arg;
     struct rod_progress_to progress; /* of packing and uploading the weights */

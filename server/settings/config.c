@@ -123,7 +123,7 @@ const struct option config_options[] = {
      .help = "drafts, so that a step may give several tokens, and never others: auto, from all sources where they pay; lookup, "
              "from the conversation alone; none"},
     {"draft_model", OPTION_STRING, AT(draft_model), MODEL, .metavar = "DIR",
-     .help = "directory of a smaller model with the same tokenizer, which drafts; on a CPU"},
+     .help = "directory of a smaller model with the same tokenizer, which drafts"},
 
     {"host", OPTION_STRING, AT(host), NETWORK, .fallback = "127.0.0.1", .metavar = "ADDRESS", .check = check_host,
      .help = "address to listen on; 0.0.0.0 or :: for all"},

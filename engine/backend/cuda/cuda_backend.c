@@ -52,16 +52,52 @@ static bool slots_fit(const struct backend *be, uint32_t n_slots, struct rod_err
     return false;
 }
 
+static void set_shape(struct backend *be, enum cuda_dtype dtype) {
+    const struct model_dims *d = &be->d;
+    be->shape = (struct cuda_shape){.D = d->D,
+                                    .E = d->E,
+                                    .M = d->M,
+                                    .R = d->R,
+                                    .K = d->K,
+                                    .H = d->H,
+                                    .Hk = d->Hk,
+                                    .Hv = d->Hv,
+                                    .P = d->P,
+                                    .F = (d->F + 15) / 16 * 16, /* so each kernel writes all that W_f2 reads */
+                                    .V = d->V,
+                                    .visible = d->visible,
+                                    .rot_dim = d->rot_dim,
+                                    .ring_keys = d->plus ? d->visible + CHUNK - 1 : 0,
+                                    .Ep = (d->E + 31) / 32 * 32,
+                                    .conv_ring = d->K + be->n_drafts,
+                                    .rot_interleaved = d->rot_interleaved,
+                                    .qk_norm = d->qk_norm,
+                                    .norm_eps = d->norm_eps,
+                                    .k_eps = d->k_eps,
+                                    .qk_norm_eps = d->qk_norm_eps,
+                                    .dtype = dtype};
+    lay_out_slots(be);
+}
+
+/* And what a model takes whose backend is opened beside this one: weights, with some for workspaces and graphs; for
+ * each of our slots two, and a row of logits and of the workspaces. */
+static void needs_beside(const struct model *model, enum cuda_dtype dtype, uint64_t *bytes, uint64_t *slot_bytes) {
+    struct backend other = {.d = model->dims};
+    set_shape(&other, dtype);
+    *bytes += model->n_params * (dtype == CUDA_F32 ? 4 : 2) + (1u << 30);
+    *slot_bytes += 2 * (other.info.slot_bytes + cuda_sample_slot_bytes(model->dims.V, 0)) +
+                   (uint64_t)model->dims.V * sizeof(float) + (1u << 20);
+}
+
 /* What is free, less a reserve for graphs and the driver, but no more than a step has rows and logits for beside a
  * piece of a prompt: a session that runs has a row in every step. */
 static int choose_slots(const struct backend *be, const struct backend_config *config, uint32_t *n_slots,
                         struct rod_error *err) {
     size_t available = 0, total = 0;
     cudaMemGetInfo(&available, &total);
-    const uint64_t fit =
-        available > (1u << 29)
-            ? (available - (1u << 29)) / (be->info.slot_bytes + cuda_sample_slot_bytes(be->shape.V, be->n_drafts))
-            : 0;
+    uint64_t reserve = 1u << 29, slot = be->info.slot_bytes + cuda_sample_slot_bytes(be->shape.V, be->n_drafts);
+    if (config->beside) needs_beside(config->beside, be->shape.dtype, &reserve, &slot);
+    const uint64_t fit = available > reserve ? (available - reserve) / slot : 0;
     const double session_mib = (double)be->info.slot_bytes / (1 << 20);
     if (fit < 2)
         return rod_fail(err, ROD_ENOMEM, "GPU memory: a session takes %.1f MiB, %.1f MiB are free", session_mib,
@@ -266,31 +302,8 @@ static int open_parts(struct backend *be, const struct model *model, const struc
     if (!rc) rc = cuda_check(cudaStreamCreateWithFlags(&be->stream, cudaStreamNonBlocking), "making a stream", err);
     if (!rc) rc = choose_dtype(model, config->precision, &be->shape.dtype, err);
     if (rc) return rc;
-    const enum cuda_dtype dtype = be->shape.dtype;
-    be->shape = (struct cuda_shape){.D = d->D,
-                                    .E = d->E,
-                                    .M = d->M,
-                                    .R = d->R,
-                                    .K = d->K,
-                                    .H = d->H,
-                                    .Hk = d->Hk,
-                                    .Hv = d->Hv,
-                                    .P = d->P,
-                                    .F = (d->F + 15) / 16 * 16, /* so each kernel writes all that W_f2 reads */
-                                    .V = d->V,
-                                    .visible = d->visible,
-                                    .rot_dim = d->rot_dim,
-                                    .ring_keys = d->plus ? d->visible + CHUNK - 1 : 0,
-                                    .Ep = (d->E + 31) / 32 * 32,
-                                    .conv_ring = d->K + be->n_drafts,
-                                    .rot_interleaved = d->rot_interleaved,
-                                    .qk_norm = d->qk_norm,
-                                    .norm_eps = d->norm_eps,
-                                    .k_eps = d->k_eps,
-                                    .qk_norm_eps = d->qk_norm_eps,
-                                    .dtype = dtype};
+    set_shape(be, be->shape.dtype);
     be->fused = cuda_fused_possible(&be->shape);
-    lay_out_slots(be);
     be->info.chunk_tok = CHUNK;
     if (!slots_fit(be, config->n_slots, err)) return err ? err->code : ROD_ENOMEM;
     const uint32_t least = (config->n_slots ? config->n_slots : 1) + CHUNK;

@@ -224,6 +224,42 @@ static void closing_with_two_steps_on_their_way_frees_everything(void **state) {
     collect_free(&a);
 }
 
+/* It is the model itself, so that what is likeliest is right: a step gives most of what it reads. */
+static void a_draft_model_is_right(bool on_device) {
+    enum { N_TOK = 60, N = 3 };
+    struct answer alone[N], drafted[N];
+    for (int with = 0; with < 2; with++) {
+        struct bench b;
+        bench_drafts = bench_draft_model = with;
+        bench_on_device = on_device;
+        bench_open(&b, OPTIONS(.kind = FAKE_HASH, .max_batch_tok = 128, .chunk_tok = 64), CONFIG());
+        bench_drafts = bench_draft_model = false;
+        b.c.engine->drafts_always = true;
+        for (int i = 0; i < N; i++) {
+            const int32_t prompt[] = {5, 6 + i, 7};
+            struct rod_request *r = collect_request(prompt, 3, with ? &drafted[i] : &alone[i]);
+            r->max_tokens = N_TOK;
+            r->ignore_eos = true;
+            collect_submit(&b.c, r);
+        }
+        collect_until(&b.c, with ? drafted : alone, N);
+        const struct rod_stats s = stats_of(b.c.engine);
+        const uint64_t n_right = s.accepted[ROD_DRAFT_MODEL], n_drafted = s.drafted[ROD_DRAFT_MODEL];
+        if (with && (n_right < 2 * N_TOK || n_right + 4 * BACKEND_MAX_DRAFTS < n_drafted))
+            fail_msg("%llu of %llu draft tokens right", (unsigned long long)n_right, (unsigned long long)n_drafted);
+        bench_close(&b);
+    }
+    for (int i = 0; i < N; i++) {
+        collect_assert_ids(&drafted[i], alone[i].ids, alone[i].n_ids, "with a draft model");
+        collect_free(&alone[i]), collect_free(&drafted[i]);
+    }
+}
+static void a_draft_model_that_is_the_model_is_right(void **state) {
+    (void)state;
+    a_draft_model_is_right(false);
+    a_draft_model_is_right(true);
+}
+
 int main(void) {
     bench_on_device = true;
     const struct CMUnitTest tests[] = {
@@ -236,6 +272,7 @@ int main(void) {
         cmocka_unit_test(rows_with_stop_strings_are_never_ahead),
         cmocka_unit_test(a_broken_row_ends_alone_while_its_next_step_is_on_its_way),
         cmocka_unit_test(closing_with_two_steps_on_their_way_frees_everything),
+        cmocka_unit_test(a_draft_model_that_is_the_model_is_right),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
