@@ -10,6 +10,7 @@
 #define FAKE_BACKEND_H
 
 #include "engine/core.h"
+#include "tests/device_draws.h"
 #include "engine/base/philox.h"
 
 #include <pthread.h>
@@ -24,19 +25,7 @@ enum { FAKE_COPY_MAX = 4096 };
 struct fake_slot {
     uint64_t hash, pos;
     uint32_t n_prompt, n_said;
-    bool zeroed, said_any, prepared, ended;
-    int32_t last; /* of the device's sampling: */
-    uint32_t n_generated;
-    struct rod_sampling sampling;
-    struct sampler_counts counts;
-    struct rod_bias *bias;
-    int32_t *end_ids;
-    size_t n_bias, n_end_ids, n_wait_ids;
-    int32_t *wait_ids;
-    uint64_t *mask[1 + BACKEND_MAX_DRAFTS]; /* behind so many drafts; NULL: all tokens may come */
-    bool may_end[1 + BACKEND_MAX_DRAFTS], waits;
-    uint32_t min_tokens, max_tokens;
-    int32_t n_logprobs;
+    bool zeroed, said_any;
     uint64_t draft_hash[1 + BACKEND_MAX_DRAFTS]; /* after so many drafts of the last step */
     uint32_t n_drafts, n_accepted;
     int32_t said[FAKE_COPY_MAX];
@@ -56,6 +45,7 @@ struct backend {
     uint32_t V;
     int32_t eos;
     struct fake_slot *slots;
+    struct device_slot *draws; /* [n_slots] */
     float *logits;
     uint64_t *last_step; /* [n_slots] the forward that last had this slot */
     atomic_bool gated;
@@ -78,18 +68,9 @@ struct backend {
     char fault[128];
 };
 
-static inline void fake_forget(struct fake_slot *s) {
-    sampler_counts_fini(&s->counts);
-    free(s->bias);
-    free(s->end_ids);
-    free(s->wait_ids);
-    for (int i = 0; i <= BACKEND_MAX_DRAFTS; i++) free(s->mask[i]), s->mask[i] = NULL;
-    s->bias = NULL;
-    s->end_ids = s->wait_ids = NULL;
-}
-
 static inline void fake_close(struct backend *be) {
-    for (uint32_t i = 0; i < be->info.n_slots; i++) fake_forget(&be->slots[i]);
+    for (uint32_t i = 0; i < be->info.n_slots; i++) device_forget(&be->draws[i]);
+    free(be->draws);
     sampler_fini(&be->sampler);
     free(be->tokens[0]);
     free(be->tokens[1]);
@@ -112,7 +93,7 @@ static inline void fake_slot_zero(struct backend *be, uint32_t slot) {
     pthread_mutex_unlock(&be->moves_lock);
     s->hash = s->pos = s->n_prompt = s->n_said = 0;
     s->zeroed = true;
-    s->said_any = s->prepared = false;
+    s->said_any = be->draws[slot].prepared = false;
 }
 
 static inline void fake_slot_copy(struct backend *be, uint32_t from, uint32_t to, uint64_t pos) {
@@ -341,126 +322,44 @@ static inline int fake_forward(struct backend *be, const struct backend_segment 
 
 /* ---- sampling on the device ---- */
 
-static inline void *fake_copy(const void *src, size_t bytes) {
-    void *dst = malloc(bytes + 1);
-    if (bytes) memcpy(dst, src, bytes);
-    return dst;
-}
-
 static inline int fake_slot_sampling(struct backend *be, uint32_t slot, const struct backend_sampling *in,
                                      struct rod_error *err) {
-    struct fake_slot *s = &be->slots[slot];
-    fake_forget(s);
-    s->prepared = true;
-    s->ended = s->waits = false;
-    s->n_generated = 0;
-    s->n_wait_ids = in->n_wait_ids;
-    s->wait_ids = fake_copy(in->wait_ids, in->n_wait_ids * sizeof *in->wait_ids);
-    s->sampling = *in->sampling;
-    s->n_bias = in->n_bias;
-    s->bias = fake_copy(in->bias, in->n_bias * sizeof *in->bias);
-    s->n_end_ids = in->n_end_ids;
-    s->end_ids = fake_copy(in->end_ids, in->n_end_ids * sizeof *in->end_ids);
-    s->min_tokens = in->min_tokens;
-    s->max_tokens = in->max_tokens;
-    s->n_logprobs = in->n_logprobs;
-    return sampler_counts_init(&s->counts, be->V, err);
+    return device_prepare(&be->draws[slot], in, be->V, err);
 }
 
 static inline void fake_slot_mask(struct backend *be, uint32_t slot, uint32_t n_drafts, const uint64_t *mask,
                                   bool may_end) {
-    struct fake_slot *s = &be->slots[slot];
-    if (!s->prepared && !be->fault[0]) snprintf(be->fault, sizeof be->fault, "a mask before the slot's sampling");
-    if (n_drafts > BACKEND_MAX_DRAFTS && !be->fault[0]) snprintf(be->fault, sizeof be->fault, "a mask too far behind");
-    free(s->mask[n_drafts]);
-    s->mask[n_drafts] = mask ? fake_copy(mask, (be->V + 63) / 64 * sizeof *mask) : NULL;
-    s->may_end[n_drafts] = may_end;
+    if (!be->draws[slot].prepared && !be->fault[0])
+        snprintf(be->fault, sizeof be->fault, "a mask before the slot's sampling");
+    device_mask(&be->draws[slot], n_drafts, mask, may_end, be->V);
     atomic_fetch_add(&be->n_masks, mask != NULL);
     atomic_fetch_add(&be->n_draft_masks, mask && n_drafts);
-}
-
-static inline void fake_pick(struct backend *be, struct fake_slot *s, uint32_t n_drafts, const float *logits,
-                             struct backend_token *out) {
-    const uint64_t *mask = s->mask[n_drafts];
-    const bool may_end = s->may_end[n_drafts], bans_ends = s->n_generated < s->min_tokens || (mask && !may_end);
-    const struct sampler_input in = {.sampling = &s->sampling,
-                                     .bias = s->bias,
-                                     .n_bias = s->n_bias,
-                                     .banned = s->end_ids,
-                                     .n_banned = bans_ends ? s->n_end_ids : 0,
-                                     .mask = mask,
-                                     .also = s->end_ids,
-                                     .n_also = mask && may_end ? s->n_end_ids : 0,
-                                     .counts = &s->counts,
-                                     .position = s->pos + n_drafts,
-                                     .n_logprobs = s->n_logprobs};
-    struct rod_error err;
-    *out = (struct backend_token){0};
-    if (sampler_pick(&be->sampler, &in, logits, &out->picked, &err)) {
-        out->status = err.code == ROD_EINTERNAL ? SAMPLER_NAN : SAMPLER_FORBIDDEN;
-        out->ended = s->ended = true;
-        return;
-    }
-    s->last = out->picked.id;
-    for (size_t i = 0; i < s->n_end_ids; i++) out->ended = out->ended || s->end_ids[i] == s->last;
-    if (!out->ended) {
-        sampler_counts_add(&s->counts, s->last, 1);
-        out->ended = ++s->n_generated == s->max_tokens;
-    }
-    for (size_t i = 0; i < s->n_wait_ids; i++) out->waits = out->waits || s->wait_ids[i] == s->last;
-    s->waits = out->waits;
-    s->ended = out->ended;
 }
 
 static inline int fake_launch(struct backend *be, const struct backend_segment *segs, uint32_t n_segs,
                               struct rod_error *err) {
     const unsigned step = atomic_fetch_add(&be->n_launches, 1);
-    struct backend_token *tokens = be->tokens[step % 2];
-    struct backend_segment *live = calloc(n_segs, sizeof *live);
-    uint32_t n_live = 0, n_out = 0;
+    uint32_t n_masked;
     const char *fault = NULL;
     if (step - atomic_load(&be->n_collects) > 1) fault = "a third step on its way";
     for (uint32_t i = 0; i < n_segs; i++) {
-        struct fake_slot *s = &be->slots[segs[i].slot];
-        live[n_live] = segs[i];
+        const struct device_slot *s = &be->draws[segs[i].slot];
+        const bool said_any = be->slots[segs[i].slot].said_any;
         if (!s->prepared) fault = "a slot without its sampling";
         if (s->waits && segs[i].tok && segs[i].tok[0] != s->last) fault = "another token than the slot waits behind";
         const uint32_t n_drafts = backend_segment_drafts(&segs[i]);
-        if (n_drafts && (!segs[i].tok || !s->said_any || s->ended || segs[i].tok[0] != s->last))
+        if (n_drafts && (!segs[i].tok || !said_any || s->ended || segs[i].tok[0] != s->last))
             fault = "drafts behind another token than the last";
         if (n_drafts && step != atomic_load(&be->n_collects)) fault = "drafts beside a step on its way";
-        if (!be->names && !n_drafts && !s->waits && s->said_any != !segs[i].tok)
+        if (!be->names && !n_drafts && !s->waits && said_any != !segs[i].tok)
             fault = "a token from the host after the prompt, or none in it";
-        if (segs[i].tok)
-            for (uint32_t t = 0; t < segs[i].n_tok - n_drafts; t++) sampler_counts_add(&s->counts, segs[i].tok[t], 0);
-        else
-            live[n_live].tok = &s->last;
-        if (segs[i].tok || (!s->ended && !s->waits)) n_live++;
     }
     if (fault && !be->fault[0]) snprintf(be->fault, sizeof be->fault, "step %u: %s", step, fault);
-    const float *logits = NULL;
     be->launching = true;
-    int rc = fake_forward(be, live, n_live, &logits, err);
+    const int rc = device_run(&be->sampler, be->draws, be->V, be, fake_forward, segs, n_segs, be->tokens[step % 2],
+                              &n_masked, err);
     be->launching = false;
-    for (uint32_t i = 0, k = 0, row = 0; !rc && i < n_segs; i++) {
-        const bool runs = k < n_live && live[k].slot == segs[i].slot;
-        if (segs[i].n_out && !runs) {
-            tokens[n_out++] = (struct backend_token){.masked = true};
-            atomic_fetch_add(&be->n_masked, 1);
-        } else if (segs[i].n_out) {
-            struct fake_slot *s = &be->slots[segs[i].slot];
-            bool goes_on = true;
-            for (uint32_t t = 0; t < segs[i].n_out; t++, row++, n_out++) {
-                if (t) goes_on = goes_on && !s->ended && s->last == segs[i].tok[t];
-                if (goes_on)
-                    fake_pick(be, s, t, logits + (size_t)row * be->V, &tokens[n_out]);
-                else
-                    tokens[n_out] = (struct backend_token){.masked = true};
-            }
-        }
-        k += runs;
-    }
-    free(live);
+    atomic_fetch_add(&be->n_masked, n_masked);
     return rc;
 }
 
@@ -536,6 +435,7 @@ static inline struct backend *fake_open(const struct backend_ops *ops, enum fake
     if (sampler_init(&be->sampler, V, NULL)) abort();
     be->eos = 1;
     be->slots = calloc(n_slots, sizeof *be->slots);
+    be->draws = calloc(n_slots, sizeof *be->draws);
     be->logits = calloc((size_t)be->info.max_out * V, sizeof(float));
     be->last_step = calloc(n_slots, sizeof *be->last_step);
     be->moves = calloc(n_slots, sizeof *be->moves);

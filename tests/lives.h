@@ -8,6 +8,7 @@
 #ifndef LIVES_H
 #define LIVES_H
 
+#include "tests/drawing_cpu.h"
 #include "tests/lives_text.h"
 #include "engine/model/model_internal.h"
 #include "engine/base/philox.h"
@@ -116,7 +117,7 @@ struct subject {
     char name[160]; /* model, precision */
     const char *precision;
     struct model *model;
-    bool published, on_gpu;
+    bool published, on_gpu, draws; /* draws: the CPU, as a device that draws */
     uint32_t n_entries, most_prompt, most_answer;
     struct entry entry[MOST_ENTRIES];
     struct host idle; /* an engine with one slot, for answers alone */
@@ -193,6 +194,7 @@ static inline int subject_host(const struct subject *s, struct rod_engine_config
                                       .log_arg = config.log_arg};
     memcpy(parts.fingerprint, s->model->fingerprint, sizeof parts.fingerprint);
     int rc = backend_find(config.device, &parts.ops, err);
+    if (!rc && s->draws) parts.ops = &drawing_cpu;
     if (!rc) rc = parts.ops->open(s->model, &be, &parts.backend, err);
     if (!rc && config.draft_model_dir && parts.ops->slot_accept) {
         struct backend_config draft = be;
@@ -239,7 +241,8 @@ static inline int subject_open(struct subject *s, uint64_t seed, struct rod_erro
     static const char *const precisions[] = {"bf16", "fp16", "fp32", "bf16"};
     s->precision = !s->on_gpu ? "auto" : precisions[roll(&d, s->published ? 2 : 4)];
     const size_t len = strlen(s->name);
-    snprintf(s->name + len, sizeof s->name - len, ", %s", s->precision);
+    s->draws = !s->on_gpu && seed % 2;
+    snprintf(s->name + len, sizeof s->name - len, ", %s%s", s->precision, s->draws ? ", the device draws" : "");
     s->n_entries = s->published ? 24 : s->on_gpu ? MOST_ENTRIES : 24;
     s->most_prompt = s->on_gpu ? MOST_PROMPT : 150;
     s->most_answer = s->on_gpu ? MOST_ANSWER : 40;

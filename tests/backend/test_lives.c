@@ -3,7 +3,8 @@
  * of one prompt, from the prefix cache, held to a grammar, beside sessions whose states are NaN. Each answer has the
  * bits that the same request has alone on an idle engine (lives.h), and none is NaN.
  *
- * On the device that RODIMUS_TEST_DEVICE names, the CPU without it. A world is a number: RODIMUS_TEST_SEED=n begins
+ * On the device that RODIMUS_TEST_DEVICE names, the CPU without it: then every second subject has it as a device that
+ * draws on its own (drawing_cpu.h). A world is a number: RODIMUS_TEST_SEED=n begins
  * with it, and a failure prints it. RODIMUS_TEST_SOAK_S: for so many seconds. RODIMUS_TEST_SOAK_JSON: a record.
  * RODIMUS_TEST_FULL=1: published shapes, too. RODIMUS_TEST_WORLDS: worlds at once.
  */
