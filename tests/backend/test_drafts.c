@@ -136,10 +136,14 @@ static void live(struct bench *b, uint32_t n_steps) {
     expect_states(b);
 }
 
+static uint64_t seed_of_run(void) {
+    const char *given = getenv("RODIMUS_TEST_SEED");
+    return given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
+}
+
 static void steps_with_drafts_give_the_bits_of_single_steps(void **state) {
     (void)state;
-    const char *given = getenv("RODIMUS_TEST_SEED");
-    const uint64_t seed = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
+    const uint64_t seed = seed_of_run();
     for (size_t i = 0; i < N_SETS; i++)
         for (uint32_t n_threads = 1; n_threads <= 3; n_threads++) {
             struct bench b = set_up(sets[i], n_threads, seed + n_threads);
@@ -169,7 +173,7 @@ static void any_number_of_drafts_may_be_right_at_any_position(void **state) {
 static void slots_without_room_for_drafts_are_smaller_and_have_the_same_states(void **state) {
     (void)state;
     for (size_t i = 0; i < N_SETS; i++) {
-        struct bench b = set_up(sets[i], 1, (uint64_t)time(NULL) + i);
+        struct bench b = set_up(sets[i], 1, seed_of_run() + i);
         const struct backend *with = b.be;
         const uint64_t roomy = b.ops->info(b.be)->slot_bytes;
         struct backend *without;

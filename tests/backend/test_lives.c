@@ -370,7 +370,8 @@ static int open_world(struct world *w, uint32_t number, struct rod_error *err) {
         if (!mkdtemp(w->dir)) return rod_fail(err, ROD_EIO, "no folder: %s", strerror(errno));
         config.state_dir = w->dir;
     }
-    if (w->drafts && roll_one_in(&w->d, 2)) config.draft_model_dir = "its own";
+    const bool has_room = w->n_slots <= 100; /* of eight worlds at once, with twice the slots for its own */
+    if (w->drafts && roll_one_in(&w->d, 2) && has_room) config.draft_model_dir = "its own";
     if (!w->drafts && roll(&w->d, 2)) config.speculative = ROD_SPECULATIVE_NONE;
     snprintf(w->what, sizeof w->what, "%s, world %u, %u slots, %u clients%s%s%s%s%s", s->name, number, w->n_slots,
              w->n_clients, prefix ? ", prefix cache" : "", w->waves ? ", waves" : "", w->poisons ? ", poison" : "",
