@@ -671,26 +671,27 @@ struct rod_bench_options {
     const uint64_t *prompts;
     size_t n_prompts; /* prefill: lengths */
     const uint32_t *packed;
-    size_t n_packed; /* prefill: prompts read together, each into a session of its own; none = 1 */
-    double seconds;  /* of measuring a row, at least 5 steps */
+    size_t n_packed;        /* prefill: prompts read together, each into a session of its own; none = 1 */
+    const uint32_t *drafts; /* decode: draft tokens behind each session's, each step waited for */
+    size_t n_drafts;        /* none = no drafts, steps launched ahead */
+    double seconds;         /* of measuring a row, at least 5 steps */
     struct rod_progress_to progress;
 };
 struct rod_bench_row {
     char model[128], device[64], dtype[16];
-    bool prefill;
-    uint32_t batch;
-    uint64_t context; /* decode: tokens before; prefill: prompt length */
-    double ms;        /* median of a step (decode; on a GPU of rounds of 4, their mean) or of all prompts (prefill) */
-    double ms_low, ms_high;  /* fastest and slowest */
-    double tokens_per_s;     /* from the median */
-    double bytes, flop;      /* that must move and be done: weights once a step, states, windows */
-    double read_bytes_per_s; /* ceiling: reading as many bytes as one such step touches, all threads */
-    double flop_per_s;       /* ceiling: a matrix product in cache, all threads */
-    double ceiling;          /* tokens/s if the larger of the two floors were reached */
-    double fraction;         /* tokens_per_s / ceiling */
-    uint64_t resident_bytes; /* of the process, after the row */
-    double host_cpu;         /* decode: processor time of the thread that drives the device, of a step's time */
-    double host_bytes;       /* decode: between host and device, a step; 0 on the CPU */
+    bool prefill, verify;   /* verify: a step with drafts */
+    uint32_t batch, drafts; /* drafts: behind each session's token */
+    uint64_t context;       /* decode: tokens before; prefill: prompt length */
+    double ms; /* median of a step (decode; on a GPU of rounds of 4, their mean) or of all prompts (prefill) */
+    double ms_low, ms_high;   /* fastest and slowest */
+    double tokens_per_s;      /* from the median */
+    double bytes, flop;       /* that must move and be done: weights once a step, states, windows */
+    double read_bytes_per_s;  /* ceiling: reading as many bytes as one such step touches, all threads */
+    double flop_per_s;        /* ceiling: a matrix product in cache, all threads */
+    double ceiling, fraction; /* tokens/s if the larger of the two floors were reached; tokens_per_s / ceiling */
+    uint64_t resident_bytes;  /* of the process, after the row */
+    double host_cpu;          /* decode: processor time of the thread that drives the device, of a step's time */
+    double host_bytes;        /* decode: between host and device, a step; 0 on the CPU */
 };
 /* Calls report for each row as it is measured; a nonzero return stops. */
 int rod_bench(const struct rod_bench_options *options, int (*report)(void *arg, const struct rod_bench_row *row),

@@ -275,8 +275,36 @@ static int bench_decode_by_device(struct bench *b, uint32_t batch, struct decode
     return rc ? rc : b->ops->collect(b->be, &tokens, err);
 }
 
-static int bench_measure_decode(struct bench *b, uint32_t batch, uint64_t context, struct rod_bench_row *row,
-                                struct rod_error *err) {
+/* Tokens of the host with so many drafts behind each, none of which is accepted: a step as the engine has it, which
+ * waits for it before it knows the next one. */
+static int bench_verify(struct bench *b, uint32_t batch, uint32_t drafts, struct decode_times *times,
+                        struct rod_error *err) {
+    const uint32_t n = 1 + drafts;
+    const struct rod_sampling greedy = {.top_p = 1, .typical_p = 1, .repetition_penalty = 1};
+    const struct backend_sampling sampling = {.sampling = &greedy, .max_tokens = UINT32_MAX, .n_logprobs = -1};
+    const struct backend_token *tokens;
+    const float *logits;
+    int rc = 0;
+    for (uint32_t i = 0; !rc && b->ops->launch && i < batch; i++) rc = b->ops->slot_sampling(b->be, i, &sampling, err);
+    for (int step = 0; !rc && bench_decode_goes_on(b, step, times); step++) {
+        for (uint32_t i = 0; i < batch; i++) {
+            for (uint32_t t = 0; t < n; t++)
+                b->ids[i * n + t] = bench_token_at(b->model->dims.V, (uint64_t)step * n + t + 1000003u * i);
+            b->segs[i] = (struct backend_segment){i, n, n, bench_position(b, i, step), &b->ids[i * n], false};
+        }
+        const double t = bench_now_s();
+        if (!b->ops->launch)
+            rc = b->ops->forward(b->be, b->segs, batch, &logits, err);
+        else if (!(rc = b->ops->launch(b->be, b->segs, batch, err)))
+            rc = b->ops->collect(b->be, &tokens, err);
+        if (step >= WARM_STEPS) b->times[times->n++] = bench_now_s() - t;
+    }
+    return rc;
+}
+
+/* drafts: NULL, steps of single tokens ahead. */
+static int bench_measure_decode(struct bench *b, uint32_t batch, uint64_t context, const uint32_t *drafts,
+                                struct rod_bench_row *row, struct rod_error *err) {
     const struct model_dims *d = &b->model->dims;
     struct decode_times times = {0};
     for (uint32_t i = 0; i < batch; i++) {
@@ -290,15 +318,19 @@ static int bench_measure_decode(struct bench *b, uint32_t batch, uint64_t contex
         int rc = bench_read_tokens(b, i, context, err);
         if (rc) return rc;
     }
-    int rc =
-        b->ops->launch ? bench_decode_by_device(b, batch, &times, err) : bench_decode_by_host(b, batch, &times, err);
+    const uint32_t n = 1 + (drafts ? *drafts : 0);
+    int rc = drafts           ? bench_verify(b, batch, *drafts, &times, err)
+             : b->ops->launch ? bench_decode_by_device(b, batch, &times, err)
+                              : bench_decode_by_host(b, batch, &times, err);
     if (rc) return rc;
     *row = (struct rod_bench_row){.batch = batch,
+                                  .verify = drafts,
+                                  .drafts = n - 1,
                                   .context = context,
                                   .host_cpu = times.cpu / times.wall,
                                   .host_bytes = (double)b->ops->info(b->be)->host_bytes};
     double keys = d->plus ? fmin((double)context + 1, d->visible) : 0;
-    bench_fill_row(b, row, times.n, batch, keys, batch);
+    bench_fill_row(b, row, times.n, (double)batch * n, keys, (double)batch * n);
     return 0;
 }
 
@@ -350,14 +382,18 @@ static int bench_run_rows(struct bench *b, int (*report)(void *arg, const struct
                           struct rod_error *err) {
     const struct rod_bench_options *o = b->options;
     struct rod_bench_row row;
-    const uint64_t n_rows = (uint64_t)o->n_contexts * o->n_batches + (o->n_packed ? o->n_packed : 1) * o->n_prompts;
+    const size_t n_drafts = o->n_drafts ? o->n_drafts : 1;
+    const uint64_t n_rows =
+        (uint64_t)o->n_contexts * o->n_batches * n_drafts + (o->n_packed ? o->n_packed : 1) * o->n_prompts;
     uint64_t done = 0;
     int rc = 0;
     rod_progress(&o->progress, "measuring", "rows", 0, n_rows);
     for (size_t c = 0; !rc && c < o->n_contexts; c++)
-        for (size_t i = 0; !rc && i < o->n_batches; i++)
-            if (!(rc = bench_measure_decode(b, o->batches[i], o->contexts[c], &row, err)) && !(rc = report(arg, &row)))
-                rod_progress(&o->progress, "measuring", "rows", ++done, n_rows);
+        for (size_t i = 0; !rc && i < o->n_batches * n_drafts; i++) {
+            const uint32_t *drafts = o->n_drafts ? &o->drafts[i % n_drafts] : NULL;
+            rc = bench_measure_decode(b, o->batches[i / n_drafts], o->contexts[c], drafts, &row, err);
+            if (!rc && !(rc = report(arg, &row))) rod_progress(&o->progress, "measuring", "rows", ++done, n_rows);
+        }
     const uint32_t one = 1, *packed = o->n_packed ? o->packed : &one;
     for (size_t k = 0; !rc && k < (o->n_packed ? o->n_packed : 1); k++)
         for (size_t i = 0; !rc && i < o->n_prompts; i++)
@@ -380,6 +416,13 @@ int rod_bench(const struct rod_bench_options *options, int (*report)(void *arg, 
         if (options->packed[i] == 0) return rod_fail(err, ROD_EINVALID, "0 prompts packed have nothing to measure");
         if (options->packed[i] > most) most = options->packed[i];
     }
+    uint32_t rows = most;
+    for (size_t i = 0; i < options->n_drafts; i++) {
+        if (options->drafts[i] > BACKEND_MAX_DRAFTS)
+            return rod_fail(err, ROD_EINVALID, "%u drafts are more than a step has behind a token: at most %d",
+                            options->drafts[i], BACKEND_MAX_DRAFTS);
+        if (most * (1 + options->drafts[i]) > rows) rows = most * (1 + options->drafts[i]);
+    }
     for (size_t i = 0; i < options->n_prompts; i++)
         if (options->prompts[i] == 0) return rod_fail(err, ROD_EINVALID, "a prompt of 0 tokens has nothing to measure");
     int rc = model_open_either(options->model_dir, options->synthetic, options->adapter_dir, &options->progress, &model,
@@ -387,13 +430,16 @@ int rod_bench(const struct rod_bench_options *options, int (*report)(void *arg, 
     if (!rc) rc = backend_find(options->device ? options->device : "auto", &b.ops, err);
     struct backend_config config = {.n_slots = most,
                                     .n_threads = options->n_threads,
-                                    .max_out = most,
+                                    .max_out = rows,
                                     .device = options->device,
                                     .deterministic = options->deterministic,
                                     .precision = options->precision ? options->precision : "auto",
                                     .progress = options->progress};
-    if (!rc && most < 192 && !b.ops->ceilings) config.max_batch_tok = 256;
+    if (!rc && rows < 192 && !b.ops->ceilings) config.max_batch_tok = 256;
     if (!rc) rc = b.ops->open(model, &config, &b.be, err);
+    if (!rc && (rows > b.ops->info(b.be)->max_out || (options->n_drafts && !b.ops->slot_accept)))
+        rc = rod_fail(err, ROD_EINVALID, "%u rows with their drafts are more than a step has: at most %u", rows,
+                      b.ops->slot_accept ? b.ops->info(b.be)->max_out : most);
     if (!rc) {
         b.model = model;
         b.team = team_open(options->n_threads);

@@ -20,7 +20,7 @@
 
 struct bench_options {
     char *model, *synthetic, *adapter, *device, *precision, *json;
-    struct option_list batches, contexts, prompts, packed, acceptance;
+    struct option_list batches, contexts, drafts, prompts, packed, acceptance;
     uint64_t threads, tokens;
     bool deterministic;
     double seconds;
@@ -41,6 +41,8 @@ static const struct option bench_flags[] = {
     {"batches", OPTION_LIST, AT(batches), WHAT, .fallback = "1,2,4,8,16,32,64", .metavar = "N,N,...", .help = "decode: sessions a step"},
     {"contexts", OPTION_LIST, AT(contexts), WHAT, .fallback = "512", .metavar = "N,N,...",
      .help = "decode: tokens each session has read before"},
+    {"drafts", OPTION_LIST, AT(drafts), WHAT, .metavar = "K,K,...",
+     .help = "decode: steps with so many draft tokens behind each session's token, 0 too, each step waited for"},
     {"prompts", OPTION_LIST, AT(prompts), WHAT, .fallback = "64,512,4096", .metavar = "N,N,...", .help = "prefill: prompt lengths"},
     {"packed", OPTION_LIST, AT(packed), WHAT, .fallback = "1", .metavar = "N,N,...", .help = "prefill: prompts read together, a session each"},
     {"acceptance", OPTION_LIST, AT(acceptance), WHAT, .metavar = "P,P,...",
@@ -100,18 +102,21 @@ static int report_row(void *arg, const struct rod_bench_row *row) {
                "GB/s", "GFLOP", "ceiling", "resident");
         output->header = true;
     }
-    printf("%-8s %6u %9llu %12.1f %10.3f %10.2f %7.0f %10.3f %8.1f%% %6.0f MB\n", row->prefill ? "prefill" : "decode",
-           row->batch, (unsigned long long)row->context, row->tokens_per_s, row->ms, row->bytes / 1e6,
-           row->read_bytes_per_s / 1e9, row->flop / 1e9, 100 * row->fraction, (double)row->resident_bytes / 1e6);
+    const char *phase = row->prefill ? "prefill" : row->verify ? "verify" : "decode";
+    char drafts[16] = "";
+    if (row->verify) snprintf(drafts, sizeof drafts, "+%u", row->drafts);
+    printf("%-7s%-2s%6u %9llu %12.1f %10.3f %10.2f %7.0f %10.3f %8.1f%% %6.0f MB\n", phase, drafts, row->batch,
+           (unsigned long long)row->context, row->tokens_per_s, row->ms, row->bytes / 1e6, row->read_bytes_per_s / 1e9,
+           row->flop / 1e9, 100 * row->fraction, (double)row->resident_bytes / 1e6);
     if (fflush(stdout)) return -1; /* main.c says so */
     json_t *object = json_pack(
         "{s:s,s:s,s:s,s:s,s:s,s:s,s:i,s:I,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:I,s:f,s:f}", "model", row->model,
-        "phase", row->prefill ? "prefill" : "decode", "device", row->device, "commit", version_commit(), "date",
-        output->date, "dtype", row->dtype, "batch", (int)row->batch, "context", (json_int_t)row->context,
-        "tokens_per_s", row->tokens_per_s, "ms", row->ms, "ms_low", row->ms_low, "ms_high", row->ms_high, "bytes",
-        row->bytes, "flop", row->flop, "ceiling", row->ceiling, "fraction", row->fraction, "read_bytes_per_s",
-        row->read_bytes_per_s, "flop_per_s", row->flop_per_s, "resident_bytes", (json_int_t)row->resident_bytes,
-        "host_cpu", row->host_cpu, "host_bytes", row->host_bytes);
+        "phase", phase, "device", row->device, "commit", version_commit(), "date", output->date, "dtype", row->dtype,
+        "batch", (int)row->batch, "context", (json_int_t)row->context, "tokens_per_s", row->tokens_per_s, "ms", row->ms,
+        "ms_low", row->ms_low, "ms_high", row->ms_high, "bytes", row->bytes, "flop", row->flop, "ceiling", row->ceiling,
+        "fraction", row->fraction, "read_bytes_per_s", row->read_bytes_per_s, "flop_per_s", row->flop_per_s,
+        "resident_bytes", (json_int_t)row->resident_bytes, "host_cpu", row->host_cpu, "host_bytes", row->host_bytes);
+    if (row->verify) json_object_set_new(object, "drafts", json_integer(row->drafts));
     return json_array_append_new(output->rows, object);
 }
 
@@ -179,11 +184,12 @@ static int run_drafts(const struct bench_options *options, const struct rod_benc
 
 static int run_bench(const struct bench_options *options, const char *dir, struct bench_output *output) {
     uint32_t *batches = read_small_numbers("batches", &options->batches),
-             *packed = read_small_numbers("packed", &options->packed);
+             *packed = read_small_numbers("packed", &options->packed),
+             *drafts = read_small_numbers("drafts", &options->drafts);
     uint64_t *contexts = read_numbers("contexts", &options->contexts, 1u << 30);
     uint64_t *prompts = read_numbers("prompts", &options->prompts, 1u << 30);
     int rc = 2;
-    if (batches && contexts && prompts && packed) {
+    if (batches && contexts && prompts && packed && drafts) {
         struct rod_bench_options bench = {.model_dir = dir,
                                           .synthetic = options->synthetic[0] ? options->synthetic : NULL,
                                           .adapter_dir = options->adapter,
@@ -199,6 +205,8 @@ static int run_bench(const struct bench_options *options, const char *dir, struc
                                           .n_prompts = options->prompts.n_items,
                                           .packed = packed,
                                           .n_packed = options->packed.n_items,
+                                          .drafts = drafts,
+                                          .n_drafts = options->drafts.n_items,
                                           .seconds = options->seconds};
         struct rod_error err = {0};
         progress_open(&output->progress, "rodimus bench");
@@ -214,7 +222,7 @@ static int run_bench(const struct bench_options *options, const char *dir, struc
             rc = 1;
         }
     }
-    free(batches), free(contexts), free(prompts), free(packed);
+    free(batches), free(contexts), free(prompts), free(packed), free(drafts);
     return rc;
 }
 

@@ -56,6 +56,21 @@ def test_the_table_says_what_the_file_says(measured):
     assert any(f"{round(rows[0]['flop_per_s'] / 1e9 + slip)} GFLOP/s" in text for slip in (-1e-4, 0, 1e-4)), (rows[0], text)
 
 
+def test_steps_with_drafts_have_rows_of_their_own(tmp_path):
+    path = tmp_path / "rows.json"
+    asked = ["bench", "--model", MODEL, "--device", "cpu", "--seconds", "0.02", "--batches", "1,2", "--contexts", "64", "--prompts", "64"]
+    done = command(*asked, "--drafts", "0,3", "--json", str(path))
+    assert done.returncode == 0, done.stderr
+    rows = [r for r in json.loads(path.read_text()) if r["phase"] == "verify"]
+    assert [(r["batch"], r["drafts"]) for r in rows] == [(1, 0), (1, 3), (2, 0), (2, 3)], done.stdout
+    for r in rows:
+        tokens = r["batch"] * (1 + r["drafts"])
+        assert r["tokens_per_s"] == pytest.approx(1e3 * tokens / r["ms"], rel=1e-5), r
+        assert r["bytes"] == [x["bytes"] for x in rows if x["batch"] == r["batch"]][0], r  # read once for all rows
+    too_many = command(*asked, "--drafts", "8")
+    assert too_many.returncode == 2 and "8 drafts" in too_many.stderr, too_many.stderr
+
+
 def test_rows_say_what_was_measured(measured):
     commit = re.search(r"commit (\w+)", command("version").stdout).group(1)
     for r in measured[1]:
