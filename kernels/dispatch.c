@@ -215,6 +215,9 @@ static const struct rule rules[] = {
     {OP(DECODE_WINDOW), DECODE_WINDOW_FEW, .also = window_few,
      .also_text = "132 blocks or fewer of four heads and a range"},
     {OP(DECODE_WINDOW), DECODE_WINDOW},
+    {OP(DRAFT_WINDOW), WINDOW, .also = has_no_decode_window,
+     .also_text = "fp32, or not P = 64 or 128, one key head, as many value heads as heads, a multiple of 4"},
+    {OP(DRAFT_WINDOW), DRAFT_WINDOW},
     {OP(PROMPT_WINDOW), WINDOW, .also = has_no_prompt_window, .also_text = "fp32, or not P a multiple of 8 up to 256"},
     {OP(PROMPT_WINDOW), PROMPT_WIDE_1, HOPPER, .also = prompt_wide_few,
      .also_text = "one key head, P = 64 or 128, H even; no more tiles of 64 queries times heads than multiprocessors"},
@@ -299,6 +302,7 @@ static const char *kernel_text(enum dispatch_kernel k) {
         [DECODE_WINDOW_MANY] = "decode_many_kernel",
         [DECODE_WINDOW_FEW] = "decode_window_kernel, two tiles ahead",
         [DECODE_WINDOW] = "decode_window_kernel, one tile ahead",
+        [DRAFT_WINDOW] = "draft_window_kernel",
         [PROMPT_WIDE_1] = "prompt_wide_kernel, one warpgroup",
         [PROMPT_WIDE_2] = "prompt_wide_kernel, two",
         [PROMPT_ANY_64] = "prompt_any_kernel<64>",
@@ -326,6 +330,7 @@ static const char *ops_text(uint32_t ops) {
                                                      "state of a step with drafts",
                                                      "state of prompts",
                                                      "window of a decode step",
+                                                     "window of a step with drafts",
                                                      "window of prompts",
                                                      "sampling"};
     if (ops == MANY) return "all products but prompts'";

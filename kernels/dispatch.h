@@ -29,6 +29,7 @@ enum dispatch_op {
     DISPATCH_DRAFT_STATE,  /* the same of a step with drafts: k_gla_drafts */
     DISPATCH_PROMPT_STATE, /* k_scan, or k_gla */
     DISPATCH_DECODE_WINDOW, /* E9 of rows alone in their piece: k_decode_window, or k_window */
+    DISPATCH_DRAFT_WINDOW,  /* the same of a step with drafts: k_draft_window, or k_window */
     DISPATCH_PROMPT_WINDOW, /* E9 of prompts: k_prompt_window, or k_window */
     DISPATCH_SAMPLE,        /* k_sample */
     DISPATCH_N_OPS
@@ -100,6 +101,7 @@ enum dispatch_kernel {
     DECODE_WINDOW_MANY,
     DECODE_WINDOW_FEW,
     DECODE_WINDOW,
+    DRAFT_WINDOW,
     PROMPT_WIDE_1,
     PROMPT_WIDE_2,
     PROMPT_ANY_64,
@@ -156,6 +158,11 @@ static inline size_t dispatch_few_bytes(uint32_t k_tiles) {
 /* Runs that decode_many_kernel cuts the ranges into. */
 static inline uint32_t dispatch_window_runs(struct dispatch_device device, const struct cuda_shape *shape) {
     const uint32_t runs = device.processors / (shape->H / 4);
+    return runs ? runs : 1;
+}
+/* Runs of draft_window_kernel's blocks, each of two heads: two blocks a multiprocessor. */
+static inline uint32_t dispatch_draft_runs(struct dispatch_device device, const struct cuda_shape *shape) {
+    const uint32_t runs = 2 * device.processors / (shape->H / 2);
     return runs ? runs : 1;
 }
 /* Whether prompts' attention takes tiles of queries in pairs: n_tiles of them times heads are more than there are

@@ -228,12 +228,15 @@ void k_decode_window(const struct cuda_shape *shape, uint32_t layer, const struc
                      uint32_t n_list, bool single, const float *qkv, uint32_t splits, size_t split_stride,
                      const float *row_scale, const float *turn, const float *q_norm, const float *k_norm, float *part,
                      float *part_ml, void *act, void *stream);
-/* Before k_decode_window (not `single`) of a step with drafts, where cuda_decode_window_possible: keys and values of
- * the n_rows rows that share the step with others of their session go into the ring, so that the later ones see them.
- * The bits that k_decode_window puts there. */
-void k_draft_keys(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows,
-                  const float *qkv, uint32_t splits, size_t split_stride, const float *row_scale, const float *turn,
-                  const float *k_norm, void *stream);
+/* k_decode_window of a step with drafts, to the same bits, a row a step: rows list[0 .. n_list) of the step, in order,
+ * and each session's behind one another (rows->lead); of a session whose rows are more than the list has, those before
+ * them come in a call before. Bytes: values once a session, keys once for two heads (most of it from the cache). Twin
+ * ref_window. */
+enum { CUDA_DRAFT_WINDOW_ROWS = 256 }; /* at most so many */
+void k_draft_window(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const int32_t *list,
+                    uint32_t n_list, const float *qkv, uint32_t splits, size_t split_stride, const float *row_scale,
+                    const float *turn, const float *q_norm, const float *k_norm, float *part, float *part_ml, void *act,
+                    void *stream);
 /* E10: in [n_rows][2 F8] (a2, g2 by eights in turn, F8 = F rounded up to 8), splits added in order, times row_scale
  * where not NULL -> act = SiLU(g2) a2 packed. */
 void k_ffn_act(const float *in, uint32_t splits, size_t split_stride, const float *row_scale, uint32_t F,

@@ -333,7 +333,29 @@ static void a_session_of_nan_changes_no_other_s_decode_step(void **state) {
     broken_rounds(false, decode_round);
 }
 
-/* Tokens with drafts behind them against steps of single tokens: what they give and what they leave in the rings. */
+/* act of a step with drafts, in one call or in two. */
+static float *draft_act(const struct decode_inputs *in, const struct gpu_rows *rows) {
+    const struct cuda_shape *s = &in->s;
+    const size_t blocks = gpu.k->cuda_window_blocks(s);
+    const uint32_t n_rows = rows->n_rows, some = gpu_pick(0, 1) ? n_rows : gpu_pick(1, n_rows);
+    float *part = gpu_floats(n_rows * blocks * s->H * s->P), *part_ml = gpu_floats(n_rows * blocks * s->H * 2);
+    void *act = gpu_act_out(n_rows, s->H * s->P, s->dtype);
+    int32_t *list = host_bytes(n_rows * sizeof *list);
+    for (uint32_t r = 0; r < n_rows; r++) list[r] = (int32_t)r;
+    const int32_t *list_at = gpu_copy(list, n_rows * sizeof *list);
+    broken_rows_of(n_rows, rows->slot, SESSIONS);
+    OF_PARTS(READ, in->qkv, in->splits, in->stride, n_rows, (2 * s->H + 1) * s->P);
+    OF_ROWS(READ, in->turn, n_rows, s->rot_dim / 2 * 2);
+    name_rings(READ | WRITTEN, s);
+    OF_ACT(WRITTEN, act, n_rows, s->H * s->P, s->dtype);
+    while (broken_again())
+        for (uint32_t i = 0; i < n_rows; i = i ? n_rows : some)
+            GPU_RUN(k_draft_window, s, in->layer, &rows->device, list_at + i, i ? n_rows - i : some, in->qkv,
+                    in->splits, in->stride, NULL, in->turn, in->q_norm, in->k_norm, part, part_ml, act);
+    return gpu.breaks ? NULL : gpu_fetch_act(act, n_rows, s->H * s->P, s->dtype);
+}
+/* Tokens with drafts behind them against steps of single tokens: what they give and what they leave in the rings. A
+ * draft's own values may be infinite or NaN: no row before it sees them. */
 static void draft_window_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     if (dtype == CUDA_F32) return;
     struct decode_inputs in = {.s = window_shape(i, 1, SESSIONS, dtype), .splits = gpu_pick(1, 4)};
@@ -355,16 +377,19 @@ static void draft_window_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t 
     const uint32_t P = s->P, H = s->H, width = (2 * H + 1) * P, half = s->rot_dim / 2;
     GPU_WHAT(", of %u in %u segments, H %u, P %u, %u keys seen, rotated %u%s, %u splits", n_rows, rows.n_segs, H, P,
              s->visible, s->rot_dim, s->qk_norm ? ", q/k norm" : "", in.splits);
-    for (uint32_t g = 0; g < rows.n_segs; g++)
+    for (uint32_t g = 0; g < rows.n_segs; g++) {
+        const int64_t newest = rings.newest[(g + i) % SESSIONS], back = gpu_pick(0, 1) ? 0 : gpu_pick(0, CUDA_DRAFTS);
+        const bool padding = rows.seg_n[g] == 1 && gpu_pick(0, 3) == 0;
         for (int32_t t = 0; t < rows.seg_n[g]; t++) { /* their keys are the step's: NaN in the ring until then */
             const uint32_t r = (uint32_t)(rows.seg_first[g] + t);
-            rows.slot[r] = (int32_t)((g + i) % SESSIONS);
-            rows.pos[r] = rings.newest[(g + i) % SESSIONS] + t;
+            rows.slot[r] = padding ? SESSIONS : (int32_t)((g + i) % SESSIONS);
+            rows.pos[r] = padding ? 0 : (back < newest ? newest - back : newest) + t;
             for (uint32_t p = 0; p < P; p++)
                 rings.keys[key_at(s, (uint32_t)rows.slot[r], in.layer, rows.pos[r]) + p] = NAN;
             for (uint32_t p = 0; p < H * P; p++)
                 rings.values[value_at(s, (uint32_t)rows.slot[r], in.layer, rows.pos[r]) + p] = NAN;
         }
+    }
     rows.device.slot = gpu_copy(rows.slot, n_rows * sizeof *rows.slot);
     rows.device.pos = gpu_copy(rows.pos, n_rows * sizeof *rows.pos);
     rows.device.lead = gpu_leads(&rows);
@@ -374,20 +399,18 @@ static void draft_window_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t 
         const double angle = (double)gpu_uniform(-3, 3);
         turn[2 * j] = (float)cos(angle), turn[2 * j + 1] = (float)sin(angle);
     }
-    in.qkv = gpu_from(host_random(in.splits * in.stride, -1, 1, CUDA_F32), in.splits * in.stride);
-    in.turn = gpu_from(turn, (size_t)n_rows * half * 2);
+    float *qkv = host_random(in.splits * in.stride, -1, 1, CUDA_F32);
+    for (uint32_t g = 0; g < rows.n_segs; g++) {
+        const uint32_t r = (uint32_t)rows.seg_first[g] + gpu_pick(0, (uint32_t)rows.seg_n[g] - 1);
+        if (gpu.breaks || r == (uint32_t)rows.seg_first[g] || gpu_pick(0, 1)) continue;
+        for (int k = 0; k < 9; k++) qkv[(size_t)r * width + gpu_pick(H * P, width - 1)] = k % 2 ? NAN : INFINITY;
+    }
+    in.qkv = gpu_from(qkv, in.splits * in.stride), in.turn = gpu_from(turn, (size_t)n_rows * half * 2);
     in.q_norm = gpu_from(host_random(P, 0.5, 1.5, CUDA_F32), P);
     in.k_norm = gpu_from(host_random(P, 0.5, 1.5, CUDA_F32), P);
     const size_t n_keys = (SESSIONS + 1) * s->keys_slot, n_values = (SESSIONS + 1) * s->values_slot;
     s->keys = gpu_from_typed(rings.keys, n_keys, dtype), s->values = gpu_from_typed(rings.values, n_values, dtype);
-    broken_rows_of(n_rows, rows.slot, -1);
-    OF_PARTS(READ, in.qkv, in.splits, in.stride, n_rows, width);
-    OF_ROWS(READ, in.turn, n_rows, half * 2);
-    name_rings(READ | WRITTEN, s);
-    while (broken_again())
-        GPU_RUN(k_draft_keys, s, in.layer, &rows.device, n_rows, in.qkv, in.splits, in.stride, NULL, in.turn,
-                in.k_norm);
-    const float *drafted = decode_act(&in, &rows, NULL, n_rows, false);
+    const float *drafted = draft_act(&in, &rows);
     if (gpu.breaks) return;
     const float *keys = gpu_fetch_typed(s->keys, n_keys, dtype), *values = gpu_fetch_typed(s->values, n_values, dtype);
     s->keys = gpu_from_typed(rings.keys, n_keys, dtype), s->values = gpu_from_typed(rings.values, n_values, dtype);
@@ -395,8 +418,8 @@ static void draft_window_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t 
     for (int32_t t = 0; t <= CUDA_DRAFTS; t++) {
         uint32_t n = 0;
         for (uint32_t g = 0; g < rows.n_segs; g++)
-            if (t < rows.seg_n[g]) list[n++] = rows.seg_first[g] + t;
-        if (!n) break;
+            if (t < rows.seg_n[g] && rows.slot[rows.seg_first[g]] != SESSIONS) list[n++] = rows.seg_first[g] + t;
+        if (!n) continue;
         const float *single = decode_act(&in, &rows, list, n, gpu_pick(0, 1));
         for (uint32_t j = 0; j < n; j++)
             gpu_check_same("attention of a draft", drafted + (size_t)list[j] * H * P, single + (size_t)list[j] * H * P,

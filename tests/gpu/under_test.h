@@ -38,7 +38,7 @@
     X(k_packed_conv)                                                                                                   \
     X(k_scan)                                                                                                          \
     X(k_decode_window)                                                                                                 \
-    X(k_draft_keys)                                                                                                    \
+    X(k_draft_window)                                                                                                  \
     X(cuda_prompt_window_possible)                                                                                     \
     X(cuda_prompt_tiles)                                                                                               \
     X(cuda_prompt_window_bytes)                                                                                        \

@@ -95,14 +95,19 @@ static void attend_alone(struct backend *be, const struct attend *a, const int32
     }
 }
 
-/* Of a token and its drafts each row sees those before it: their keys and values come first. A row's own range and the
- * cut of its sums are those of a step of its own. */
+/* Of a token and its drafts each row sees those before it. A row's own range and the cut of its sums are those of a
+ * step of its own. */
 static void attend_drafts(struct backend *be, const struct attend *a, uint32_t n) {
     const struct cuda_layer *w = &be->layers[a->layer];
-    if (be->decode_window)
-        k_draft_keys(&be->shape, a->layer, &be->draft_rows, n, be->qkv, a->splits, a->stride, a->row_scale, be->turn,
-                     w->k_norm, be->stream);
-    attend_alone(be, a, be->list, n, false);
+    const uint32_t most = be->part_rows < CUDA_DRAFT_WINDOW_ROWS ? be->part_rows : CUDA_DRAFT_WINDOW_ROWS;
+    if (!be->decode_window) {
+        attend_rows(be, a, be->list, n);
+        return;
+    }
+    for (uint32_t i = 0; i < n; i += most)
+        k_draft_window(&be->shape, a->layer, &be->draft_rows, be->list + i, n - i < most ? n - i : most, be->qkv,
+                       a->splits, a->stride, a->row_scale, be->turn, w->q_norm, w->k_norm, be->part, be->part_ml,
+                       be->act_q, be->stream);
 }
 
 /* E9's attention. A row's kernel depends on its own piece alone, so its bits do not depend on the rest of the step. */

@@ -10,15 +10,6 @@
 
 // The code is kept short: at one row every instruction is read once a layer, and read from afar.
 
-// 16 bytes that are read once, or zeros.
-__device__ __forceinline__ uint4 stream16(const void *p, bool wanted) {
-    uint4 v;
-    asm volatile("{.reg .pred w; setp.ne.u32 w, %5, 0; mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0;\n"
-                 "@w ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];}"
-                 : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
-                 : "l"(p), "r"((uint32_t)wanted));
-    return v;
-}
 // A block: one row, HEADS heads, some ranges. AHEAD = 1: a warp's next tile is on its way while it works on this one, a
 // register is asked for again as soon as it is used. AHEAD = TILES: one range a block, all of it on its way from the
 // start.
@@ -173,56 +164,14 @@ __global__ void __launch_bounds__(GROUPS *P / 2) decode_combine_kernel(const __g
     act[1] = from_float<T>(__fdividef(sum.y, total));
 }
 
-// ---- keys of drafts ----
-
-// A warp: the key, or a head's values, of a row that another one of its session follows in the step; into the ring, as
-// make_queries rounds them.
-template <class T, int P>
-__global__ void __launch_bounds__(THREADS) draft_keys_kernel(decode_window a, uint32_t n_rows) {
-    __shared__ float head[P];
-    const cuda_shape &s = a.shape;
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, job = blockIdx.x * WARPS + warp, r = blockIdx.y;
-    let_next_start();
-    wait_for_inputs();
-    const size_t slot = (size_t)a.rows.slot[r];
-    if (job > s.H || r + 1 == n_rows || !a.rows.lead[r + 1] || slot == s.n_slots) return;
-    const size_t at = (size_t)((uint64_t)a.rows.pos[r] % s.ring_keys);
-    float x[P / 32];
-    if (job == 0) {
-        turned_head<P>(a, r, s.H, a.k_norm, head, x);
-        T *key = (T *)s.keys + slot * s.keys_slot + a.layer * s.keys_layer + at * P;
-#pragma unroll
-        for (int i = 0; i < P / 32; i++) key[lane + 32 * i] = from_float<T>(x[i]);
-        return;
-    }
-    const float *in = a.qkv + (size_t)r * (2 * s.H + 1) * P + (s.H + job) * P + lane;
-    T *value = (T *)s.values + slot * s.values_slot + a.layer * s.values_layer + at * (s.H * P) + (job - 1) * P;
-#pragma unroll
-    for (int i = 0; i < P / 32; i++) x[i] = 0;
-#pragma unroll 1
-    for (uint32_t k = 0; k < a.splits; k++)
-#pragma unroll
-        for (int i = 0; i < P / 32; i++) x[i] += in[k * a.split_stride + 32 * i];
-    const float scale = a.row_scale ? a.row_scale[r] : 1.0f;
-#pragma unroll
-    for (int i = 0; i < P / 32; i++) value[lane + 32 * i] = from_float<T>(x[i] * scale);
-}
-
-template <class T> static void draft_keys(const decode_window &a, uint32_t n_rows, void *stream) {
-    const dim3 grid((a.shape.H + 1 + WARPS - 1) / WARPS, n_rows);
-    launch(a.shape.P == 64 ? draft_keys_kernel<T, 64> : draft_keys_kernel<T, 128>, grid, dim3(THREADS), 0, stream, a,
-           n_rows);
-}
-void k_draft_keys(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows,
-                  const float *qkv, uint32_t splits, size_t split_stride, const float *row_scale, const float *turn,
-                  const float *k_norm, void *stream) {
-    decode_window a = {};
-    a.shape = *shape, a.layer = layer, a.rows = *rows, a.qkv = qkv, a.splits = splits, a.split_stride = split_stride;
-    a.row_scale = row_scale, a.turn = (const float2 *)turn, a.k_norm = k_norm;
-    if (shape->dtype == CUDA_F16)
-        draft_keys<__half>(a, n_rows, stream);
+void decode_combine(const decode_window &a, uint32_t n_list, void *stream) {
+    const dim3 grid(a.shape.H, n_list), block(GROUPS * a.shape.P / 2);
+    if (a.shape.dtype == CUDA_F16)
+        launch(a.shape.P == 64 ? decode_combine_kernel<__half, 64> : decode_combine_kernel<__half, 128>, grid, block, 0,
+               stream, a);
     else
-        draft_keys<__nv_bfloat16>(a, n_rows, stream);
+        launch(a.shape.P == 64 ? decode_combine_kernel<__nv_bfloat16, 64> : decode_combine_kernel<__nv_bfloat16, 128>,
+               grid, block, 0, stream, a);
 }
 
 bool cuda_decode_window_possible(const struct cuda_shape *s) { return dispatch_decode_window(s); }
@@ -250,7 +199,7 @@ template <class T, int P> static void decode(decode_window a, uint32_t n_list, v
         decode<T, P, P == 64 ? 4 : 2, 2>(a, n_list, stream);
     else
         decode<T, P, 4, 1>(a, n_list, stream);
-    launch(decode_combine_kernel<T, P>, dim3(a.shape.H, n_list), dim3(GROUPS * P / 2), 0, stream, a);
+    decode_combine(a, n_list, stream);
 }
 template <class T> static void decode(const decode_window &a, uint32_t n_list, void *stream) {
     if (a.shape.P == 64)

@@ -1,6 +1,6 @@
-// swa_decode.cuh - what the two kernels of decode steps' attention share (swa_decode.cu, swa_decode_many.cu): queries,
-// and the arithmetic of a tile and of a range, one text for both and roundings as written, so that a row's bits do not
-// depend on the batch.
+// swa_decode.cuh - what the kernels of decode steps' attention share (swa_decode.cu, swa_decode_many.cu,
+// swa_drafts.cu): queries, and the arithmetic of a tile and of a range, one text for all and roundings as written, so
+// that a row's bits do not depend on the batch.
 #pragma once
 #include "kernels/cuda/common.cuh"
 
@@ -29,6 +29,25 @@ __device__ __forceinline__ float power(float x) {
     float y;
     asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
+}
+// 16 bytes that are read once, or zeros.
+__device__ __forceinline__ uint4 stream16(const void *p, bool wanted) {
+    uint4 v;
+    asm volatile("{.reg .pred w; setp.ne.u32 w, %5, 0; mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0;\n"
+                 "@w ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];}"
+                 : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+                 : "l"(p), "r"((uint32_t)wanted));
+    return v;
+}
+// 16 bytes to shared memory, or zeros.
+__device__ __forceinline__ void ask16(void *to, const void *from, bool wanted) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
+                 "l"(from), "r"(wanted ? 16 : 0)
+                 : "memory");
+}
+__device__ __forceinline__ void asked() { asm volatile("cp.async.commit_group;" ::: "memory"); }
+template <int N> __device__ __forceinline__ void await_all_but() {
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 __device__ __forceinline__ float2 two_floats(uint32_t x, __half) { return __half22float2(*(__half2 *)&x); }
 __device__ __forceinline__ float2 two_floats(uint32_t x, __nv_bfloat16) {
@@ -81,6 +100,21 @@ __device__ __forceinline__ void turned_head(const decode_window &a, uint32_t row
     }
 }
 
+// N * 32 columns of a row of q, k, v from `column` on: the partial products' sum, scaled; lane l has l, l + 32 ...
+template <int P, int N>
+__device__ __forceinline__ void column_sums(const decode_window &a, uint32_t row, uint32_t column, float (&x)[N]) {
+    const float *in = a.qkv + (size_t)row * (2 * a.shape.H + 1) * P + column + threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < N; i++) x[i] = 0;
+#pragma unroll 1
+    for (uint32_t k = 0; k < a.splits; k++)
+#pragma unroll
+        for (int i = 0; i < N; i++) x[i] += in[k * a.split_stride + 32 * i];
+    const float scale = a.row_scale ? a.row_scale[row] : 1.0f;
+#pragma unroll
+    for (int i = 0; i < N; i++) x[i] *= scale;
+}
+
 // A row's queries of HEADS heads from h0 on, each in T, followed by what rounding took off; if `own`, its key and
 // values too. They go into the ring, but nobody reads them there in this step. By the whole block; head: P floats a
 // job.
@@ -109,23 +143,36 @@ __device__ __forceinline__ void make_queries(const decode_window &a, uint32_t r,
             }
         } else {
             const uint32_t h = job - HEADS - 1;
-            const float *in = a.qkv + (size_t)r * (2 * s.H + 1) * P + (s.H + 1 + h0 + h) * P + lane;
-#pragma unroll
-            for (int i = 0; i < P / 32; i++) x[i] = 0;
-#pragma unroll 1
-            for (uint32_t k = 0; k < a.splits; k++)
-#pragma unroll
-                for (int i = 0; i < P / 32; i++) x[i] += in[k * a.split_stride + 32 * i];
-            const float scale = a.row_scale ? a.row_scale[r] : 1.0f;
+            column_sums<P>(a, r, (s.H + 1 + h0 + h) * P, x);
 #pragma unroll
             for (int i = 0; i < P / 32; i++) {
-                x[i] *= scale;
                 const uint32_t p = h * P + lane + 32 * i;
                 ((T *)new_value)[p] = from_float<T>(x[i]);
                 values[newest_at * value_row + h0 * P + p] = from_float<T>(x[i]);
             }
         }
     }
+}
+
+// Scores of a tile's keys j and j + 1 of this lane, one of the four lanes (all of the tile's keys) that call it
+// together
+// -> their weights; top and sum of the tiles before take them in, and what those added is to be scaled by `keep`.
+__device__ __forceinline__ void weigh_keys(float (&score)[2], uint32_t j, uint32_t n, float scale, float &top,
+                                           float &sum, float (&w)[2], float &keep) {
+#pragma unroll
+    for (int e = 0; e < 2; e++) score[e] = j + e < n ? __fmul_rn(score[e], scale) : -INFINITY;
+    float m = fmaxf(score[0], score[1]);
+    m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
+    m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
+    m = fmaxf(m, top);
+    const float base = m == -INFINITY ? 0 : m; // a tile beyond the newest key
+    w[0] = power(__fsub_rn(score[0], base)), w[1] = power(__fsub_rn(score[1], base));
+    keep = power(__fsub_rn(top, base));
+    float add = __fadd_rn(w[0], w[1]);
+    add += __shfl_xor_sync(0xffffffffu, add, 1);
+    add += __shfl_xor_sync(0xffffffffu, add, 2);
+    sum = __fmaf_rn(sum, keep, add);
+    top = m;
 }
 
 // A warp's sums over the tiles of a range: of lane (g, t) = (lane / 4, lane % 4) the maximum and sum of head g / 2, and
@@ -138,22 +185,10 @@ template <int VALUE> struct tile_sums {
                                           uint32_t (&head)[VALUE]) {
         const uint32_t lane = threadIdx.x % 32, t = lane % 4;
 #pragma unroll
-        for (int e = 0; e < 2; e++) { // lane (g, t): head g / 2, keys 2 t and 2 t + 1
+        for (int e = 0; e < 2; e++) // lane (g, t): head g / 2, keys 2 t and 2 t + 1
             score[e] += __shfl_xor_sync(0xffffffffu, score[e], 4);
-            score[e] = j + 2 * t + e < n ? __fmul_rn(score[e], scale) : -INFINITY;
-        }
-        float m = fmaxf(score[0], score[1]);
-        m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
-        m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
-        m = fmaxf(m, top);
-        const float base = m == -INFINITY ? 0 : m; // a tile beyond the newest key
-        w[0] = power(__fsub_rn(score[0], base)), w[1] = power(__fsub_rn(score[1], base));
-        const float keep = power(__fsub_rn(top, base));
-        float add = __fadd_rn(w[0], w[1]);
-        add += __shfl_xor_sync(0xffffffffu, add, 1);
-        add += __shfl_xor_sync(0xffffffffu, add, 2);
-        sum = __fmaf_rn(sum, keep, add);
-        top = m;
+        float two[2] = {score[0], score[1]}, keep;
+        weigh_keys(two, j + 2 * t, n, scale, top, sum, w, keep);
 #pragma unroll
         for (int c = 0; c < VALUE; c++) { // of this lane's values: the first lane that has its weights
             head[c] = (c * 32 + lane) / (P / 8) * 8;
@@ -205,5 +240,25 @@ __device__ __forceinline__ void fold_warps(const decode_window &a, const float (
     if (o % P == 0) a.part_ml[at + h] = make_float2(m, total);
 }
 
+// By the whole block: sum of x over the threads before this one; all: over all threads.
+__device__ __forceinline__ uint32_t sum_before(uint32_t x, uint32_t (&warps)[WARPS], uint32_t &all) {
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    uint32_t before = x; // inclusive over the warp
+#pragma unroll
+    for (int i = 1; i < 32; i <<= 1) {
+        const uint32_t y = __shfl_up_sync(0xffffffffu, before, i);
+        if (lane >= i) before += y;
+    }
+    if (lane == 31) warps[warp] = before;
+    before -= x;
+    __syncthreads(); // the warps' sums
+    all = 0;
+#pragma unroll
+    for (int i = 0; i < WARPS; i++) before += i < warp ? warps[i] : 0, all += warps[i];
+    return before;
+}
+
 // swa_decode_many.cu: the same of so many rows that every multiprocessor has ranges of its own, on Hopper.
 void decode_many(const decode_window &a, uint32_t n_list, void *stream);
+// swa_decode.cu: the ranges' results put together, a.act of the rows of the list.
+void decode_combine(const decode_window &a, uint32_t n_list, void *stream);

@@ -20,17 +20,6 @@ template <int P> struct many {
     };
 };
 
-// 16 bytes to shared memory, or zeros.
-__device__ __forceinline__ void ask16(void *to, const void *from, bool wanted) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
-                 "l"(from), "r"(wanted ? 16 : 0)
-                 : "memory");
-}
-__device__ __forceinline__ void asked() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int N> __device__ __forceinline__ void await_all_but() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-}
-
 struct many_row {
     uint32_t r, slot, newest, oldest_at;
 };
@@ -39,7 +28,6 @@ struct many_row {
 __device__ __forceinline__ uint32_t count_ranges(const decode_window &a, uint32_t n_list, many_row *rows,
                                                  uint32_t *first, uint32_t (&warp_ranges)[WARPS]) {
     const cuda_shape &s = a.shape;
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     uint32_t n_own = 0, own[MANY_ROWS / THREADS]; // ranges of this thread's rows
 #pragma unroll
     for (int i = 0; i < MANY_ROWS / THREADS; i++) {
@@ -54,18 +42,7 @@ __device__ __forceinline__ uint32_t count_ranges(const decode_window &a, uint32_
                             newest_at >= newest ? newest_at - newest : newest_at + s.ring_keys - newest};
         own[i] = rows[at].slot == s.n_slots ? 0 : newest / RANGE + 1, n_own += own[i];
     }
-    uint32_t before = n_own; // inclusive over the warp
-#pragma unroll
-    for (int i = 1; i < 32; i <<= 1) {
-        const uint32_t x = __shfl_up_sync(0xffffffffu, before, i);
-        if (lane >= i) before += x;
-    }
-    if (lane == 31) warp_ranges[warp] = before;
-    before -= n_own;
-    __syncthreads(); // the warps' counts
-    uint32_t all = 0;
-#pragma unroll
-    for (int i = 0; i < WARPS; i++) before += i < warp ? warp_ranges[i] : 0, all += warp_ranges[i];
+    uint32_t all, before = sum_before(n_own, warp_ranges, all);
 #pragma unroll
     for (int i = 0; i < MANY_ROWS / THREADS; i++) {
         const uint32_t at = threadIdx.x * (MANY_ROWS / THREADS) + i;

@@ -70,7 +70,8 @@ static void test_whatever_is_asked_has_a_kernel(void **state) {
                         const bool only_h200 = op == DISPATCH_DECODE_PRODUCT || op == DISPATCH_DECODE_PAIR ||
                                                op == DISPATCH_PROMPT_PRODUCT || op == DISPATCH_CONV_ROWS ||
                                                op == DISPATCH_CONV_PAIR;
-                        const bool window = op == DISPATCH_DECODE_WINDOW || op == DISPATCH_PROMPT_WINDOW;
+                        const bool window =
+                            op == DISPATCH_DECODE_WINDOW || op == DISPATCH_DRAFT_WINDOW || op == DISPATCH_PROMPT_WINDOW;
                         if ((only_h200 && !on_h200) || (window && !shapes[s]->H) ||
                             (op == DISPATCH_CONV_PAIR && n_rows > CUDA_CONV_PAIR_ROWS))
                             continue;
