@@ -84,7 +84,7 @@ int engine_open_parts(const struct rod_engine_config *config, const struct engin
     struct rod_engine *e = calloc(1, sizeof *e);
     if (!e) return rod_fail_no_memory(err);
     e->config = *config;
-    e->config.model_dir = e->config.synthetic = e->config.device = e->config.precision = NULL;
+    e->config.model_dir = e->config.synthetic = e->config.device = e->config.precision = e->config.weights = NULL;
     e->config.draft_model_dir = e->config.adapter_dir = NULL;
     e->parts = *parts;
     e->backend_info = *parts->ops->info(parts->backend);

@@ -168,8 +168,8 @@ int rod_engine_open(const struct rod_engine_config *config, struct rod_engine **
     if (config->draft_model_dir && *config->draft_model_dir && config->speculative != ROD_SPECULATIVE_AUTO)
         return rod_fail_at(err, ROD_EINVALID, "draft_model", "draft_model needs speculative auto.");
     struct model *model, *draft = NULL;
-    int rc =
-        model_open_either(config->model_dir, config->synthetic, config->adapter_dir, &config->progress, &model, err);
+    const struct model_choice choice = {config->model_dir, config->synthetic, config->adapter_dir, config->weights};
+    int rc = model_open_either(&choice, &config->progress, &model, err);
     if (rc) return rc;
     open_log_warnings(config, model, 0);
 

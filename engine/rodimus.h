@@ -96,6 +96,7 @@ struct rod_engine_config {
     const char *adapter_dir; /* a PEFT LoRA adapter of model_dir, merged into its weights; NULL or "": none */
     const char *device;      /* "auto", "cpu", "cuda", "cuda:N" */
     const char *precision;   /* "auto", "fp32", "bf16", "fp16" */
+    const char *weights;     /* "auto", as the directory stores them, or "fp8", "int8", "int4" */
     enum rod_speculative speculative;
     const char *draft_model_dir; /* a checkpoint with the same tokens, which drafts under ROD_SPECULATIVE_AUTO; NULL */
     bool deterministic;          /* the same bits in steps of any size; costs speed on some devices */
@@ -622,10 +623,10 @@ void rod_inspect_free(struct rod_inspect_report *report);
 /* Runs a golden.safetensors through prefill and through single steps and compares everything that it holds. Without
  * one, the same from the CPU backend for n_tok random ids: for a GPU and models of full size. */
 struct rod_verify_options {
-    const char *model_dir, *golden_path; /* golden_path NULL: against the CPU */
-    const char *synthetic, *adapter_dir; /* instead of model_dir; merged into its weights, or NULL */
-    uint32_t n_tok;                      /* against the CPU: length of the prompt, 0 = 64 */
-    const char *device, *precision;      /* NULL = "auto" */
+    const char *model_dir, *golden_path;      /* golden_path NULL: against the CPU */
+    const char *synthetic, *adapter_dir;      /* instead of model_dir; merged into its weights, or NULL */
+    uint32_t n_tok;                           /* against the CPU: length of the prompt, 0 = 64 */
+    const char *device, *precision, *weights; /* NULL = "auto" */
     bool deterministic;
     uint32_t n_threads; /* CPU, 0 = all cores */
     uint32_t first_tok,
@@ -661,7 +662,7 @@ void rod_verify_free(struct rod_verify_report *report);
 /* Measures decode and prefill at the engine's level, without HTTP, and the machine's ceilings in the same run. */
 struct rod_bench_options {
     const char *model_dir, *synthetic, *adapter_dir; /* one of the two; merged into the first's weights, or NULL */
-    const char *device, *precision;                  /* NULL = "auto" */
+    const char *device, *precision, *weights;        /* NULL = "auto" */
     bool deterministic;
     uint32_t n_threads; /* CPU, 0 = all cores */
     const uint32_t *batches;

@@ -409,7 +409,7 @@ static int model_open_into(struct model *model, const char *dir, const char *ada
     struct binding binding = {model, files, err};
     if ((rc = model_plan(&model->dims, config.fla, binding_take_piece, &binding))) return rc;
     if ((rc = binding_check_left_out(&binding, config.fla))) return rc;
-    if (model->dims.tied) model->lm_head = model->embed;
+    model_tie_head(model);
     model->weight_dtype = model->layers[0].fc.part[0].dtype;
     for (size_t f = 0; f < files->n; f++)
         if (files->st[f]->modified_unix_s > model->created_unix_s)
@@ -438,11 +438,11 @@ int model_open(const char *dir, struct model **out, struct rod_error *err) {
 
 int model_open_watched(const char *dir, const struct rod_progress_to *progress, struct model **out,
                        struct rod_error *err) {
-    return model_open_adapted(dir, NULL, progress, out, err);
+    return model_open_dir(dir, NULL, progress, out, err);
 }
 
-int model_open_adapted(const char *dir, const char *adapter, const struct rod_progress_to *progress, struct model **out,
-                       struct rod_error *err) {
+int model_open_dir(const char *dir, const char *adapter, const struct rod_progress_to *progress, struct model **out,
+                   struct rod_error *err) {
     struct model *model = model_new();
     struct files *files = calloc(1, sizeof *files);
     if (!model || !files) {
@@ -459,6 +459,12 @@ int model_open_adapted(const char *dir, const char *adapter, const struct rod_pr
     }
     *out = model;
     return 0;
+}
+
+void model_tie_head(struct model *model) {
+    if (!model->dims.tied) return;
+    model->lm_head = model->embed;
+    model->lm_head.quantisable = true;
 }
 
 struct model *model_new(void) {

@@ -6,7 +6,7 @@
 #ifndef MODEL_H
 #define MODEL_H
 
-#include "engine/rodimus.h"
+#include "weight_quant.h"
 
 enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16 };
 size_t dtype_bytes(enum dtype dtype);
@@ -48,6 +48,7 @@ struct weight_delta {
 struct weight {
     struct weight_part part[2];
     uint32_t n_parts, rows, cols;
+    bool quantisable; /* README.md, "Fewer bits" */
 };
 
 struct model_layer {
@@ -78,6 +79,7 @@ struct model {
     size_t n_tensors;
     uint64_t n_params, weight_bytes; /* a tied head counted once */
     enum dtype weight_dtype;         /* of the projections (layer 0's W_fc) */
+    enum weight_format weights;      /* asked for: weight_quant_of says what it means for a weight */
     int64_t created_unix_s;
     /* XXH3 of config.json, tokenizer.json and every tensor (name, type, shape, bytes) in order of name, and of the same
      * of an adapter: states of this model carry it. How tensors are spread over shards does not count. A synthetic
@@ -99,19 +101,20 @@ int model_open(const char *dir, struct model **out, struct rod_error *err);
 /* The same; progress: of the tensors' bytes, all of which are read for the fingerprint. */
 int model_open_watched(const char *dir, const struct rod_progress_to *progress, struct model **out,
                        struct rod_error *err);
-/* The same with a PEFT LoRA adapter (README.md, "An adapter") merged into its weights; adapter NULL or "": none. Its
- * errors name the setting `adapter`. */
-int model_open_adapted(const char *dir, const char *adapter, const struct rod_progress_to *progress, struct model **out,
-                       struct rod_error *err);
 /* Random bf16 weights of a published shape: "rodimus-1.4b", "rodimus-plus-1.6b", "rodimus-plus-1.6b-w1024" (a window of
  * 1,024 keys), "rodimus-plus-4b", "tales". The same for one seed whatever the number of threads that fill them. */
 int model_synthetic(const char *name, uint64_t seed, struct model **out, struct rod_error *err);
 /* The same; progress: of its bytes. */
 int model_synthetic_watched(const char *name, uint64_t seed, const struct rod_progress_to *progress, struct model **out,
                             struct rod_error *err);
-/* What commands are given: a directory, with an adapter or without, or the name of a synthetic model (NULL: none). */
-int model_open_either(const char *dir, const char *synthetic, const char *adapter,
-                      const struct rod_progress_to *progress, struct model **out, struct rod_error *err);
+/* What commands are given. Errors name the settings `adapter` and `weights`. */
+struct model_choice {
+    const char *dir, *synthetic; /* one of the two, the other NULL */
+    const char *adapter;         /* a PEFT LoRA adapter of dir, merged into its weights (README.md); NULL or "": none */
+    const char *weights;         /* the name of a format; NULL: auto, what dir stores */
+};
+int model_open_either(const struct model_choice *choice, const struct rod_progress_to *progress, struct model **out,
+                      struct rod_error *err);
 void model_close(struct model *model);
 /* Adds a warning where its tokenizer has ids that the model has no embedding for. n_ids: the highest id and one. */
 void model_check_tokenizer(struct model *model, uint32_t n_ids);

@@ -13,6 +13,12 @@ struct model_storage {
 };
 /* An empty model with no defaults set; NULL without memory. model_close frees it and its storage. */
 struct model *model_new(void);
+/* Once its embedding is there. */
+void model_tie_head(struct model *model);
+
+/* Opens a directory as model_open_watched does, with an adapter: NULL or "" = none. */
+int model_open_dir(const char *dir, const char *adapter, const struct rod_progress_to *progress, struct model **out,
+                   struct rod_error *err);
 
 /* Extends the fingerprint by one piece of the model, in an order that the caller keeps. label: at most 512 bytes count.
  */
@@ -91,6 +97,7 @@ struct model_piece {
     uint64_t shape[3];
     uint32_t n_dims;
     enum model_init init;
+    bool quantisable;
 };
 /* Calls visit for every tensor that dims need, in one fixed order; stops at the first non-zero answer and returns it.
  */

@@ -8,7 +8,7 @@
 
 enum size { ONE, D, E, E2, M2, R, K, V, HP, HKP, HVP, P, F, F2 };
 enum when { ALWAYS, PLUS, QK_NORM, NORM_EMBED, UNTIED };
-enum kind { VECTOR, MATRIX, CONV };
+enum kind { VECTOR, MATRIX, PRODUCT, CONV }; /* PRODUCT: a matrix that may be kept in fewer bits */
 
 /* A weight, its name in the published layout and its one or two names in the FLA layout (two: row-stacked halves). */
 struct spec {
@@ -25,7 +25,7 @@ static const struct spec global_specs[] = {
     {G(embed), ALWAYS, MATRIX, V, D, INIT_EMBED, "model.embeddings.weight", "model.embeddings.weight", NULL},
     {G(embed_norm), NORM_EMBED, VECTOR, ONE, D, INIT_NORM, "model.embed_norm.weight", "model.embed_norm.weight", NULL},
     {G(norm_f), ALWAYS, VECTOR, ONE, D, INIT_NORM, "model.norm_f.weight", "model.norm.weight", NULL},
-    {G(lm_head), UNTIED, MATRIX, V, D, INIT_PROJECTION, "lm_head.weight", "lm_head.weight", NULL},
+    {G(lm_head), UNTIED, PRODUCT, V, D, INIT_PROJECTION, "lm_head.weight", "lm_head.weight", NULL},
 };
 #undef G
 
@@ -33,7 +33,7 @@ static const struct spec global_specs[] = {
 #define INNER    "mixer.inner_mixer."
 static const struct spec layer_specs[] = {
     {W(mixer_norm), ALWAYS, VECTOR, ONE, D, INIT_NORM, "mixer_norm.weight", "mixer_norm.weight", NULL},
-    {W(fc), ALWAYS, MATRIX, E2, D, INIT_PROJECTION, "mixer.fc.weight", "mixer.up_proj.weight",
+    {W(fc), ALWAYS, PRODUCT, E2, D, INIT_PROJECTION, "mixer.fc.weight", "mixer.up_proj.weight",
      "mixer.gate_proj.weight"},
     {W(conv), ALWAYS, CONV, E, K, INIT_CONV, INNER "short_conv.conv1d.weight", "mixer.short_conv.weight", NULL},
     {W(conv_b), ALWAYS, VECTOR, ONE, E, INIT_BIAS, INNER "short_conv.conv1d.bias", "mixer.short_conv.bias", NULL},
@@ -48,17 +48,17 @@ static const struct spec layer_specs[] = {
     {W(mem_gate_b), ALWAYS, VECTOR, ONE, M2, INIT_GATE_BIAS, INNER "mem_gate_proj.bias", "mixer.g_gate_proj.bias",
      "mixer.tau_gate_proj.bias"},
     {W(act_norm), ALWAYS, VECTOR, ONE, E, INIT_NORM, "mixer.act_norm.weight", "mixer.activation_norm.weight", NULL},
-    {W(out_proj), ALWAYS, MATRIX, D, E, INIT_PROJECTION, "mixer.out_proj.weight", "mixer.down_proj.weight", NULL},
+    {W(out_proj), ALWAYS, PRODUCT, D, E, INIT_PROJECTION, "mixer.out_proj.weight", "mixer.down_proj.weight", NULL},
     {W(attn_norm), PLUS, VECTOR, ONE, D, INIT_NORM, "attn_norm.weight", "ska_attn_norm.weight", NULL},
-    {W(q), PLUS, MATRIX, HP, D, INIT_PROJECTION, "attn.q_proj.weight", "ska_attn.q_proj.weight", NULL},
-    {W(k), PLUS, MATRIX, HKP, D, INIT_PROJECTION, "attn.k_proj.weight", "ska_attn.k_proj.weight", NULL},
-    {W(v), PLUS, MATRIX, HVP, D, INIT_PROJECTION, "attn.v_proj.weight", "ska_attn.v_proj.weight", NULL},
+    {W(q), PLUS, PRODUCT, HP, D, INIT_PROJECTION, "attn.q_proj.weight", "ska_attn.q_proj.weight", NULL},
+    {W(k), PLUS, PRODUCT, HKP, D, INIT_PROJECTION, "attn.k_proj.weight", "ska_attn.k_proj.weight", NULL},
+    {W(v), PLUS, PRODUCT, HVP, D, INIT_PROJECTION, "attn.v_proj.weight", "ska_attn.v_proj.weight", NULL},
     {W(q_norm), QK_NORM, VECTOR, ONE, P, INIT_NORM, "attn.q_norm.weight", "ska_attn.q_norm.weight", NULL},
     {W(k_norm), QK_NORM, VECTOR, ONE, P, INIT_NORM, "attn.k_norm.weight", "ska_attn.k_norm.weight", NULL},
-    {W(ao), PLUS, MATRIX, D, HP, INIT_PROJECTION, "attn.out_proj.weight", "ska_attn.o_proj.weight", NULL},
+    {W(ao), PLUS, PRODUCT, D, HP, INIT_PROJECTION, "attn.out_proj.weight", "ska_attn.o_proj.weight", NULL},
     {W(ffn_norm), PLUS, VECTOR, ONE, D, INIT_NORM, "ffn_norm.weight", "mlp_norm.weight", NULL},
-    {W(f1), PLUS, MATRIX, F2, D, INIT_PROJECTION, "ffn.fc.weight", "mlp.up_proj.weight", "mlp.gate_proj.weight"},
-    {W(f2), PLUS, MATRIX, D, F, INIT_PROJECTION, "ffn.out_proj.weight", "mlp.down_proj.weight", NULL},
+    {W(f1), PLUS, PRODUCT, F2, D, INIT_PROJECTION, "ffn.fc.weight", "mlp.up_proj.weight", "mlp.gate_proj.weight"},
+    {W(f2), PLUS, PRODUCT, D, F, INIT_PROJECTION, "ffn.out_proj.weight", "mlp.down_proj.weight", NULL},
 };
 #undef W
 #undef INNER
@@ -107,6 +107,7 @@ static int plan_visit_weight(const struct model_dims *d, const struct spec *s, b
     }
     piece->offset = s->offset;
     piece->init = s->init;
+    piece->quantisable = s->kind == PRODUCT;
     piece->weight_rows = rows;
     piece->weight_cols = piece->cols = cols;
     assert(rows % piece->n_parts == 0);
@@ -117,6 +118,7 @@ static int plan_visit_weight(const struct model_dims *d, const struct spec *s, b
         piece->shape[0] = cols;
         break;
     case MATRIX:
+    case PRODUCT:
         piece->n_dims = 2;
         piece->shape[0] = piece->rows;
         piece->shape[1] = cols;
@@ -169,6 +171,7 @@ void model_piece_bind(struct model *model, const struct model_piece *piece, cons
     w->n_parts = piece->n_parts;
     w->rows = piece->weight_rows;
     w->cols = piece->weight_cols;
+    w->quantisable = piece->quantisable;
     w->part[piece->part] = (struct weight_part){.data = data, .dtype = dtype, .rows = piece->rows};
     uint64_t n = (uint64_t)piece->rows * piece->cols;
     model->n_params += n;

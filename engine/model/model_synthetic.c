@@ -245,7 +245,7 @@ int model_synthetic_of(const char *name, const char *json, uint64_t seed, const 
         model_close(model);
         return rc;
     }
-    if (model->dims.tied) model->lm_head = model->embed;
+    model_tie_head(model);
     model->eos_ids[0] = model->dims.eos_id;
     model->n_eos_ids = 1;
     model->weight_dtype = DTYPE_BF16;

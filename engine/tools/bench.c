@@ -425,8 +425,11 @@ int rod_bench(const struct rod_bench_options *options, int (*report)(void *arg, 
     }
     for (size_t i = 0; i < options->n_prompts; i++)
         if (options->prompts[i] == 0) return rod_fail(err, ROD_EINVALID, "a prompt of 0 tokens has nothing to measure");
-    int rc = model_open_either(options->model_dir, options->synthetic, options->adapter_dir, &options->progress, &model,
-                               err);
+    const struct model_choice choice = {.dir = options->model_dir,
+                                        .synthetic = options->synthetic,
+                                        .adapter = options->adapter_dir,
+                                        .weights = options->weights};
+    int rc = model_open_either(&choice, &options->progress, &model, err);
     if (!rc) rc = backend_find(options->device ? options->device : "auto", &b.ops, err);
     struct backend_config config = {.n_slots = most,
                                     .n_threads = options->n_threads,

@@ -342,8 +342,11 @@ int rod_verify(const struct rod_verify_options *options, struct rod_verify_repor
     struct model *model;
     if (!options->model_dir == !options->synthetic)
         return rod_fail(err, ROD_EINVALID, "give either a model directory or the name of a synthetic model");
-    int rc = model_open_either(options->model_dir, options->synthetic, options->adapter_dir, &options->progress, &model,
-                               err);
+    const struct model_choice choice = {.dir = options->model_dir,
+                                        .synthetic = options->synthetic,
+                                        .adapter = options->adapter_dir,
+                                        .weights = options->weights};
+    int rc = model_open_either(&choice, &options->progress, &model, err);
     if (rc) return rc;
     rc = verify_model(options, model, out, err);
     model_close(model);

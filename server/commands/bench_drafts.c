@@ -148,6 +148,7 @@ static int drafts_of(const struct bench_drafts *options, double acceptance, uint
                                              .synthetic = options->synthetic,
                                              .device = options->device,
                                              .precision = options->precision,
+                                             .weights = options->weights,
                                              .deterministic = options->deterministic,
                                              .n_threads = options->n_threads,
                                              .n_slots = most,

@@ -13,7 +13,7 @@ struct bench_drafts_row {
 };
 
 struct bench_drafts {
-    const char *model_dir, *synthetic, *adapter_dir, *device, *precision;
+    const char *model_dir, *synthetic, *adapter_dir, *device, *precision, *weights;
     bool deterministic;
     uint32_t n_threads, context, n_tok; /* tokens that a session has read before, and generates */
     const uint32_t *batches;

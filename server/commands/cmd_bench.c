@@ -19,7 +19,7 @@
 #include <time.h>
 
 struct bench_options {
-    char *model, *synthetic, *adapter, *device, *precision, *json;
+    char *model, *synthetic, *adapter, *device, *precision, *weights, *json;
     struct option_list batches, contexts, drafts, prompts, packed, acceptance;
     uint64_t threads, tokens;
     bool deterministic;
@@ -52,6 +52,8 @@ static const struct option bench_flags[] = {
      .help = "auto, cpu, cuda or cuda:N"},
     {"precision", OPTION_CHOICE, AT(precision), HOW, .fallback = "auto", .choices = "auto|fp32|bf16|fp16", .metavar = "NAME",
      .help = PRECISION_HELP},
+    {"weights", OPTION_CHOICE, AT(weights), HOW, .fallback = "auto", .choices = "auto|fp8|int8|int4", .metavar = "NAME",
+     .help = WEIGHTS_HELP},
     {"threads", OPTION_AUTO, AT(threads), HOW, .fallback = "auto", RANGE(1, 1024), .help = THREADS_HELP},
     {"deterministic", OPTION_BOOL, AT(deterministic), HOW, .help = DETERMINISTIC_HELP},
     {"seconds", OPTION_FLOAT, AT(seconds), HOW, .fallback = "2", RANGE(0.01, 600), .metavar = "S", .help = "time to measure a row"},
@@ -166,6 +168,7 @@ static int run_drafts(const struct bench_options *options, const struct rod_benc
                                         .adapter_dir = bench->adapter_dir,
                                         .device = bench->device,
                                         .precision = bench->precision,
+                                        .weights = bench->weights,
                                         .deterministic = bench->deterministic,
                                         .n_threads = bench->n_threads,
                                         .context = (uint32_t)bench->contexts[0],
@@ -195,6 +198,7 @@ static int run_bench(const struct bench_options *options, const char *dir, struc
                                           .adapter_dir = options->adapter,
                                           .device = options->device,
                                           .precision = options->precision,
+                                          .weights = options->weights,
                                           .deterministic = options->deterministic,
                                           .n_threads = (uint32_t)options->threads,
                                           .batches = batches,

@@ -27,7 +27,7 @@
 #define PROMPT_MAX_BYTES ((size_t)64 << 20)
 
 struct generate {
-    char *model, *adapter, *prompt, *device, *precision;
+    char *model, *adapter, *prompt, *device, *precision, *weights;
     struct option_list stop;
     uint64_t threads, max_tokens, min_tokens;
     int64_t seed, top_k;
@@ -53,6 +53,8 @@ static const struct option generate_options[] = {
      .help = "auto, cpu, cuda or cuda:N"},
     {"precision", OPTION_CHOICE, AT(precision), WHAT, .fallback = "auto", .choices = "auto|fp32|bf16|fp16", .metavar = "NAME",
      .help = PRECISION_HELP},
+    {"weights", OPTION_CHOICE, AT(weights), WHAT, .fallback = "auto", .choices = "auto|fp8|int8|int4", .metavar = "NAME",
+     .help = WEIGHTS_HELP},
     {"threads", OPTION_AUTO, AT(threads), WHAT, .fallback = "auto", RANGE(1, 1024), .help = THREADS_HELP},
     {"deterministic", OPTION_BOOL, AT(deterministic), WHAT, .help = DETERMINISTIC_HELP},
     {"quiet", OPTION_BOOL, AT(quiet), WHAT, .letter = 'q', .help = "no rate on standard error"},
@@ -247,6 +249,7 @@ static int run_model(struct generate *g, struct run *run, const char *dir) {
                                        .adapter_dir = g->adapter,
                                        .device = g->device,
                                        .precision = g->precision,
+                                       .weights = g->weights,
                                        .deterministic = g->deterministic,
                                        .n_slots = 1,
                                        .n_threads = (uint32_t)g->threads,

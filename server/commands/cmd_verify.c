@@ -12,7 +12,7 @@
 #include <string.h>
 
 struct verify {
-    char *model, *synthetic, *adapter, *golden, *against, *device, *precision;
+    char *model, *synthetic, *adapter, *golden, *against, *device, *precision, *weights;
     uint64_t n_tok, n_threads, piece_tok;
     bool deterministic;
 };
@@ -39,6 +39,8 @@ static const struct option verify_flags[] = {
      .help = "auto, cpu, cuda or cuda:N"},
     {"precision", OPTION_CHOICE, AT(precision), HOW, .fallback = "auto", .choices = "auto|fp32|bf16|fp16", .metavar = "NAME",
      .help = PRECISION_HELP},
+    {"weights", OPTION_CHOICE, AT(weights), HOW, .fallback = "auto", .choices = "auto|fp8|int8|int4", .metavar = "NAME",
+     .help = WEIGHTS_HELP},
     {"threads", OPTION_AUTO, AT(n_threads), HOW, .fallback = "auto", RANGE(1, 1024), .help = THREADS_HELP},
     {"deterministic", OPTION_BOOL, AT(deterministic), HOW, .help = DETERMINISTIC_HELP},
     {"piece_tokens", OPTION_AUTO, AT(piece_tok), HOW, .fallback = "auto", RANGE(1, 1 << 20),
@@ -89,6 +91,7 @@ static int run_verify(const struct verify *v) {
                                          .golden_path = *v->golden ? v->golden : NULL,
                                          .device = v->device,
                                          .precision = v->precision,
+                                         .weights = v->weights,
                                          .deterministic = v->deterministic,
                                          .n_threads = (uint32_t)v->n_threads,
                                          .n_tok = (uint32_t)v->n_tok,

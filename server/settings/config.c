@@ -115,6 +115,8 @@ const struct option config_options[] = {
      .help = "auto, cpu, cuda or cuda:N; null computes nothing, null:N takes N ms a step: to measure the server"},
     {"precision", OPTION_CHOICE, AT(precision), MODEL, .fallback = "auto", .choices = "auto|fp32|bf16|fp16", .metavar = "NAME",
      .help = PRECISION_HELP},
+    {"weights", OPTION_CHOICE, AT(weights), MODEL, .fallback = "auto", .choices = "auto|fp8|int8|int4", .metavar = "NAME",
+     .help = WEIGHTS_HELP},
     {"threads", OPTION_AUTO, AT(threads), MODEL, .fallback = "auto", RANGE(1, 1024),
      .help = THREADS_HELP},
     {"deterministic", OPTION_BOOL, AT(deterministic), MODEL, .fallback = "false",

@@ -12,6 +12,7 @@
 #define SYNTHETIC_HELP                                                                                                 \
     "random weights of a published shape instead: rodimus-1.4b, rodimus-plus-1.6b, rodimus-plus-1.6b-w1024, "          \
     "rodimus-plus-4b"
+#define WEIGHTS_HELP "fp8 (GPU), int8 or int4: the large matrices in fewer bits; auto, as the directory stores them"
 #define ADAPTER_HELP                                                                                                   \
     "directory of a PEFT LoRA adapter, which is merged into the weights: adapter_config.json, "                        \
     "adapter_model.safetensors"

@@ -65,7 +65,8 @@ static char *make_merged(const char *adapter) {
     char *dir = make_dir();
     struct merged m = {0};
     struct rod_error err;
-    if (model_open_adapted(TALES, adapter, NULL, &m.model, &err)) fail_msg("%s", err.message);
+    if (model_open_either(&(struct model_choice){.dir = TALES, .adapter = adapter}, NULL, &m.model, &err))
+        fail_msg("%s", err.message);
     model_plan(&m.model->dims, false, store_piece, &m);
     made_write(dir, "model.safetensors", &m.made);
     made_free(&m.made);

@@ -300,6 +300,8 @@ static int backend_cpu_open(const struct model *model, const struct backend_conf
     if (!fp32 && strcmp(precision, "auto") && strcmp(precision, own))
         return rod_fail_at(err, ROD_EINVALID, "precision",
                            "precision is %s; the CPU keeps weights in their own type (%s) or in fp32.", precision, own);
+    const int refused = weight_quant_check(model, 0, "the CPU", err);
+    if (refused) return refused;
     struct backend *be = calloc(1, sizeof *be);
     if (be) be->allocations = calloc(MAX_ALLOCATIONS, sizeof *be->allocations);
     if (be) be->team = team_open(config->n_threads);

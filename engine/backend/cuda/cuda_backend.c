@@ -300,6 +300,7 @@ static int open_parts(struct backend *be, const struct model *model, const struc
     const struct model_dims *d = &be->d;
     int rc = cuda_check(cudaSetDevice(be->device), "choosing the device", err);
     if (!rc) rc = cuda_check(cudaStreamCreateWithFlags(&be->stream, cudaStreamNonBlocking), "making a stream", err);
+    if (!rc) rc = weight_quant_check(model, 0, "a GPU", err);
     if (!rc) rc = choose_dtype(model, config->precision, &be->shape.dtype, err);
     if (rc) return rc;
     set_shape(be, be->shape.dtype);

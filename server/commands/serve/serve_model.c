@@ -66,6 +66,7 @@ static void load_model(void *arg) {
         .adapter_dir = c->adapter,
         .device = c->device,
         .precision = c->precision,
+        .weights = c->weights,
         .deterministic = c->deterministic,
         .speculative = !strcmp(c->speculative, "none")     ? ROD_SPECULATIVE_NONE
                        : !strcmp(c->speculative, "lookup") ? ROD_SPECULATIVE_LOOKUP

@@ -106,7 +106,8 @@ static struct model *open_base(const char *dir) {
 static struct model *open_adapted(const char *base, const char *adapter) {
     struct model *model;
     struct rod_error err;
-    if (model_open_adapted(base, adapter, NULL, &model, &err)) fail_msg("%s", err.message);
+    if (model_open_either(&(struct model_choice){.dir = base, .adapter = adapter}, NULL, &model, &err))
+        fail_msg("%s", err.message);
     return model;
 }
 
@@ -184,7 +185,7 @@ static void a_fingerprint_is_of_the_adapter_too(void **state) {
 static void expect_refusal(const char *base, const char *dir, int code, const char *says, const char *also) {
     struct model *model;
     struct rod_error err = {0};
-    const int rc = model_open_adapted(base, dir, NULL, &model, &err);
+    const int rc = model_open_either(&(struct model_choice){.dir = base, .adapter = dir}, NULL, &model, &err);
     if (!rc) model_close(model);
     if (rc != code || !strstr(err.message, says) || !strstr(err.message, also) || strcmp(err.param, "adapter"))
         fail_msg("code %d (expected %d) of %s, \"%s\" lacks \"%s\" or \"%s\"", rc, code, err.param, err.message, says,
@@ -324,7 +325,9 @@ static void other_types_shapes_and_files_are_refused(void **state) {
     expect_refusal(SMALL, dir, ROD_EMODEL, "adapter_model.safetensors", "holds no tensors");
     struct model *model;
     struct rod_error err;
-    assert_int_equal(model_open_either(NULL, "tales", dir, NULL, &model, &err), ROD_EINVALID);
+    assert_int_equal(
+        model_open_either(&(struct model_choice){.synthetic = "tales", .adapter = dir}, NULL, &model, &err),
+        ROD_EINVALID);
     assert_string_equal(err.param, "adapter");
     adapter_remove(dir);
 }

@@ -1,0 +1,171 @@
+/* weight_quant.c - see weight_quant.h. 16-bit weights are rounded to the nearest code, int8 and fp8 with a scale a row
+ * from its largest weight, int4 with the scale of each group that has the least squared error.
+ *
+ * Scales have the bits of bf16, as files of other programs keep them: what is rounded at load is what a written
+ * directory holds. */
+#include "weight_quant.h"
+#include "engine/base/fail.h"
+#include "engine/base/half.h"
+#include "model.h"
+
+#include <assert.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { AT_ONCE = 256 };
+
+static const char *const format_names[WEIGHT_N_FORMATS] = {"auto", "fp8", "int8", "int4"};
+
+const char *weight_format_name(enum weight_format format) { return format_names[format]; }
+
+bool weight_format_by_name(const char *name, enum weight_format *out) {
+    for (int i = 0; i < WEIGHT_N_FORMATS; i++)
+        if (!strcmp(name, format_names[i])) {
+            *out = (enum weight_format)i;
+            return true;
+        }
+    return false;
+}
+
+bool weight_quant_of(const struct model *model, const struct weight *w, struct weight_quant *out) {
+    enum weight_format format = model->weights;
+    if (!w->n_parts || !w->quantisable || format == WEIGHT_STORED) return false;
+    if (w == &model->lm_head && format == WEIGHT_INT4) format = WEIGHT_INT8; /* every token hangs on it */
+    *out = (struct weight_quant){.format = format, .group = format == WEIGHT_INT4 ? WEIGHT_GROUP : w->cols};
+    return true;
+}
+
+uint32_t weight_quant_groups(const struct weight_quant *q, uint32_t cols) { return (cols + q->group - 1) / q->group; }
+
+/* ---- rounding ---- */
+
+/* The next bf16 from a positive x on. */
+static float scale_up(float x) {
+    const uint16_t h = half_f32_to_bf16(x);
+    return half_bf16_to_f32((uint16_t)(half_bf16_to_f32(h) < x ? h + 1 : h));
+}
+
+static float largest_of(const float *x, size_t n, float so_far) {
+    for (size_t i = 0; i < n; i++) {
+        const float a = fabsf(x[i]);
+        so_far = a > so_far || isnan(a) ? a : so_far; /* once NaN it stays: no a is above it */
+    }
+    return so_far;
+}
+
+/* To the nearest integer, ties to even: |x| < 2^22. The addition leaves no bits behind the point. */
+static inline float nearest(float x) { return (x + 0x1.8p23f) - 0x1.8p23f; }
+
+static inline float between(float x, float low, float high) { return x < low ? low : x > high ? high : x; }
+
+/* A scale a row. */
+static void round_row(const struct weight_part *part, uint32_t row, uint32_t cols, enum weight_format format,
+                      uint8_t *codes, float *scale) {
+    const size_t first = (size_t)row * cols;
+    float x[AT_ONCE], largest = 0;
+    for (uint32_t c = 0; c < cols; c += AT_ONCE) {
+        const uint32_t n = cols - c < AT_ONCE ? cols - c : AT_ONCE;
+        weight_part_to_f32(part, first + c, n, x);
+        largest = largest_of(x, n, largest);
+    }
+    memset(codes, 0, cols);
+    *scale = isfinite(largest) ? 1 : NAN;
+    if (!isfinite(largest) || largest < 1e-30f) return;
+    *scale = scale_up(largest / (format == WEIGHT_FP8 ? HALF_E4M3_MAX : 127));
+    for (uint32_t c = 0; c < cols; c += AT_ONCE) {
+        const uint32_t n = cols - c < AT_ONCE ? cols - c : AT_ONCE;
+        weight_part_to_f32(part, first + c, n, x);
+        if (format == WEIGHT_FP8)
+            for (uint32_t i = 0; i < n; i++) codes[c + i] = half_f32_to_e4m3(x[i] / *scale);
+        else
+            for (uint32_t i = 0; i < n; i++) codes[c + i] = (uint8_t)(int8_t)(int)nearest(x[i] / *scale);
+    }
+}
+
+/* With codes k of x under the scale 1 / inverse: the squared error of the best scale for them, sum(k x) / sum(k k), is
+ * sum(x x) - gain. */
+static float gain_of(const float *x, uint32_t n, float inverse, float *best_scale) {
+    float kx = 0, kk = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        const float k = between(nearest(x[i] * inverse), -8, 7);
+        kx += k * x[i];
+        kk += k * k;
+    }
+    *best_scale = kk > 0 ? kx / kk : 0;
+    return kk > 0 ? kx * kx / kk : 0;
+}
+
+/* Codes reach from -8 to 7: with a negative scale the longer side serves positive weights. */
+static void round_group(const float *x, uint32_t n, uint8_t *codes, float *scale) {
+    static const float reaches[] = {8.0f, 7.6f, 7.2f, 8.6f, 9.2f, 10.0f, 11.0f}; /* codes that the largest would get */
+    const float largest = largest_of(x, n, 0);
+    memset(codes, WEIGHT_INT4_ZERO, n);
+    *scale = isfinite(largest) ? 1 : NAN;
+    if (!isfinite(largest) || largest < 1e-30f) return;
+    float best = 0;
+    for (size_t i = 0; i < 2 * sizeof reaches / sizeof *reaches; i++) {
+        float found;
+        const float gain = gain_of(x, n, (i & 1 ? -1 : 1) * reaches[i / 2] / largest, &found);
+        if (gain <= best) continue;
+        best = gain;
+        *scale = half_bf16_to_f32(half_f32_to_bf16(found));
+    }
+    for (uint32_t i = 0; i < n; i++)
+        codes[i] = (uint8_t)(WEIGHT_INT4_ZERO + (int)between(nearest(x[i] / *scale), -8, 7));
+}
+
+void weight_quant_row(const struct weight *w, const struct weight_quant *q, uint32_t row, uint8_t *codes, float *scales,
+                      uint8_t *zeros) {
+    assert(row < w->rows && (q->group == w->cols || q->group == WEIGHT_GROUP) && !zeros == !q->zeros);
+    const struct weight_part *part = &w->part[row >= w->part[0].rows];
+    const uint32_t r = part == w->part ? row : row - w->part[0].rows;
+    if (q->format != WEIGHT_INT4) {
+        assert(q->group == w->cols);
+        round_row(part, r, w->cols, q->format, codes, scales);
+        return;
+    }
+    float x[WEIGHT_GROUP];
+    for (uint32_t g = 0, c = 0; c < w->cols; g++, c += WEIGHT_GROUP) {
+        const uint32_t n = w->cols - c < WEIGHT_GROUP ? w->cols - c : WEIGHT_GROUP;
+        weight_part_to_f32(part, (size_t)r * w->cols + c, n, x);
+        round_group(x, n, codes + c, &scales[g]);
+    }
+}
+
+void weight_quant_widen(const struct weight_quant *q, uint32_t cols, const uint8_t *codes, const float *scales,
+                        const uint8_t *zeros, float *dst) {
+    for (uint32_t c = 0; c < cols; c++) {
+        const float scale = scales[c / q->group];
+        const int zero = q->format != WEIGHT_INT4 ? 0 : zeros ? zeros[c / q->group] : WEIGHT_INT4_ZERO;
+        dst[c] = q->format == WEIGHT_FP8    ? scale * half_e4m3_to_f32(codes[c])
+                 : q->format == WEIGHT_INT8 ? scale * (float)(int8_t)codes[c]
+                                            : scale * (float)(codes[c] - zero);
+    }
+}
+
+/* ---- what a device runs ---- */
+
+static int check_weight(const struct model *model, const struct weight *w, unsigned runs, const char *device,
+                        struct rod_error *err) {
+    struct weight_quant q;
+    if (!weight_quant_of(model, w, &q) || (runs >> q.format & 1)) return 0;
+    char others[64] = "16-bit weights";
+    int n = 0;
+    for (int i = WEIGHT_FP8; i < WEIGHT_N_FORMATS; i++)
+        if (runs >> i & 1)
+            n += snprintf(others + n, sizeof others - (size_t)n, "%s%s", n ? " and " : "", format_names[i]);
+    return rod_fail_at(err, ROD_EUNSUPPORTED, "weights", "weights in %s do not run on %s: there is %s instead.",
+                       format_names[q.format], device, others);
+}
+
+int weight_quant_check(const struct model *model, unsigned runs, const char *device, struct rod_error *err) {
+    int rc = check_weight(model, &model->lm_head, runs, device, err);
+    for (uint32_t i = 0; i < model->dims.L && !rc; i++) {
+        const struct model_layer *l = &model->layers[i];
+        const struct weight *products[] = {&l->fc, &l->out_proj, &l->q, &l->k, &l->v, &l->ao, &l->f1, &l->f2};
+        for (size_t j = 0; j < sizeof products / sizeof *products && !rc; j++)
+            rc = check_weight(model, products[j], runs, device, err);
+    }
+    return rc;
+}
