@@ -21,7 +21,7 @@ LDFLAGS  = -pthread -rdynamic -Wl,-z,relro,-z,now $(SAN)
 LDLIBS   = $(shell pkg-config --libs $(PKGS) 2>/dev/null) -ldl -lm -pthread
 
 CUDA_C     := $(wildcard engine/backend/cuda/*.c)
-ENGINE_SRC := $(filter-out $(CUDA_C),$(wildcard engine/*.c engine/*/*.c engine/*/*/*.c)) $(filter-out kernels/cpu/cpu_simd.c,$(wildcard kernels/*.c kernels/cpu/*.c))
+ENGINE_SRC := $(filter-out $(CUDA_C),$(wildcard engine/*.c engine/*/*.c engine/*/*/*.c)) $(filter-out kernels/cpu/cpu_simd.c kernels/cpu/cpu_quant.c,$(wildcard kernels/*.c kernels/cpu/*.c))
 SERVER_SRC := $(filter-out server/main.c,$(wildcard server/*.c server/*/*.c server/*/*/*.c))
 ENGINE_OBJ := $(ENGINE_SRC:%.c=$(BUILD)/%.o)
 SERVER_OBJ := $(SERVER_SRC:%.c=$(BUILD)/%.o) $(BUILD)/openapi_json.o $(BUILD)/page.o
@@ -32,16 +32,20 @@ API_BIN    := $(BUILD)/tests/api/protocol/schema_reads
 FUZZ_BIN   := $(FUZZ_SRC:%.c=$(BUILD)/%)
 FUZZ_SAN   := -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all -fsanitize-coverage=trace-pc
 
-# kernels/cpu/cpu_simd.c is compiled once per instruction set; kernels/cpu/cpu.c chooses at run time.
+# kernels/cpu/cpu_simd.c and cpu_quant.c are compiled once per instruction set; kernels/cpu/cpu.c chooses at run time.
 ifneq ($(filter x86_64,$(shell uname -m)),)
 SIMD_ISA := base avx2 avx512
+QUANT_ISA := $(SIMD_ISA) avxvnni avx512vnni
 else
 SIMD_ISA := base
+QUANT_ISA := base
 endif
 SIMD_FLAGS_base   :=
 SIMD_FLAGS_avx2   := -mavx2 -mfma -mf16c
 SIMD_FLAGS_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c -mprefer-vector-width=512
-SIMD_OBJ := $(if $(wildcard kernels/cpu/cpu_simd.c),$(SIMD_ISA:%=$(BUILD)/kernels/cpu/cpu_simd_%.o))
+SIMD_FLAGS_avxvnni := $(SIMD_FLAGS_avx2) -mavxvnni
+SIMD_FLAGS_avx512vnni := $(SIMD_FLAGS_avx512) -mavx512vnni
+SIMD_OBJ := $(SIMD_ISA:%=$(BUILD)/kernels/cpu/cpu_simd_%.o) $(QUANT_ISA:%=$(BUILD)/kernels/cpu/cpu_quant_%.o)
 ENGINE_OBJ += $(SIMD_OBJ)
 
 CUDA_SO := $(if $(and $(NVCC),$(wildcard kernels/cuda/*.cu kernels/cuda/*/*.cu)),$(BUILD)/rodimus_cuda.so)
@@ -69,10 +73,13 @@ $(BUILD)/%.o: %.c Makefile | have-headers
 	$(call say,CC,$@)
 	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -I. -MMD -MP -c -o $@ $<
 
-$(SIMD_OBJ): $(BUILD)/kernels/cpu/cpu_simd_%.o: kernels/cpu/cpu_simd.c Makefile | have-headers
+isa = $(lastword $(subst _, ,$(basename $(@F))))
+$(SIMD_ISA:%=$(BUILD)/kernels/cpu/cpu_simd_%.o): kernels/cpu/cpu_simd.c Makefile
+$(QUANT_ISA:%=$(BUILD)/kernels/cpu/cpu_quant_%.o): kernels/cpu/cpu_quant.c Makefile
+$(SIMD_OBJ): | have-headers
 	@mkdir -p $(@D)
 	$(call say,CC,$@)
-	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -I. $(SIMD_FLAGS_$*) -Wno-psabi -DISA=$* -MMD -MP -c -o $@ $<
+	$(Q)$(CC) $(CPPFLAGS) $(CFLAGS) -I. $(SIMD_FLAGS_$(isa)) -Wno-psabi -DISA=$(isa) -MMD -MP -c -o $@ $<
 
 # The commit is compiled into one small object, so that a new commit relinks and rebuilds nothing else.
 $(BUILD)/server/base/version.o: CPPFLAGS += -DROD_COMMIT='"$(COMMIT)"'

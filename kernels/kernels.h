@@ -16,19 +16,32 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { CPU_PANEL = 32, CPU_CHUNK = 64, CPU_MAX_STEPS = 16 };
+enum { CPU_PANEL = 32, CPU_CHUNK = 64, CPU_MAX_STEPS = 16, CPU_BLOCK = 128 };
 
-enum cpu_dtype { CPU_F32, CPU_F16, CPU_BF16 };
+enum cpu_dtype { CPU_F32, CPU_F16, CPU_BF16, CPU_INT8, CPU_INT4 };
 
 /* A matrix [rows, cols] in its own dtype, repacked: panels of 32 rows, and within a panel column by column, so that a
  * column of a panel is one contiguous load (32 weights). Rows past `rows` are zero. bf16: the 32 weights of a column
- * are 16 words, row l in the low and row 16 + l in the high half. */
+ * are 16 words, row l in the low and row 16 + l in the high half.
+ *
+ * int8 and int4: a weight is scale * (code - zero), int8 codes are 0..255 with zero 128, int4 ones 0..15 with zero 8 or
+ * with zero points. A panel is one stream, block by block of CPU_BLOCK columns: the 32 rows' scales in fp32, their zero
+ * points in 16 bits if there are any (both in every block, or in the first one alone where a row has one scale), then
+ * codes: one word of 32 bits a row, 32 rows, then the next columns. An int8 word is columns c, c + 2, c + 1, c + 3 from
+ * its low byte on, so that its even bytes are a pair of columns and its odd bytes the next pair; an int4 word is two
+ * such words, of columns c.. in the low halves of its bytes and c + 4.. in the high ones. */
 struct cpu_matrix {
     uint32_t rows, cols, n_panels;
     enum cpu_dtype dtype;
-    unsigned char *data; /* [n_panels][cols][32] */
+    unsigned char *data;    /* [n_panels][cols][32] */
+    bool row_scales, zeros; /* of int8 and int4: a scale a row, not a block; int4: with zero points */
 };
-size_t cpu_matrix_bytes(uint32_t rows, uint32_t cols, enum cpu_dtype dtype);
+size_t cpu_matrix_bytes(uint32_t rows, uint32_t cols, enum cpu_dtype dtype); /* not of int8 and int4 */
+size_t cpu_quant_panel_bytes(const struct cpu_matrix *w);
+/* One row of an int8 or int4 matrix: codes [cols] a byte each (int8: two's complement), scales and zeros one a block or,
+ * with row_scales, one. Rows may be packed by several threads. Rows past the last one are left as they are: zero. */
+void cpu_quant_pack_row(const struct cpu_matrix *w, uint32_t row, const uint8_t *codes, const float *scales,
+                        const uint8_t *zeros);
 /* Where row's weight of column col lies: byte offset into data. */
 size_t cpu_matrix_offset(const struct cpu_matrix *w, uint32_t row, uint32_t col);
 /* dst[cols] = one row in fp32 (the embedding lookup). */
@@ -113,8 +126,41 @@ struct cpu_ops {
 const struct cpu_ops *cpu_ops_best(void);
 const struct cpu_ops *cpu_ops_find(const char *isa);
 
+/* Rows of activations as 16-bit integers, for products with int8 and int4 weights: x = scale * code, a scale for every
+ * CPU_BLOCK columns; codes behind the last column are zero. Row r's block b is number r * n_blocks + b. */
+struct cpu_codes {
+    uint32_t n_blocks;
+    int16_t *code; /* [rows][n_blocks][CPU_BLOCK] */
+    float *scale;  /* the block's largest magnitude / 32767; not finite where an activation is not */
+    int32_t *sum;  /* of the block's codes: what zero points multiply */
+};
+
+/* Every instruction set gives the same bits as the twins. */
+struct cpu_quant_ops {
+    const char *isa;
+    /* Blocks [b0, b1) of one row; x has width values, a multiple of CPU_PANEL. Twin ref_encode. */
+    void (*encode)(const float *x, uint32_t width, uint32_t row, uint32_t b0, uint32_t b1, const struct cpu_codes *out);
+    /* y[r, o] = base[r, o] + sum_b float(sum_c (code[o, c] - zero[o, b]) xcode[r, c]) (scale[o, b] xscale[r, b]) for the
+     * rows o of panels [p0, p1); base NULL = 0, may be y. Bytes: the panels' codes once for 64 rows. Order: the sum of a
+     * block is exact; blocks ascending from 0, then base; nothing is fused. Twin ref_quant_linear. */
+    void (*linear)(const struct cpu_matrix *w, uint32_t p0, uint32_t p1, uint32_t n_rows, const struct cpu_codes *x,
+                   const float *base, size_t ld_base, float *y, size_t ldy);
+};
+/* isa: "avx512vnni", "avx512", "avxvnni", "avx2", "base". */
+const struct cpu_quant_ops *cpu_quant_best(void);
+const struct cpu_quant_ops *cpu_quant_find(const char *isa);
+
 /* ---- twins: plain loops in double, arguments as in the equations ---- */
 void ref_linear(const float *W, uint32_t rows, uint32_t cols, const float *x, float *y); /* y = W x */
+/* codes, scales and zeros of rows as cpu_quant_pack_row takes them; n_scales a row. To the bit. */
+struct ref_quant {
+    uint32_t rows, cols, n_scales;
+    bool int4;
+    const uint8_t *codes, *zeros; /* zeros NULL: 8 for int4 */
+    const float *scales;
+};
+void ref_encode(const float *x, uint32_t n, int16_t *codes, float *scale, int32_t *sum); /* one block */
+void ref_quant_linear(const struct ref_quant *w, const float *x, const float *base, float *y);
 void ref_rmsnorm(const float *x, const float *w, float eps, uint32_t n, float *y);
 void ref_conv_silu(const float *const *tap, uint32_t K, const float *w, size_t ldw, const float *bias, uint32_t E,
                    float *s);

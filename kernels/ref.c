@@ -15,6 +15,41 @@ void ref_linear(const float *W, uint32_t rows, uint32_t cols, const float *x, fl
     }
 }
 
+/* In fp32, as its bits are the kernels'. */
+void ref_encode(const float *x, uint32_t n, int16_t *codes, float *scale, int32_t *sum) {
+    float most = 0;
+    *sum = 0;
+    for (uint32_t i = 0; i < n; i++) most = fmaxf(most, fabsf(x[i]));
+    if (most < 1e-30f) most = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        codes[i] = most > 0 ? (int16_t)rintf(x[i] * (32767.0f / most)) : 0;
+        *sum += codes[i];
+    }
+    *scale = most / 32767.0f;
+}
+
+void ref_quant_linear(const struct ref_quant *w, const float *x, const float *base, float *y) {
+    for (uint32_t o = 0; o < w->rows; o++) {
+        const uint8_t *code = w->codes + (size_t)o * w->cols;
+        y[o] = 0;
+        for (uint32_t c = 0, block = 0; c < w->cols; c += CPU_BLOCK, block++) {
+            const uint32_t n = w->cols - c < CPU_BLOCK ? w->cols - c : CPU_BLOCK;
+            const size_t at = (size_t)o * w->n_scales + (w->n_scales > 1 ? block : 0);
+            const int64_t zero = !w->int4 ? 0 : w->zeros ? w->zeros[at] : 8;
+            int16_t x_code[CPU_BLOCK];
+            float x_scale;
+            int32_t x_sum;
+            int64_t sum = 0;
+            ref_encode(x + c, n, x_code, &x_scale, &x_sum);
+            for (uint32_t i = 0; i < n; i++)
+                sum += ((w->int4 ? code[c + i] : (int8_t)code[c + i]) - zero) * x_code[i];
+            const float scale = w->scales[at] * x_scale;
+            y[o] = y[o] + (float)sum * scale;
+        }
+        if (base) y[o] = base[o] + y[o];
+    }
+}
+
 void ref_rmsnorm(const float *x, const float *w, float eps, uint32_t n, float *y) {
     double sum = 0;
     for (uint32_t i = 0; i < n; i++) sum += (double)x[i] * (double)x[i];

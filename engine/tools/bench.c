@@ -99,7 +99,8 @@ static void flop_member(void *arg, uint32_t member) {
 /* Best rate of fp32 products of bf16 weights with everything in the nearest cache. */
 static double flop_rate(struct team *team) {
     size_t bytes = cpu_matrix_bytes(FLOP_OUT, FLOP_COLS, CPU_BF16);
-    struct cpu_matrix w = {FLOP_OUT, FLOP_COLS, 1, CPU_BF16, aligned_alloc(64, bytes)};
+    struct cpu_matrix w = {.rows = FLOP_OUT, .cols = FLOP_COLS, .n_panels = 1, .dtype = CPU_BF16};
+    w.data = aligned_alloc(64, bytes);
     float *x = aligned_alloc(64, sizeof *x * FLOP_ROWS * FLOP_COLS);
     float *y = aligned_alloc(64, sizeof *y * FLOP_ROWS * FLOP_OUT * team_size(team));
     double rate = 0;

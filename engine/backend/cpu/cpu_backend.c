@@ -77,7 +77,7 @@ static int pack_rows(struct backend *be, const struct weight *w, uint32_t first,
                      struct cpu_matrix *m, struct rod_error *err) {
     enum dtype dtype = w->part[0].dtype;
     bool convert = fp32 || (w->n_parts == 2 && w->part[1].dtype != dtype);
-    *m = (struct cpu_matrix){n, w->cols, pad_panel(n) / CPU_PANEL, CPU_F32, NULL};
+    *m = (struct cpu_matrix){.rows = n, .cols = w->cols, .n_panels = pad_panel(n) / CPU_PANEL};
     if (!convert) m->dtype = dtype == DTYPE_F32 ? CPU_F32 : dtype == DTYPE_F16 ? CPU_F16 : CPU_BF16;
     struct pack_job job = {w, first, m, be->team, NULL};
     size_t bytes = cpu_matrix_bytes(n, w->cols, m->dtype);

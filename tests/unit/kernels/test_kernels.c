@@ -56,7 +56,7 @@ static void check_close(const char *what, const char *isa, const float *x, const
 
 /* A packed matrix of random weights and the same weights in fp32. */
 static struct cpu_matrix random_matrix(uint32_t rows, uint32_t cols, enum cpu_dtype dtype, float *plain) {
-    struct cpu_matrix m = {rows, cols, pad(rows) / CPU_PANEL, dtype, NULL};
+    struct cpu_matrix m = {.rows = rows, .cols = cols, .n_panels = pad(rows) / CPU_PANEL, .dtype = dtype};
     size_t bytes = cpu_matrix_bytes(rows, cols, dtype);
     m.data = aligned_alloc(64, (bytes + 127) / 64 * 64);
     assert_non_null(m.data);
@@ -126,7 +126,8 @@ static void a_row_of_linear_is_the_same_to_the_bit_beside_any_other_rows(void **
 static void half_precision_weights_are_read_exactly(void **state) {
     (void)state;
     float *W = floats(65536), *y = floats(65536), x = 1;
-    struct cpu_matrix m = {65536, 1, 2048, CPU_F16, aligned_alloc(64, 65536 * 2)};
+    struct cpu_matrix m = {.rows = 65536, .cols = 1, .n_panels = 2048, .dtype = CPU_F16};
+    m.data = aligned_alloc(64, 65536 * 2);
     for (uint32_t r = 0; r < 65536; r++) {
         uint16_t half = (uint16_t)r;
         if ((r & 0x7c00) == 0x7c00) half = 0; /* infinity and NaN: no weight */
