@@ -36,6 +36,7 @@ struct cpu_matrix {
     unsigned char *data;    /* [n_panels][cols][32] */
     bool row_scales, zeros; /* of int8 and int4: a scale a row, not a block; int4: with zero points */
 };
+static inline bool cpu_matrix_is_quantised(const struct cpu_matrix *w) { return w->dtype >= CPU_INT8; }
 size_t cpu_matrix_bytes(uint32_t rows, uint32_t cols, enum cpu_dtype dtype); /* not of int8 and int4 */
 size_t cpu_quant_panel_bytes(const struct cpu_matrix *w);
 /* One row of an int8 or int4 matrix: codes [cols] a byte each (int8: two's complement), scales and zeros one a block or,

@@ -72,9 +72,63 @@ static void pack_member(void *arg, uint32_t member) {
     }
 }
 
+struct quant_job {
+    const struct weight *w;
+    struct weight_quant q;
+    uint32_t first_row, n_scales;
+    struct cpu_matrix *m;
+    struct team *team;
+    unsigned char *rows; /* [threads]: scales, codes, zeros of a row */
+    size_t row_bytes;
+};
+
+static void quant_member(void *arg, uint32_t member) {
+    struct quant_job *job = arg;
+    struct cpu_matrix *m = job->m;
+    float *scales = (float *)(void *)(job->rows + member * job->row_bytes);
+    uint8_t *codes = (uint8_t *)(scales + job->n_scales), *zeros = m->zeros ? codes + m->cols : NULL;
+    uint32_t p0, p1;
+    team_share(job->team, member, m->n_panels, &p0, &p1);
+    for (uint32_t row = p0 * CPU_PANEL; row < p1 * CPU_PANEL && row < m->rows; row++) {
+        weight_quant_row(job->w, &job->q, job->first_row + row, codes, scales, zeros);
+        cpu_quant_pack_row(m, row, codes, scales, zeros);
+    }
+}
+
+/* rows [first, first + n) of w in int8 or int4. */
+static int quant_rows(struct backend *be, const struct weight *w, const struct weight_quant *q, uint32_t first,
+                      uint32_t n, struct cpu_matrix *m, struct rod_error *err) {
+    *m = (struct cpu_matrix){.rows = n,
+                             .cols = w->cols,
+                             .n_panels = pad_panel(n) / CPU_PANEL,
+                             .dtype = q->format == WEIGHT_INT8 ? CPU_INT8 : CPU_INT4,
+                             .row_scales = q->group == w->cols,
+                             .zeros = q->zeros};
+    assert(q->format == WEIGHT_INT8 || q->format == WEIGHT_INT4);
+    assert(q->group == w->cols || q->group == CPU_BLOCK);
+    struct quant_job job = {.w = w, .q = *q, .first_row = first, .m = m, .team = be->team};
+    const size_t bytes = cpu_quant_panel_bytes(m) * m->n_panels;
+    job.n_scales = weight_quant_groups(q, w->cols);
+    job.row_bytes = ((size_t)w->cols + 5 * (size_t)job.n_scales + 63) / 64 * 64;
+    m->data = cpu_take(be, bytes, err);
+    job.rows = m->data ? malloc(job.row_bytes * team_size(be->team)) : NULL;
+    if (!m->data) return ROD_ENOMEM;
+    if (!job.rows) return rod_fail_no_memory(err);
+    team_run(be->team, quant_member, &job);
+    free(job.rows);
+    be->quantised = true;
+    be->info.weight_bytes += bytes;
+    return 0;
+}
+
 /* rows [first, first + n) of w, packed. */
-static int pack_rows(struct backend *be, const struct weight *w, uint32_t first, uint32_t n, bool fp32,
-                     struct cpu_matrix *m, struct rod_error *err) {
+static int pack_rows(struct backend *be, const struct model *model, const struct weight *w, uint32_t first, uint32_t n,
+                     bool fp32, struct cpu_matrix *m, struct rod_error *err) {
+    struct weight_quant q;
+    rod_progress(&be->progress, "packing weights", "B", be->packed_bytes, be->model_bytes);
+    be->packed_bytes += (uint64_t)n * w->cols * dtype_bytes(w->part[0].dtype);
+    assert(first + n <= w->rows);
+    if (weight_quant_of(model, w, &q)) return quant_rows(be, w, &q, first, n, m, err);
     enum dtype dtype = w->part[0].dtype;
     bool convert = fp32 || (w->n_parts == 2 && w->part[1].dtype != dtype);
     *m = (struct cpu_matrix){.rows = n, .cols = w->cols, .n_panels = pad_panel(n) / CPU_PANEL};
@@ -88,11 +142,8 @@ static int pack_rows(struct backend *be, const struct weight *w, uint32_t first,
         free(job.rows);
         return m->data ? rod_fail_no_memory(err) : ROD_ENOMEM;
     }
-    rod_progress(&be->progress, "packing weights", "B", be->packed_bytes, be->model_bytes);
     team_run(be->team, pack_member, &job);
     free(job.rows);
-    assert(first + n <= w->rows);
-    be->packed_bytes += (uint64_t)n * w->cols * dtype_bytes(dtype);
     be->info.weight_bytes += (uint64_t)n * w->cols * (m->dtype == CPU_F32 ? 4 : 2);
     return 0;
 }
@@ -128,7 +179,7 @@ static float *conv_weights(struct backend *be, const struct weight *w, struct ro
     return rows ? dst : NULL;
 }
 
-static int load_layer(struct backend *be, const struct model_layer *src, bool fp32, struct cpu_layer *dst,
+static int load_layer(struct backend *be, const struct model *model, const struct model_layer *src, bool fp32, struct cpu_layer *dst,
                       struct rod_error *err) {
     const struct model_dims *d = &be->d;
     int rc = 0;
@@ -160,7 +211,7 @@ static int load_layer(struct backend *be, const struct model_layer *src, bool fp
     };
     for (size_t i = 0; !rc && i < sizeof matrices / sizeof *matrices; i++)
         if (matrices[i].w->n_parts)
-            rc = pack_rows(be, matrices[i].w, matrices[i].first, matrices[i].n, fp32, matrices[i].m, err);
+            rc = pack_rows(be, model, matrices[i].w, matrices[i].first, matrices[i].n, fp32, matrices[i].m, err);
     for (size_t i = 0; !rc && i < sizeof vectors / sizeof *vectors; i++)
         if (vectors[i].w->n_parts &&
             !(*vectors[i].v = load_vector(be, vectors[i].w, vectors[i].first, vectors[i].n, err)))
@@ -171,17 +222,20 @@ static int load_layer(struct backend *be, const struct model_layer *src, bool fp
 
 static int load_weights(struct backend *be, const struct model *model, bool fp32, struct rod_error *err) {
     const struct model_dims *d = &be->d;
-    int rc = pack_rows(be, &model->embed, 0, d->V, fp32, &be->embed, err);
+    int rc = pack_rows(be, model, &model->embed, 0, d->V, fp32, &be->embed, err);
     if (rc) return rc;
-    if (d->tied)
+    struct weight_quant q;
+    const bool copied = d->tied && weight_quant_of(model, &model->lm_head, &q); /* of the head, for its product */
+    if (copied) be->model_bytes += (uint64_t)d->V * d->D * dtype_bytes(model->embed.part[0].dtype);
+    if (d->tied && !copied)
         be->lm_head = be->embed;
-    else if ((rc = pack_rows(be, &model->lm_head, 0, d->V, fp32, &be->lm_head, err)))
+    else if ((rc = pack_rows(be, model, &model->lm_head, 0, d->V, fp32, &be->lm_head, err)))
         return rc;
     if (!(be->norm_f = load_vector(be, &model->norm_f, 0, d->D, err))) return ROD_ENOMEM;
     if (d->norm_embed && !(be->embed_norm = load_vector(be, &model->embed_norm, 0, d->D, err))) return ROD_ENOMEM;
     if (!(be->layers = cpu_take(be, sizeof *be->layers * d->L, err))) return ROD_ENOMEM;
     for (uint32_t i = 0; i < d->L; i++)
-        if ((rc = load_layer(be, &model->layers[i], fp32, &be->layers[i], err))) return rc;
+        if ((rc = load_layer(be, model, &model->layers[i], fp32, &be->layers[i], err))) return rc;
     rod_progress(&be->progress, "packing weights", "B", be->model_bytes, be->model_bytes);
     return 0;
 }
@@ -222,6 +276,18 @@ static int make_slots(struct backend *be, uint32_t n_slots, struct rod_error *er
     if (p == MAP_FAILED) return rod_fail_no_memory(err);
     be->slots = p;
     return 0;
+}
+
+static int make_codes(struct backend *be, struct rod_error *err) {
+    const uint32_t widths[] = {be->Dp, be->Ep, be->Qp, be->Fp};
+    uint32_t widest = 0;
+    for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) widest = widths[i] > widest ? widths[i] : widest;
+    be->codes.n_blocks = (widest + CPU_BLOCK - 1) / CPU_BLOCK;
+    const size_t n = (size_t)be->info.max_batch_tok * be->codes.n_blocks;
+    be->codes.code = cpu_take(be, n * CPU_BLOCK * sizeof *be->codes.code, err);
+    be->codes.scale = be->codes.code ? cpu_take(be, n * sizeof *be->codes.scale, err) : NULL;
+    be->codes.sum = be->codes.scale ? cpu_take(be, n * sizeof *be->codes.sum, err) : NULL;
+    return be->codes.sum ? 0 : ROD_ENOMEM;
 }
 
 static int make_workspaces(struct backend *be, struct rod_error *err) {
@@ -300,7 +366,7 @@ static int backend_cpu_open(const struct model *model, const struct backend_conf
     if (!fp32 && strcmp(precision, "auto") && strcmp(precision, own))
         return rod_fail_at(err, ROD_EINVALID, "precision",
                            "precision is %s; the CPU keeps weights in their own type (%s) or in fp32.", precision, own);
-    const int refused = weight_quant_check(model, 0, "the CPU", err);
+    const int refused = weight_quant_check(model, 1u << WEIGHT_INT8 | 1u << WEIGHT_INT4, "the CPU", err);
     if (refused) return refused;
     struct backend *be = calloc(1, sizeof *be);
     if (be) be->allocations = calloc(MAX_ALLOCATIONS, sizeof *be->allocations);
@@ -316,6 +382,7 @@ static int backend_cpu_open(const struct model *model, const struct backend_conf
     be->progress = config->progress;
     be->model_bytes = model->weight_bytes;
     be->ops = cpu_ops_best();
+    be->quant = cpu_quant_best();
     be->Dp = pad_panel(d->D), be->Ep = pad_panel(d->E), be->Mp = pad_panel(d->M), be->Rp = pad_panel(d->R),
     be->Fp = pad_panel(d->F);
     be->Qp = pad_panel(d->H * d->P), be->Kvp = pad_panel(d->Hk * d->P), be->Vvp = pad_panel(d->Hv * d->P);
@@ -343,13 +410,15 @@ static int backend_cpu_open(const struct model *model, const struct backend_conf
     if (be->info.max_out > be->info.max_batch_tok) be->info.max_out = be->info.max_batch_tok;
     if (!rc) rc = make_workspaces(be, err);
     if (!rc) rc = load_weights(be, model, fp32, err);
+    if (!rc && be->quantised) rc = make_codes(be, err);
     if (!rc) rc = cpu_mover_open(be, &be->mover, err);
     if (rc) {
         backend_cpu_close(be);
         return rc;
     }
     assert(be->info.n_slots + CPU_CHUNK <= be->info.max_batch_tok && be->info.max_out <= be->info.max_batch_tok);
-    snprintf(be->info.device, sizeof be->info.device, "cpu (%s, %u threads)", be->ops->isa, team_size(be->team));
+    snprintf(be->info.device, sizeof be->info.device, "cpu (%s, %u threads)",
+             be->quantised ? be->quant->isa : be->ops->isa, team_size(be->team));
     *out = be;
     return 0;
 }

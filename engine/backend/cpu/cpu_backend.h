@@ -37,6 +37,8 @@ struct backend {
     struct model_dims d;
     uint32_t Dp, Ep, Mp, Rp, Fp, Qp, Kvp, Vvp; /* padded D, E, M, R, F, H P, Hk P, Hv P */
     const struct cpu_ops *ops;
+    const struct cpu_quant_ops *quant;
+    bool quantised; /* a matrix of int8 or int4 is there: inputs of all that may be so become codes, too */
     struct team *team;
     struct cpu_layer *layers;
     struct cpu_matrix embed, lm_head; /* one and the same data when tied */
@@ -59,6 +61,7 @@ struct backend {
     float *x, *h, *y, *a, *z, *s, *u, *o, *q, *k, *g, *t, *log_alpha, *q_in, *k_out, *decay, *A, *c0;
     float *aq, *ak, *av, *att, *fa, *fg, *rope, *logits;
     double *b;
+    struct cpu_codes codes; /* of the rows that the next product reads; n_blocks: of the widest */
     float **window_scratch; /* [threads] */
     struct cpu_row {
         uint32_t segment, index, phase;
@@ -80,6 +83,13 @@ static inline float *cpu_slot(const struct backend *be, uint32_t slot, uint32_t 
 /* Where a layer has the convolution's input of the token K before pos; before the first one it is zero. */
 static inline size_t cpu_conv_at(const struct backend *be, uint64_t pos) {
     return be->at.conv + (size_t)((pos + be->ring_conv - be->d.K) % be->ring_conv) * be->Ep;
+}
+
+/* The rows' codes where they have cols columns. */
+static inline struct cpu_codes cpu_codes_of(const struct backend *be, uint32_t cols) {
+    struct cpu_codes codes = be->codes;
+    codes.n_blocks = (cols + CPU_BLOCK - 1) / CPU_BLOCK;
+    return codes;
 }
 
 /* u [Ep], k [Mp] and log_alpha [Mp] of deferred token number i. */

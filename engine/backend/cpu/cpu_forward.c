@@ -17,13 +17,25 @@ struct step {
     bool any_chunk;    /* a piece of more than one token */
 };
 
-/* y[rows] = base + W x for the member's share of W's panels. */
+/* y[rows] = base + W x for W's panels [p0, p1). A quantised W reads x's codes. */
+static void apply_panels(const struct step *st, const struct cpu_matrix *w, uint32_t p0, uint32_t p1, uint32_t n_rows,
+                         const float *x, size_t ldx, const float *base, float *y, size_t ldy,
+                         struct cpu_ahead *ahead) {
+    const struct backend *be = st->be;
+    const struct cpu_codes codes = cpu_codes_of(be, w->cols);
+    if (cpu_matrix_is_quantised(w))
+        be->quant->linear(w, p0, p1, n_rows, &codes, base, ldy, y, ldy);
+    else
+        be->ops->linear(w, p0, p1, n_rows, x, ldx, base, ldy, y, ldy, ahead);
+}
+
+/* The member's share of W's panels. */
 static void apply_product(const struct step *st, uint32_t member, const struct cpu_matrix *w, uint32_t n_rows,
                           const float *x, size_t ldx, const float *base, float *y, size_t ldy,
                           struct cpu_ahead *ahead) {
     uint32_t p0, p1;
     team_share(st->be->team, member, w->n_panels, &p0, &p1);
-    st->be->ops->linear(w, p0, p1, n_rows, x, ldx, base, ldy, y, ldy, ahead);
+    apply_panels(st, w, p0, p1, n_rows, x, ldx, base, y, ldy, ahead);
 }
 
 /* Several products of one input with outputs side by side, shared out as one row of panels. */
@@ -42,8 +54,8 @@ static void apply_products(const struct step *st, uint32_t member, const struct 
     for (uint32_t i = 0; i < n; i++) {
         uint32_t last = first + list[i].w->n_panels, lo = p0 > first ? p0 : first, hi = p1 < last ? p1 : last;
         if (lo < hi)
-            st->be->ops->linear(list[i].w, lo - first, hi - first, st->n_rows, list[i].x, list[i].ldx, NULL, 0,
-                                list[i].y, list[i].ldy, ahead);
+            apply_panels(st, list[i].w, lo - first, hi - first, st->n_rows, list[i].x, list[i].ldx, NULL, list[i].y,
+                         list[i].ldy, ahead);
         first = last;
     }
 }
@@ -83,12 +95,21 @@ static void ahead_windows(const struct step *st, uint32_t member, uint32_t layer
     }
 }
 
+/* Where some matrix is quantised: the codes of row r, x of n columns, for the products that may read them. */
+static void encode_row(const struct step *st, const float *x, uint32_t n, uint32_t width, uint32_t r) {
+    const struct cpu_codes codes = cpu_codes_of(st->be, n);
+    if (st->be->quantised) st->be->quant->encode(x, width, r, 0, codes.n_blocks, &codes);
+}
+
+/* y and its codes. */
 static void norm_rows(const struct step *st, uint32_t member, const float *x, const float *w, uint32_t n,
                       uint32_t width, float *y) {
     uint32_t r0, r1;
     team_share(st->be->team, member, st->n_rows, &r0, &r1);
-    for (uint32_t r = r0; r < r1; r++)
+    for (uint32_t r = r0; r < r1; r++) {
         st->be->ops->rmsnorm(x + (size_t)r * width, w, st->be->d.norm_eps, n, width, y + (size_t)r * width);
+        encode_row(st, y + (size_t)r * width, n, width, r);
+    }
 }
 
 /* x = embedding (scaled, normed); the rotary angles of each row. */
@@ -329,9 +350,22 @@ static void attend_rows(const struct step *st, uint32_t member, uint32_t layer) 
     }
 }
 
+/* The FFN's gate: the member's share of blocks, in all rows. */
+static void activate_rows(const struct step *st, uint32_t member) {
+    struct backend *be = st->be;
+    const struct cpu_codes codes = cpu_codes_of(be, be->d.F);
+    const size_t Fp = be->Fp;
+    uint32_t b0, b1;
+    team_share(be->team, member, codes.n_blocks, &b0, &b1);
+    const uint32_t f0 = b0 * CPU_BLOCK, f1 = b1 * CPU_BLOCK < be->Fp ? b1 * CPU_BLOCK : be->Fp;
+    for (uint32_t r = 0; r < st->n_rows; r++) {
+        be->ops->ffn_act(be->fa + r * Fp, be->fg + r * Fp, f0, f1);
+        if (be->quantised) be->quant->encode(be->fa + r * Fp, be->Fp, r, b0, b1, &codes);
+    }
+}
+
 static void run_attention_and_ffn(const struct step *st, uint32_t member, uint32_t layer, struct cpu_ahead *ahead) {
     struct backend *be = st->be;
-    const struct cpu_ops *ops = be->ops;
     const struct cpu_layer *w = &be->layers[layer];
     const struct model_dims *d = &be->d;
     const size_t Dp = be->Dp, Fp = be->Fp, Kvp = be->Kvp, Vvp = be->Vvp, Qp = be->Qp;
@@ -361,6 +395,10 @@ static void run_attention_and_ffn(const struct step *st, uint32_t member, uint32
     }
     team_barrier(be->team, member); /* rotated q, k and the first pieces' rings before attention */
     attend_rows(st, member, layer);
+    if (be->quantised) {
+        for (uint32_t r = first; r < last; r++) encode_row(st, be->att + r * Qp, d->H * d->P, be->Qp, r);
+        team_barrier(be->team, member); /* codes of att before W_ao */
+    }
     ahead_states(st, member, layer + 1, ahead);
     apply_product(st, member, &w->ao, n, be->att, Qp, be->x, be->y, Dp, ahead);
     team_barrier(be->team, member); /* y before its norm */
@@ -369,8 +407,7 @@ static void run_attention_and_ffn(const struct step *st, uint32_t member, uint32
     const struct product f1[] = {{&w->fa, be->h, Dp, be->fa, Fp}, {&w->fg, be->h, Dp, be->fg, Fp}};
     apply_products(st, member, f1, 2, ahead);
     team_barrier(be->team, member); /* both halves before their product */
-    team_share(be->team, member, be->Fp / CPU_PANEL, &first, &last);
-    for (size_t r = 0; r < n; r++) ops->ffn_act(be->fa + r * Fp, be->fg + r * Fp, first * CPU_PANEL, last * CPU_PANEL);
+    activate_rows(st, member);
     team_barrier(be->team, member); /* before W_f2 */
     apply_product(st, member, &w->fout, n, be->fa, Fp, be->x, be->x, Dp,
                   ahead); /* onto x_state, not onto y: the two-hop residual */
@@ -384,9 +421,11 @@ static void output_rows(const struct step *st, uint32_t member) {
     for (uint32_t i = 0; i < st->n_segs; i++) {
         for (uint32_t t = 0; t < st->segs[i].n_tok; t++, r++) {
             if (t + st->segs[i].n_out < st->segs[i].n_tok) continue;
-            if (out >= first && out < last)
-                be->ops->rmsnorm(be->x + (size_t)r * be->Dp, be->norm_f, be->d.norm_eps, be->d.D, be->Dp,
-                                 be->h + (size_t)out * be->Dp);
+            if (out >= first && out < last) {
+                float *h = be->h + (size_t)out * be->Dp;
+                be->ops->rmsnorm(be->x + (size_t)r * be->Dp, be->norm_f, be->d.norm_eps, be->d.D, be->Dp, h);
+                encode_row(st, h, be->d.D, be->Dp, out);
+            }
             out++;
         }
     }
