@@ -1,7 +1,7 @@
 /* lives.h - for random worlds on a real device: the models that they run (subjects), the requests that they ask, and
  * what each request gives alone on an idle engine.
  *
- * A subject is a model in a precision with a pool of requests; number and seed say all of it. An answer alone is made
+ * A subject is a model in a precision and a format of weights with a pool of requests; number and seed say all of it. An answer alone is made
  * when it is first needed, as long as needed: an answer of 40 tokens is the beginning of one of 300.
  * Threads: a subject is one thread's.
  */
@@ -114,7 +114,7 @@ struct entry {
 
 struct subject {
     uint64_t seed;
-    char name[160]; /* model, precision */
+    char name[192]; /* model, precision, format of weights */
     const char *precision;
     struct model *model;
     bool published, on_gpu, draws; /* draws: the CPU, as a device that draws */
@@ -176,6 +176,18 @@ static inline int subject_model(struct subject *s, struct dice *d, struct rod_er
     snprintf(s->name, sizeof s->name, "random D %u E %u F %u M %u R %u K %u heads %u/%u/%u of %u window %u L %u V %u",
              m->D, m->E, m->F, m->M, m->R, m->K, m->H, m->Hk, m->Hv, m->P, m->visible, m->L, m->V);
     return 0;
+}
+
+/* How the model's weights are kept: on the CPU half of all subjects in int8 or int4. RODIMUS_TEST_WEIGHTS: one for all. */
+static inline int subject_weights(struct subject *s, struct dice *d, struct rod_error *err) {
+    static const char *const formats[] = {"auto", "auto", "int8", "int4"};
+    const char *name = getenv("RODIMUS_TEST_WEIGHTS"), *drawn = s->on_gpu ? "auto" : formats[roll(d, 4)];
+    if (!name) name = drawn;
+    const size_t len = strlen(s->name);
+    snprintf(s->name + len, sizeof s->name - len, ", weights %s", name);
+    if (weight_format_by_name(name, &s->model->weights)) return 0;
+    snprintf(err->message, sizeof err->message, "RODIMUS_TEST_WEIGHTS is %s", name);
+    return err->code = ROD_EINVALID;
 }
 
 /* An engine of this subject; with any draft_model_dir its own weights draft, too. */
@@ -243,6 +255,10 @@ static inline int subject_open(struct subject *s, uint64_t seed, struct rod_erro
     const size_t len = strlen(s->name);
     s->draws = !s->on_gpu && seed % 2;
     snprintf(s->name + len, sizeof s->name - len, ", %s%s", s->precision, s->draws ? ", the device draws" : "");
+    if ((rc = subject_weights(s, &d, err))) {
+        model_close(s->model);
+        return rc;
+    }
     s->n_entries = s->published ? 24 : s->on_gpu ? MOST_ENTRIES : 24;
     s->most_prompt = s->on_gpu ? MOST_PROMPT : 150;
     s->most_answer = s->on_gpu ? MOST_ANSWER : 40;
