@@ -3,7 +3,7 @@
 #include "engine/backend/cuda/cuda_backend.h"
 #include "engine/model/model_internal.h"
 #include "engine/base/philox.h"
-#include "engine/text/tokenizer.h"
+#include "tests/held_out.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -51,44 +51,10 @@ static const float *forward(const struct side *s, const struct backend_segment *
 
 /* ---- perplexity ---- */
 
-static double log_probability(const float *row, uint32_t V, int32_t id) {
-    double top = -INFINITY, sum = 0;
-    for (uint32_t i = 0; i < V; i++) top = fmax(top, (double)row[i]);
-    for (uint32_t i = 0; i < V; i++) sum += exp((double)row[i] - top);
-    return (double)row[id] - top - log(sum);
-}
-
-/* Of ids[1..n), read as one text. */
-static double perplexity(const struct model *model, const char *device, const char *precision, const int32_t *ids,
-                         size_t n) {
-    const uint32_t V = model->dims.V;
-    struct side s = open_side(model, (struct backend_config){.n_slots = 1, .device = device, .precision = precision});
-    const struct backend_info *info = s.ops->info(s.be);
-    const uint32_t most = info->max_out < info->max_batch_tok ? info->max_out : info->max_batch_tok;
-    double sum = 0;
-    s.ops->slot_zero(s.be, 0);
-    for (size_t pos = 0; pos + 1 < n;) {
-        const uint32_t k = n - 1 - pos < most ? (uint32_t)(n - 1 - pos) : most / info->chunk_tok * info->chunk_tok;
-        const float *rows = forward(&s, &(struct backend_segment){0, k, k, pos, ids + pos, true}, 1);
-        for (uint32_t i = 0; i < k; i++, pos++) sum += log_probability(rows + (size_t)i * V, V, ids[pos + 1]);
-    }
-    s.ops->close(s.be);
-    return exp(-sum / (double)(n - 1));
-}
-
 static void check_held_out_text(const char *dir) {
     struct model *model = open_model(dir);
-    struct tokenizer *tokenizer;
-    struct rod_error err;
-    assert_int_equal(tokenizer_open(dir, &tokenizer, &err), 0);
-    FILE *f = fopen("config/models/tales/heldout.txt", "r");
-    assert_non_null(f);
-    char *text = malloc(1 << 20);
-    const size_t len = fread(text, 1, 1 << 20, f);
-    fclose(f);
-    int32_t *ids;
     size_t n;
-    assert_int_equal(tokenizer_encode(tokenizer, text, len, true, &ids, &n, &err), 0);
+    int32_t *ids = held_out_ids(dir, &n);
     const double want = perplexity(model, "cpu", "auto", ids, n);
     printf("note: %s, perplexity of %zu tokens: cpu %.4f", dir, n, want);
     static const char *const precisions[] = {"fp32", "fp16", "bf16"};
@@ -101,8 +67,7 @@ static void check_held_out_text(const char *dir) {
     for (int i = 0; i < 3; i++)
         if (!(fabs(got[i] / want - 1) <= 0.005))
             fail_msg("perplexity in %s is %.6f, the CPU's %.6f", precisions[i], got[i], want);
-    free(ids), free(text);
-    tokenizer_close(tokenizer);
+    free(ids);
     model_close(model);
 }
 
