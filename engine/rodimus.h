@@ -679,10 +679,10 @@ struct rod_bench_options {
     struct rod_progress_to progress;
 };
 struct rod_bench_row {
-    char model[128], device[64], dtype[16];
-    bool prefill, verify;   /* verify: a step with drafts */
-    uint32_t batch, drafts; /* drafts: behind each session's token */
-    uint64_t context;       /* decode: tokens before; prefill: prompt length */
+    char model[128], device[64], dtype[16], weights[16]; /* weights: of the large matrices, "int8" or a dtype */
+    bool prefill, verify;                                /* verify: a step with drafts */
+    uint32_t batch, drafts;                              /* drafts: behind each session's token */
+    uint64_t context;                                    /* decode: tokens before; prefill: prompt length */
     double ms; /* median of a step (decode; on a GPU of rounds of 4, their mean) or of all prompts (prefill) */
     double ms_low, ms_high;   /* fastest and slowest */
     double tokens_per_s;      /* from the median */

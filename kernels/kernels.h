@@ -39,8 +39,9 @@ struct cpu_matrix {
 static inline bool cpu_matrix_is_quantised(const struct cpu_matrix *w) { return w->dtype >= CPU_INT8; }
 size_t cpu_matrix_bytes(uint32_t rows, uint32_t cols, enum cpu_dtype dtype); /* not of int8 and int4 */
 size_t cpu_quant_panel_bytes(const struct cpu_matrix *w);
-/* One row of an int8 or int4 matrix: codes [cols] a byte each (int8: two's complement), scales and zeros one a block or,
- * with row_scales, one. Rows may be packed by several threads. Rows past the last one are left as they are: zero. */
+/* One row of an int8 or int4 matrix: codes [cols] a byte each (int8: two's complement), scales and zeros one a block
+ * or, with row_scales, one. Rows may be packed by several threads. Rows past the last one are left as they are: zero.
+ */
 void cpu_quant_pack_row(const struct cpu_matrix *w, uint32_t row, const uint8_t *codes, const float *scales,
                         const uint8_t *zeros);
 /* Where row's weight of column col lies: byte offset into data. */
@@ -141,9 +142,9 @@ struct cpu_quant_ops {
     const char *isa;
     /* Blocks [b0, b1) of one row; x has width values, a multiple of CPU_PANEL. Twin ref_encode. */
     void (*encode)(const float *x, uint32_t width, uint32_t row, uint32_t b0, uint32_t b1, const struct cpu_codes *out);
-    /* y[r, o] = base[r, o] + sum_b float(sum_c (code[o, c] - zero[o, b]) xcode[r, c]) (scale[o, b] xscale[r, b]) for the
-     * rows o of panels [p0, p1); base NULL = 0, may be y. Bytes: the panels' codes once for 64 rows. Order: the sum of a
-     * block is exact; blocks ascending from 0, then base; nothing is fused. Twin ref_quant_linear. */
+    /* y[r, o] = base[r, o] + sum_b float(sum_c (code[o, c] - zero[o, b]) xcode[r, c]) (scale[o, b] xscale[r, b]) for
+     * the rows o of panels [p0, p1); base NULL = 0, may be y. Bytes: the panels' codes once for 64 rows. Order: the sum
+     * of a block is exact; blocks ascending from 0, then base; nothing is fused. Twin ref_quant_linear. */
     void (*linear)(const struct cpu_matrix *w, uint32_t p0, uint32_t p1, uint32_t n_rows, const struct cpu_codes *x,
                    const float *base, size_t ld_base, float *y, size_t ldy);
 };

@@ -41,8 +41,7 @@ void ref_quant_linear(const struct ref_quant *w, const float *x, const float *ba
             int32_t x_sum;
             int64_t sum = 0;
             ref_encode(x + c, n, x_code, &x_scale, &x_sum);
-            for (uint32_t i = 0; i < n; i++)
-                sum += ((w->int4 ? code[c + i] : (int8_t)code[c + i]) - zero) * x_code[i];
+            for (uint32_t i = 0; i < n; i++) sum += ((w->int4 ? code[c + i] : (int8_t)code[c + i]) - zero) * x_code[i];
             const float scale = w->scales[at] * x_scale;
             y[o] = y[o] + (float)sum * scale;
         }

@@ -1,9 +1,9 @@
 /* lives.h - for random worlds on a real device: the models that they run (subjects), the requests that they ask, and
  * what each request gives alone on an idle engine.
  *
- * A subject is a model in a precision and a format of weights with a pool of requests; number and seed say all of it. An answer alone is made
- * when it is first needed, as long as needed: an answer of 40 tokens is the beginning of one of 300.
- * Threads: a subject is one thread's.
+ * A subject is a model in a precision and a format of weights with a pool of requests; number and seed say all of it.
+ * An answer alone is made when it is first needed, as long as needed: an answer of 40 tokens is the beginning of one of
+ * 300. Threads: a subject is one thread's.
  */
 #ifndef LIVES_H
 #define LIVES_H
@@ -178,7 +178,8 @@ static inline int subject_model(struct subject *s, struct dice *d, struct rod_er
     return 0;
 }
 
-/* How the model's weights are kept: on the CPU half of all subjects in int8 or int4. RODIMUS_TEST_WEIGHTS: one for all. */
+/* How the model's weights are kept: on the CPU half of all subjects in int8 or int4. RODIMUS_TEST_WEIGHTS: one for all.
+ */
 static inline int subject_weights(struct subject *s, struct dice *d, struct rod_error *err) {
     static const char *const formats[] = {"auto", "auto", "int8", "int4"};
     const char *name = getenv("RODIMUS_TEST_WEIGHTS"), *drawn = s->on_gpu ? "auto" : formats[roll(d, 4)];

@@ -128,6 +128,9 @@ int model_parse_config(const char *json, size_t len, struct model_dims *dims, bo
 /* Parameters that dims call for (a tied head counted once), without any weights. */
 uint64_t model_count_params(const struct model_dims *dims);
 
+/* Bytes of weights that a step reads: those of fewer bits as weight_kept_bytes has them, a tied head once. */
+uint64_t model_step_bytes(const struct model *model);
+
 /* dst[rows * cols] = the weight in fp32, pieces stacked. */
 void weight_to_f32(const struct weight *w, float *dst);
 /* n elements from element first of one part. */

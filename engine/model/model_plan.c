@@ -189,6 +189,28 @@ uint64_t model_count_params(const struct model_dims *dims) {
     return n;
 }
 
+/* ---- bytes ---- */
+
+struct step_sum {
+    struct model *model; /* read alone */
+    uint64_t bytes;
+};
+
+static int step_piece(void *arg, const struct model_piece *piece) {
+    struct step_sum *sum = arg;
+    sum->bytes += weight_kept_bytes(sum->model, model_piece_weight(sum->model, piece));
+    return 0;
+}
+
+uint64_t model_step_bytes(const struct model *model) {
+    struct step_sum sum = {(struct model *)(uintptr_t)model, 0};
+    struct weight_quant q;
+    model_plan(&model->dims, false, step_piece, &sum); /* one piece a weight */
+    if (model->dims.tied && weight_quant_of(model, &model->lm_head, &q))
+        sum.bytes += weight_kept_bytes(model, &model->lm_head) - weight_kept_bytes(model, &model->embed);
+    return sum.bytes;
+}
+
 uint64_t model_state_bytes(const struct model_dims *d, size_t S_bytes, size_t conv_bytes, size_t window_bytes) {
     uint64_t S = (uint64_t)d->M * d->E * S_bytes;
     uint64_t conv = (uint64_t)d->K * d->E * conv_bytes;

@@ -38,6 +38,19 @@ bool weight_quant_of(const struct model *model, const struct weight *w, struct w
 
 uint32_t weight_quant_groups(const struct weight_quant *q, uint32_t cols) { return (cols + q->group - 1) / q->group; }
 
+uint64_t weight_kept_bytes(const struct model *model, const struct weight *w) {
+    struct weight_quant q;
+    uint64_t bytes = 0;
+    if (weight_quant_of(model, w, &q)) {
+        const uint64_t groups = (uint64_t)w->rows * weight_quant_groups(&q, w->cols);
+        const uint64_t codes = (uint64_t)w->rows * w->cols;
+        return (q.format == WEIGHT_INT4 ? codes / 2 : codes) + 4 * groups + (q.zeros ? groups / 2 : 0);
+    }
+    for (uint32_t i = 0; i < w->n_parts; i++)
+        bytes += (uint64_t)w->part[i].rows * w->cols * dtype_bytes(w->part[i].dtype);
+    return bytes;
+}
+
 /* ---- rounding ---- */
 
 /* The next bf16 from a positive x on. */

@@ -193,7 +193,7 @@ static void bench_fill_row(struct bench *b, struct rod_bench_row *row, size_t n_
     row->tokens_per_s = tokens / b->times[n_times / 2];
     double n_steps = row->prefill ? ceil(tokens / info->max_batch_tok) : 1; /* each step reads the weights */
     row->flop = tokens * (matrix_flop(d, false) + recurrence_flop(d, keys)) + heads * 2.0 * d->D * d->V;
-    row->bytes = (double)b->model->weight_bytes * n_steps +
+    row->bytes = (double)model_step_bytes(b->model) * n_steps +
                  (row->prefill ? fmax(n_steps, row->batch) : (double)row->batch) *
                      state_bytes(d, keys, b->ops->ceilings && b->model->weight_dtype != DTYPE_F32 ? 2 : 4);
     row->read_bytes_per_s = b->read_bytes_per_s ? b->read_bytes_per_s : read_rate(b->team, row->bytes / n_steps);
@@ -205,6 +205,9 @@ static void bench_fill_row(struct bench *b, struct rod_bench_row *row, size_t n_
     snprintf(row->device, sizeof row->device, "%s", info->device);
     const char *precision = b->options->precision;
     const bool own = !precision || !strcmp(precision, "auto");
+    const enum weight_format format = b->model->weights;
+    snprintf(row->weights, sizeof row->weights, "%s",
+             format != WEIGHT_STORED ? weight_format_name(format) : dtype_name(b->model->weight_dtype));
     snprintf(row->dtype, sizeof row->dtype, "%s", own ? dtype_name(b->model->weight_dtype) : precision);
 }
 
@@ -455,7 +458,7 @@ int rod_bench(const struct rod_bench_options *options, int (*report)(void *arg, 
             rc = rod_fail_no_memory(err);
         else {
             if (b.ops->ceilings)
-                rc = b.ops->ceilings(b.be, (double)model->weight_bytes, &b.read_bytes_per_s, &b.flop_per_s, err);
+                rc = b.ops->ceilings(b.be, (double)model_step_bytes(model), &b.read_bytes_per_s, &b.flop_per_s, err);
             else
                 b.flop_per_s = flop_rate(b.team);
             if (!rc) rc = bench_run_rows(&b, report, arg, err);

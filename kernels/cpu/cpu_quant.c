@@ -1,9 +1,9 @@
-/* cpu_quant.c - products of int8 and int4 weights, compiled once per instruction set with -DISA=base|avx2|avxvnni|avx512|
- * avx512vnni and its -m flags.
+/* cpu_quant.c - products of int8 and int4 weights, compiled once per instruction set with
+ * -DISA=base|avx2|avxvnni|avx512| avx512vnni and its -m flags.
  *
- * Activations become 16-bit integers, a scale for every CPU_BLOCK columns; a block's sum of products is exact in 32 bits,
- * whatever its order; blocks are added in fp32, in ascending order, with every rounding written out (no contraction). So
- * the instruction sets give each other's bits, and so do any number of rows and any split of panels.
+ * Activations become 16-bit integers, a scale for every CPU_BLOCK columns; a block's sum of products is exact in 32
+ * bits, whatever its order; blocks are added in fp32, in ascending order, with every rounding written out (no
+ * contraction). So the instruction sets give each other's bits, and so do any number of rows and any split of panels.
  * One primitive is the instruction sets' own: two 16-bit products and their sum onto 32 bits, in each lane (dot).
  */
 #include "kernels/kernels.h"
@@ -45,7 +45,7 @@ typedef float vf __attribute__((vector_size(VECTOR_BYTES)));
 typedef int32_t vi __attribute__((vector_size(VECTOR_BYTES)));
 typedef uint32_t vu __attribute__((vector_size(VECTOR_BYTES)));
 typedef uint16_t vh __attribute__((vector_size(VECTOR_BYTES)));
-typedef int16_t v16 __attribute__((vector_size(VECTOR_BYTES / 2)));  /* as many lanes, of 16 bits */
+typedef int16_t v16 __attribute__((vector_size(VECTOR_BYTES / 2))); /* as many lanes, of 16 bits */
 typedef uint16_t vu16 __attribute__((vector_size(VECTOR_BYTES / 2)));
 /* the same, at any address */
 typedef float vf_any __attribute__((vector_size(VECTOR_BYTES), aligned(4), may_alias));
@@ -178,7 +178,7 @@ INLINE void direct(const bool int4, const int nr, const struct cpu_matrix *w, co
 /* A function of its own each, so that its few pointers stay in registers. */
 #define DIRECT(name, int4, nr)                                                                                         \
     static __attribute__((noinline)) void name(const struct cpu_matrix *w, const unsigned char *panel,                 \
-                                               const struct cpu_codes *x, uint32_t row, float (*out)[CPU_PANEL]) {     \
+                                               const struct cpu_codes *x, uint32_t row, float(*out)[CPU_PANEL]) {      \
         direct(int4, nr, w, panel, x, row, out);                                                                       \
     }
 DIRECT(direct_int8_1, false, 1)
@@ -272,12 +272,12 @@ BLOCK(11)
 BLOCK(12)
 #endif
 static block_function *const block_rows[MAX_ROWS] = {
-    block_1,  block_2,  block_3, block_4,
+    block_1, block_2, block_3, block_4,
 #if MAX_ROWS >= 6
-    block_5,  block_6,
+    block_5, block_6,
 #endif
 #if MAX_ROWS >= 12
-    block_7,  block_8,  block_9, block_10, block_11, block_12,
+    block_7, block_8, block_9, block_10, block_11, block_12,
 #endif
 };
 

@@ -1,5 +1,5 @@
-/* test_formats.c - what weights in fewer bits cost on a real device, by the held-out tales: RODIMUS_TEST_DEVICE names it,
- * the CPU without it. The first 2,000 tokens; all of them with RODIMUS_TEST_FULL=1. */
+/* test_formats.c - what weights in fewer bits cost on a real device, by the held-out tales: RODIMUS_TEST_DEVICE names
+ * it, the CPU without it. The first 2,000 tokens; all of them with RODIMUS_TEST_FULL=1. */
 #include "tests/held_out.h"
 
 enum { SOME_TOKENS = 2000 };

@@ -179,8 +179,8 @@ static float *conv_weights(struct backend *be, const struct weight *w, struct ro
     return rows ? dst : NULL;
 }
 
-static int load_layer(struct backend *be, const struct model *model, const struct model_layer *src, bool fp32, struct cpu_layer *dst,
-                      struct rod_error *err) {
+static int load_layer(struct backend *be, const struct model *model, const struct model_layer *src, bool fp32,
+                      struct cpu_layer *dst, struct rod_error *err) {
     const struct model_dims *d = &be->d;
     int rc = 0;
     const struct {

@@ -19,8 +19,7 @@ struct step {
 
 /* y[rows] = base + W x for W's panels [p0, p1). A quantised W reads x's codes. */
 static void apply_panels(const struct step *st, const struct cpu_matrix *w, uint32_t p0, uint32_t p1, uint32_t n_rows,
-                         const float *x, size_t ldx, const float *base, float *y, size_t ldy,
-                         struct cpu_ahead *ahead) {
+                         const float *x, size_t ldx, const float *base, float *y, size_t ldy, struct cpu_ahead *ahead) {
     const struct backend *be = st->be;
     const struct cpu_codes codes = cpu_codes_of(be, w->cols);
     if (cpu_matrix_is_quantised(w))

@@ -1,5 +1,6 @@
-/* test_quant.c - products of int8 and int4 weights of every instruction set that this machine runs, against the twins to
- * the bit, and against the weights that the codes stand for. `test_quant list` says which instruction sets those are. */
+/* test_quant.c - products of int8 and int4 weights of every instruction set that this machine runs, against the twins
+ * to the bit, and against the weights that the codes stand for. `test_quant list` says which instruction sets those
+ * are. */
 #include "kernels/kernels.h"
 
 #include <math.h>
@@ -117,8 +118,8 @@ static void codes_of_activations_are_the_twins_bits_also_of_zeros_and_of_tiny_an
                 int16_t want[CPU_BLOCK] = {0};
                 float scale;
                 int32_t sum;
-                ref_encode(x + (size_t)b * CPU_BLOCK, cols - b * CPU_BLOCK < CPU_BLOCK ? cols - b * CPU_BLOCK : CPU_BLOCK,
-                           want, &scale, &sum);
+                ref_encode(x + (size_t)b * CPU_BLOCK,
+                           cols - b * CPU_BLOCK < CPU_BLOCK ? cols - b * CPU_BLOCK : CPU_BLOCK, want, &scale, &sum);
                 if (memcmp(&scale, got.scale + b, 4) || sum != got.sum[b])
                     fail_msg("%s: block %u has scale %.9g and sum %d, the twin %.9g and %d", ops->isa, b,
                              (double)got.scale[b], got.sum[b], (double)scale, sum);
@@ -136,7 +137,8 @@ static void products_are_the_twins_bits_over_ragged_sizes_in_every_format(void *
     (void)state;
     for (int round = 0; round < 90; round++) {
         const struct format f = formats[round % N_FORMATS];
-        const uint32_t rows = pick_up_to(100), cols = pick_up_to(500), n = round % 5 == 0 ? 60 + pick_up_to(20) : pick_up_to(20);
+        const uint32_t rows = pick_up_to(100), cols = pick_up_to(500),
+                       n = round % 5 == 0 ? 60 + pick_up_to(20) : pick_up_to(20);
         struct pair w = random_pair(f, rows, cols, round % 11 == 0);
         float *x = random_rows(n, cols, 3), *y = zeroed(sizeof *y * n * rows), *ref = zeroed(sizeof *y * n * rows),
               *base = random_rows(n, rows, 1);
@@ -198,9 +200,7 @@ static void products_are_those_of_the_weights_that_the_codes_stand_for(void **st
             for (uint32_t c = 0; c < COLS; c++) {
                 const size_t at = (size_t)o * w.plain.n_scales + (formats[k].row_scales ? 0 : c / CPU_BLOCK);
                 const uint8_t code = w.plain.codes[(size_t)o * COLS + c];
-                const int whole = !w.plain.int4    ? (int8_t)code
-                                  : w.plain.zeros ? code - w.plain.zeros[at]
-                                                  : code - 8;
+                const int whole = !w.plain.int4 ? (int8_t)code : w.plain.zeros ? code - w.plain.zeros[at] : code - 8;
                 W[(size_t)o * COLS + c] = w.plain.scales[at] * (float)whole;
             }
         FOR_EACH_ISA(ops) {

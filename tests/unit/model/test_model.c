@@ -544,6 +544,40 @@ static void end_tokens_of_both_files_are_joined(void **state) {
     remove_files(dir, checkpoint_files);
 }
 
+/* Matrices of a layer that may be in fewer bits: their weights, rows and groups of 128 columns. */
+static void add_product(uint64_t n[3], uint64_t rows, uint64_t cols) {
+    n[0] += rows * cols;
+    n[1] += rows;
+    n[2] += rows * ((cols + 127) / 128);
+}
+
+static void a_step_reads_codes_and_scales_of_what_is_kept_in_fewer_bits(void **state) {
+    (void)state;
+    static const char *const dirs[] = {"config/models/tales", "tests/vectors/fla-rodimus-plus-small",
+                                       "tests/vectors/rodimus-small"};
+    for (size_t i = 0; i < sizeof dirs / sizeof *dirs; i++) {
+        struct model *m;
+        struct rod_error err;
+        if (model_open(dirs[i], &m, &err)) fail_msg("%s", err.message);
+        const struct model_dims *d = &m->dims;
+        const uint64_t size = dtype_bytes(m->weight_dtype), head = (uint64_t)d->V * d->D;
+        uint64_t n[3] = {0};
+        for (uint32_t l = 0; l < d->L; l++) {
+            add_product(n, 2 * d->E, d->D), add_product(n, d->D, d->E);
+            if (!d->plus) continue;
+            add_product(n, (d->H + d->Hk + d->Hv) * d->P, d->D), add_product(n, d->D, d->H * d->P);
+            add_product(n, 2 * d->F, d->D), add_product(n, d->D, d->F);
+        }
+        const uint64_t wide = m->weight_bytes - (n[0] + head) * size, head8 = head + 4 * d->V;
+        assert_int_equal(model_step_bytes(m), m->weight_bytes);
+        m->weights = WEIGHT_INT8;
+        assert_int_equal(model_step_bytes(m), wide + head8 + n[0] + 4 * n[1]);
+        m->weights = WEIGHT_INT4;
+        assert_int_equal(model_step_bytes(m), wide + head8 + n[0] / 2 + 4 * n[2]);
+        model_close(m);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_vector_opens_whole),
@@ -559,6 +593,7 @@ int main(void) {
         cmocka_unit_test(a_tensor_that_the_index_omits_is_used_with_a_warning),
         cmocka_unit_test(a_fingerprint_is_of_what_gives_the_results),
         cmocka_unit_test(end_tokens_of_both_files_are_joined),
+        cmocka_unit_test(a_step_reads_codes_and_scales_of_what_is_kept_in_fewer_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
