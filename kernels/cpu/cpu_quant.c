@@ -18,15 +18,12 @@
 #if defined __AVX512BW__
 #define LANES    16
 #define MAX_ROWS 12
-#define SLICE    2
 #elif defined __AVX2__
 #define LANES    8
 #define MAX_ROWS 6
-#define SLICE    2
 #else
 #define LANES    4
-#define MAX_ROWS 4
-#define SLICE    2
+#define MAX_ROWS 6
 #endif
 #define VECTOR_BYTES (LANES * 4)
 #define NV           (CPU_PANEL / LANES)
@@ -36,9 +33,8 @@
 
 enum {
     SUM_ROWS = 64,         /* rows whose sums are kept while a panel's blocks go by */
-    DIRECT_ROWS = 2,       /* up to so many rows take weights from the stream; more of them share unpacked ones */
+    PAIRS_ROWS = 25,       /* from so many on rows share a block's unpacked weights */
     PREFETCH_BYTES = 8192, /* ahead in the stream */
-    PAIRS = CPU_BLOCK / 2,
 };
 
 typedef float vf __attribute__((vector_size(VECTOR_BYTES)));
@@ -74,37 +70,13 @@ INLINE vu dot(vu acc, vu w, vu x) {
 #endif
 }
 
-/* The pairs of columns of 32 bits of a row's codes: 2 of int8, 4 of int4 (struct cpu_matrix has the order). */
-INLINE void unpack(const bool int4, vu word, vu pair[4]) {
-    if (int4) {
-        pair[0] = word & 0x000f000fu;
-        pair[1] = (word >> 8) & 0x000f000fu;
-        pair[2] = (word >> 4) & 0x000f000fu;
-        pair[3] = (vu)((vh)word >> 12);
-    } else {
-        pair[0] = word & 0x00ff00ffu;
-        pair[1] = (vu)((vh)word >> 8);
-    }
-}
-
-/* One panel's stream: where its block's scales and zeros are, and how the codes go on. */
-struct stream {
-    const unsigned char *codes;
-    const float *scale;
-    const uint16_t *zero; /* NULL: `middle` for all */
-    uint32_t n_words;     /* of the block: 32-bit words a row */
-};
-INLINE void stream_begin_block(const struct cpu_matrix *w, uint32_t b, struct stream *s) {
-    if (b == 0 || !w->row_scales) {
-        s->scale = (const float *)(const void *)s->codes;
-        s->codes += CPU_PANEL * sizeof(float);
-        if (w->zeros) {
-            s->zero = (const uint16_t *)(const void *)s->codes;
-            s->codes += CPU_PANEL * sizeof(uint16_t);
-        }
-    }
-    const uint32_t left = w->cols - b * CPU_BLOCK;
-    s->n_words = ((left < CPU_BLOCK ? left : CPU_BLOCK) + 7) / 8 * (w->dtype == CPU_INT4 ? 1 : 2);
+/* Pair j of the columns in 32 bits of a row's codes, of 2 in int8 and 4 in int4 (struct cpu_matrix has the order). */
+INLINE vu unpack(const bool int4, vu word, const int j) {
+    if (!int4) return j == 0 ? word & 0x00ff00ffu : (vu)((vh)word >> 8);
+    return j == 0   ? word & 0x000f000fu
+           : j == 1 ? (word >> 8) & 0x000f000fu
+           : j == 2 ? (word >> 4) & 0x000f000fu
+                    : (vu)((vh)word >> 12);
 }
 
 /* sum += what a block adds: (its integer sum, less the zero point's part) * (weight's scale * activation's scale). */
@@ -112,203 +84,165 @@ INLINE vf add_block(vf sum, vu acc, vf scale, vu zero, float x_scale, int32_t x_
     const vu whole = acc - zero * (uint32_t)x_sum;
     return sum + __builtin_convertvector((vi)whole, vf) * (scale * x_scale);
 }
-INLINE vu zeros_of(const struct stream *s, uint32_t middle, int v) {
-    if (!s->zero) return (vu){0} + middle;
-    return __builtin_convertvector(*(const vu16_any *)(s->zero + v * LANES), vu);
-}
-
-INLINE vu all_words(const int16_t *p) {
+INLINE vu all_words(const char *p) {
     uint32_t word;
     memcpy(&word, p, 4);
     return (vu){0} + word;
 }
 
-/* ---- few rows: weights from the stream to registers ---- */
+/* ---- products ---- */
 
-INLINE void direct(const bool int4, const int nr, const struct cpu_matrix *w, const unsigned char *panel,
-                   const struct cpu_codes *x, uint32_t row, float (*out)[CPU_PANEL]) {
-    struct stream s = {.codes = panel};
-    const uint32_t n_pairs = int4 ? 4 : 2, middle = int4 ? 8 : 128;
-    vf sum[DIRECT_ROWS][NV];
-#pragma GCC unroll 16
-    for (int r = 0; r < nr; r++)
-#pragma GCC unroll 16
-        for (int v = 0; v < NV; v++) sum[r][v] = (vf){0};
-    for (uint32_t b = 0; b < x->n_blocks; b++) {
-        const int16_t *code = x->code + ((size_t)row * x->n_blocks + b) * CPU_BLOCK;
-        const size_t next_row = (size_t)x->n_blocks * CPU_BLOCK;
-        vu acc[DIRECT_ROWS][NV];
-        stream_begin_block(w, b, &s);
-#pragma GCC unroll 16
-        for (int r = 0; r < nr; r++)
-#pragma GCC unroll 16
-            for (int v = 0; v < NV; v++) acc[r][v] = (vu){0};
-        for (uint32_t i = 0; i < s.n_words; i++) {
-            __builtin_prefetch(s.codes + PREFETCH_BYTES);
-            __builtin_prefetch(s.codes + PREFETCH_BYTES + 64);
-#pragma GCC unroll 16
-            for (int v = 0; v < NV; v++) {
-                vu pair[4];
-                unpack(int4, load_words(s.codes + v * VECTOR_BYTES), pair);
-#pragma GCC unroll 16
-                for (int r = 0; r < nr; r++)
-                    for (uint32_t k = 0; k < n_pairs; k++)
-                        acc[r][v] = dot(acc[r][v], pair[k], all_words(code + (size_t)r * next_row + 2 * k));
-            }
-            s.codes += CPU_PANEL * 4;
-            code += 2 * n_pairs;
-        }
-#pragma GCC unroll 16
-        for (int v = 0; v < NV; v++) {
-            const vf scale = load(s.scale + v * LANES);
-            const vu zero = zeros_of(&s, middle, v);
-#pragma GCC unroll 16
-            for (int r = 0; r < nr; r++) {
-                const size_t at = ((size_t)row + (size_t)r) * x->n_blocks + b;
-                sum[r][v] = add_block(sum[r][v], acc[r][v], scale, zero, x->scale[at], x->sum[at]);
-            }
-        }
-    }
-#pragma GCC unroll 16
-    for (int r = 0; r < nr; r++)
-#pragma GCC unroll 16
-        for (int v = 0; v < NV; v++) *(vf_any *)(out[r] + v * LANES) = sum[r][v];
-}
+/* Where a tile has its weights from: the stream's codes, or a block of them as 16-bit pairs in the nearest cache. */
+enum source { INT8_CODES, INT4_CODES, BLOCK_PAIRS };
 
-/* A function of its own each, so that its few pointers stay in registers. */
-#define DIRECT(name, int4, nr)                                                                                         \
-    static __attribute__((noinline)) void name(const struct cpu_matrix *w, const unsigned char *panel,                 \
-                                               const struct cpu_codes *x, uint32_t row, float(*out)[CPU_PANEL]) {      \
-        direct(int4, nr, w, panel, x, row, out);                                                                       \
-    }
-DIRECT(direct_int8_1, false, 1)
-DIRECT(direct_int8_2, false, 2)
-DIRECT(direct_int4_1, true, 1)
-DIRECT(direct_int4_2, true, 2)
+/* One block of a panel. */
+struct block {
+    const unsigned char *weights; /* codes, or pairs [n_words][CPU_PANEL] */
+    const float *scale;
+    const uint16_t *zero;
+    uint32_t n_words, middle;
+};
 
-/* ---- many rows: a block's weights as 16-bit pairs in the nearest cache, then row by row ---- */
-
-INLINE void unpack_block(const bool int4, struct stream *s, uint32_t (*pairs)[CPU_PANEL]) {
-    for (uint32_t i = 0; i < s->n_words; i++, pairs += int4 ? 4 : 2) {
-        __builtin_prefetch(s->codes + PREFETCH_BYTES);
-        __builtin_prefetch(s->codes + PREFETCH_BYTES + 64);
-#pragma GCC unroll 16
-        for (int v = 0; v < NV; v++) {
-            vu pair[4];
-            unpack(int4, load_words(s->codes + v * VECTOR_BYTES), pair);
-            for (int k = 0; k < (int4 ? 4 : 2); k++) *(vu_any *)(pairs[k] + v * LANES) = pair[k];
-        }
-        s->codes += CPU_PANEL * 4;
-    }
-}
-
-/* nr rows by SLICE registers of outputs; nr is a constant after inlining. */
-INLINE void block_tile(const int nr, const uint32_t (*pairs)[CPU_PANEL], uint32_t n_pairs, const struct stream *s,
-                       uint32_t middle, int v0, const struct cpu_codes *x, uint32_t row, uint32_t b,
-                       float (*out)[CPU_PANEL]) {
+/* nr rows by nv registers of outputs from lane lane0 on; source, nr and nv are constants after inlining. */
+INLINE void tile(const enum source source, const int nr, const int nv, const struct block *k, uint32_t lane0,
+                 const struct cpu_codes *x, uint32_t row, uint32_t b, float (*out)[CPU_PANEL]) {
+    const int n_pairs = source == INT4_CODES ? 4 : source == INT8_CODES ? 2 : 1;
     const size_t next_row = (size_t)x->n_blocks * CPU_BLOCK * sizeof *x->code;
     const char *x0 = (const char *)(x->code + ((size_t)row * x->n_blocks + b) * CPU_BLOCK);
     const char *x3 = x0 + (nr > 3 ? 3 * next_row : 0), *x6 = x0 + (nr > 6 ? 6 * next_row : 0),
                *x9 = x0 + (nr > 9 ? 9 * next_row : 0);
-    const unsigned char *w = (const unsigned char *)(pairs[0] + v0 * LANES);
-    vu acc[MAX_ROWS][SLICE];
+    const unsigned char *w = k->weights + (size_t)lane0 * 4;
+    vu acc[MAX_ROWS][NV];
 #pragma GCC unroll 16
     for (int r = 0; r < nr; r++)
 #pragma GCC unroll 16
-        for (int v = 0; v < SLICE; v++) acc[r][v] = (vu){0};
-    for (uint32_t i = 0; i < n_pairs; i++) {
+        for (int v = 0; v < nv; v++) acc[r][v] = (vu){0};
+    for (uint32_t i = 0; i < k->n_words; i++) {
 #ifdef __x86_64__
         __asm__("" : "+r"(x0), "+r"(x3), "+r"(x6), "+r"(x9)); /* rows by few pointers, see cpu_simd.c */
 #endif
-        vu weight[SLICE];
+        if (source != BLOCK_PAIRS) __builtin_prefetch(w + PREFETCH_BYTES);
+        if (source != BLOCK_PAIRS && nv * VECTOR_BYTES > 64) __builtin_prefetch(w + PREFETCH_BYTES + 64);
+#pragma GCC unroll 4
+        for (int j = 0; j < n_pairs; j++) {
+            vu pair[NV];
 #pragma GCC unroll 16
-        for (int v = 0; v < SLICE; v++) weight[v] = load_words(w + v * VECTOR_BYTES);
+            for (int v = 0; v < nv; v++) {
+                const vu word = load_words(w + v * VECTOR_BYTES);
+                pair[v] = source == BLOCK_PAIRS ? word : unpack(source == INT4_CODES, word, j);
+            }
 #pragma GCC unroll 16
-        for (int r = 0; r < nr; r++) {
-            const char *base = r < 3 ? x0 : r < 6 ? x3 : r < 9 ? x6 : x9;
-            const vu xr = all_words((const int16_t *)(const void *)(base + (size_t)(r % 3) * next_row));
+            for (int r = 0; r < nr; r++) {
+                const char *base = r < 3 ? x0 : r < 6 ? x3 : r < 9 ? x6 : x9;
+                const vu xr = all_words(base + (size_t)(r % 3) * next_row + 4 * j);
 #pragma GCC unroll 16
-            for (int v = 0; v < SLICE; v++) acc[r][v] = dot(acc[r][v], weight[v], xr);
+                for (int v = 0; v < nv; v++) acc[r][v] = dot(acc[r][v], pair[v], xr);
+            }
         }
         w += CPU_PANEL * 4;
-        x0 += 4, x3 += 4, x6 += 4, x9 += 4;
+        x0 += 4 * n_pairs, x3 += 4 * n_pairs, x6 += 4 * n_pairs, x9 += 4 * n_pairs;
     }
 #pragma GCC unroll 16
-    for (int v = 0; v < SLICE; v++) {
-        const vf scale = load(s->scale + (v0 + v) * LANES);
-        const vu zero = zeros_of(s, middle, v0 + v);
+    for (int v = 0; v < nv; v++) {
+        const uint32_t lane = lane0 + (uint32_t)v * LANES;
+        const vf scale = load(k->scale + lane);
+        const vu zero =
+            k->zero ? __builtin_convertvector(*(const vu16_any *)(k->zero + lane), vu) : (vu){0} + k->middle;
 #pragma GCC unroll 16
         for (int r = 0; r < nr; r++) {
             const size_t at = ((size_t)row + (size_t)r) * x->n_blocks + b;
-            vf_any *sum = (vf_any *)(out[r] + (v0 + v) * LANES);
+            vf_any *sum = (vf_any *)(out[r] + lane);
             *sum = add_block(*sum, acc[r][v], scale, zero, x->scale[at], x->sum[at]);
         }
     }
 }
 
-typedef void block_function(const uint32_t (*pairs)[CPU_PANEL], uint32_t n_pairs, const struct stream *s,
-                            uint32_t middle, int v0, const struct cpu_codes *x, uint32_t row, uint32_t b,
-                            float (*out)[CPU_PANEL]);
-#define BLOCK(nr)                                                                                                      \
-    static __attribute__((noinline)) void block_##nr(                                                                  \
-        const uint32_t(*pairs)[CPU_PANEL], uint32_t n_pairs, const struct stream *s, uint32_t middle, int v0,          \
-        const struct cpu_codes *x, uint32_t row, uint32_t b, float(*out)[CPU_PANEL]) {                                 \
-        block_tile(nr, pairs, n_pairs, s, middle, v0, x, row, b, out);                                                 \
+/* A function of its own each, so that its few pointers stay in registers. Up to two rows take the whole panel. */
+#define TILE(source, nr)                                                                                               \
+    static __attribute__((noinline)) void tile_##source##_##nr(const struct block *k, uint32_t lane0,                  \
+                                                               const struct cpu_codes *x, uint32_t row, uint32_t b,    \
+                                                               float(*out)[CPU_PANEL]) {                               \
+        tile(source, nr, nr <= 2 ? NV : 2, k, lane0, x, row, b, out);                                                  \
     }
-BLOCK(1)
-BLOCK(2)
-BLOCK(3)
-BLOCK(4)
-#if MAX_ROWS >= 6
-BLOCK(5)
-BLOCK(6)
+typedef void tile_function(const struct block *k, uint32_t lane0, const struct cpu_codes *x, uint32_t row, uint32_t b,
+                           float (*out)[CPU_PANEL]);
+#if MAX_ROWS == 12
+#define TILES(s)                                                                                                       \
+    TILE(s, 1)                                                                                                         \
+    TILE(s, 2)                                                                                                         \
+    TILE(s, 3)                                                                                                         \
+    TILE(s, 4) TILE(s, 5) TILE(s, 6) TILE(s, 7) TILE(s, 8) TILE(s, 9) TILE(s, 10) TILE(s, 11) TILE(s, 12)
+#define ROWS(s)                                                                                                        \
+    {                                                                                                                  \
+        tile_##s##_1, tile_##s##_2, tile_##s##_3, tile_##s##_4, tile_##s##_5, tile_##s##_6, tile_##s##_7,              \
+            tile_##s##_8, tile_##s##_9, tile_##s##_10, tile_##s##_11, tile_##s##_12                                    \
+    }
+#else
+#define TILES(s) TILE(s, 1) TILE(s, 2) TILE(s, 3) TILE(s, 4) TILE(s, 5) TILE(s, 6)
+#define ROWS(s)                                                                                                        \
+    { tile_##s##_1, tile_##s##_2, tile_##s##_3, tile_##s##_4, tile_##s##_5, tile_##s##_6 }
 #endif
-#if MAX_ROWS >= 12
-BLOCK(7)
-BLOCK(8)
-BLOCK(9)
-BLOCK(10)
-BLOCK(11)
-BLOCK(12)
-#endif
-static block_function *const block_rows[MAX_ROWS] = {
-    block_1, block_2, block_3, block_4,
-#if MAX_ROWS >= 6
-    block_5, block_6,
-#endif
-#if MAX_ROWS >= 12
-    block_7, block_8, block_9, block_10, block_11, block_12,
-#endif
-};
+TILES(INT8_CODES)
+TILES(INT4_CODES)
+TILES(BLOCK_PAIRS)
+static tile_function *const tiles[3][MAX_ROWS] = {ROWS(INT8_CODES), ROWS(INT4_CODES), ROWS(BLOCK_PAIRS)};
+
+/* The block's codes as pairs; returns how many. */
+INLINE uint32_t unpack_block(const bool int4, const struct block *k, uint32_t (*pairs)[CPU_PANEL]) {
+    const uint32_t n_pairs = int4 ? 4 : 2;
+    const unsigned char *codes = k->weights;
+    for (uint32_t i = 0; i < k->n_words; i++, pairs += n_pairs, codes += CPU_PANEL * 4) {
+        __builtin_prefetch(codes + PREFETCH_BYTES);
+        __builtin_prefetch(codes + PREFETCH_BYTES + 64);
+#pragma GCC unroll 16
+        for (int v = 0; v < NV; v++) {
+            const vu word = load_words(codes + v * VECTOR_BYTES);
+            for (uint32_t j = 0; j < n_pairs; j++) *(vu_any *)(pairs[j] + v * LANES) = unpack(int4, word, (int)j);
+        }
+    }
+    return k->n_words * n_pairs;
+}
+
+/* The block at *stream, which goes on to the next. */
+static void block_begin(const struct cpu_matrix *w, uint32_t b, const unsigned char **stream, struct block *k) {
+    if (b == 0 || !w->row_scales) {
+        k->scale = (const float *)(const void *)*stream;
+        *stream += CPU_PANEL * sizeof(float);
+        k->zero = w->zeros ? (const uint16_t *)(const void *)*stream : NULL;
+        if (w->zeros) *stream += CPU_PANEL * sizeof(uint16_t);
+    }
+    const uint32_t left = w->cols - b * CPU_BLOCK;
+    k->n_words = ((left < CPU_BLOCK ? left : CPU_BLOCK) + 7) / 8 * (w->dtype == CPU_INT4 ? 1 : 2);
+    k->middle = w->dtype == CPU_INT4 ? 8 : 128;
+    k->weights = *stream;
+    *stream += (size_t)k->n_words * CPU_PANEL * 4;
+}
 
 /* n rows of one panel, n <= SUM_ROWS. */
-static void panel_of_rows(const struct cpu_matrix *w, const unsigned char *panel, const struct cpu_codes *x,
+static void panel_of_rows(const struct cpu_matrix *w, const unsigned char *stream, const struct cpu_codes *x,
                           uint32_t row, uint32_t n, float (*out)[CPU_PANEL]) {
+    uint32_t pairs[CPU_BLOCK / 2][CPU_PANEL] __attribute__((aligned(64)));
     const bool int4 = w->dtype == CPU_INT4;
-    const uint32_t middle = int4 ? 8 : 128, pairs_a_word = int4 ? 4 : 2;
-    uint32_t pairs[PAIRS][CPU_PANEL] __attribute__((aligned(64)));
-    struct stream s = {.codes = panel};
+    const enum source source = n >= PAIRS_ROWS ? BLOCK_PAIRS : int4 ? INT4_CODES : INT8_CODES;
+    struct block k;
     memset(out, 0, n * sizeof *out);
     for (uint32_t b = 0; b < x->n_blocks; b++) {
-        stream_begin_block(w, b, &s);
-        if (int4)
-            unpack_block(true, &s, pairs);
-        else
-            unpack_block(false, &s, pairs);
-        for (int v = 0; v < NV; v += SLICE)
-            for (uint32_t r = 0, nr; r < n; r += nr) {
-                nr = n - r < MAX_ROWS ? n - r : MAX_ROWS;
-                block_rows[nr - 1]((const uint32_t(*)[CPU_PANEL])pairs, s.n_words * pairs_a_word, &s, middle, v, x,
-                                   row + r, b, out + r);
-            }
+        block_begin(w, b, &stream, &k);
+        if (source == BLOCK_PAIRS) {
+            k.n_words = int4 ? unpack_block(true, &k, pairs) : unpack_block(false, &k, pairs);
+            k.weights = (const unsigned char *)pairs;
+        }
+        for (uint32_t r = 0, nr; r < n; r += nr) {
+            const uint32_t n_tiles = (n - r + MAX_ROWS - 1) / MAX_ROWS;
+            nr = (n - r + n_tiles - 1) / n_tiles; /* tiles of nearly the same height */
+            for (uint32_t lane = 0; lane < CPU_PANEL; lane += nr <= 2 ? CPU_PANEL : 2 * LANES)
+                tiles[source][nr - 1](&k, lane, x, row + r, b, out + r);
+        }
     }
 }
 
 static void quant_linear(const struct cpu_matrix *w, uint32_t p0, uint32_t p1, uint32_t n_rows,
                          const struct cpu_codes *x, const float *base, size_t ld_base, float *y, size_t ldy) {
-    static void (*const direct_rows[2][DIRECT_ROWS])(const struct cpu_matrix *, const unsigned char *,
-                                                     const struct cpu_codes *, uint32_t, float(*)[CPU_PANEL]) = {
-        {direct_int8_1, direct_int8_2}, {direct_int4_1, direct_int4_2}};
     const size_t panel_bytes = cpu_quant_panel_bytes(w);
     float sum[SUM_ROWS][CPU_PANEL] __attribute__((aligned(64)));
     assert(x->n_blocks == (w->cols + CPU_BLOCK - 1) / CPU_BLOCK && p1 <= w->n_panels);
@@ -317,10 +251,7 @@ static void quant_linear(const struct cpu_matrix *w, uint32_t p0, uint32_t p1, u
         const uint32_t left = w->rows - p * CPU_PANEL, n_last = left < CPU_PANEL ? left : CPU_PANEL;
         for (uint32_t r = 0, n; r < n_rows; r += n) {
             n = n_rows - r < SUM_ROWS ? n_rows - r : SUM_ROWS;
-            if (n <= DIRECT_ROWS)
-                direct_rows[w->dtype == CPU_INT4][n - 1](w, panel, x, r, sum);
-            else
-                panel_of_rows(w, panel, x, r, n, sum);
+            panel_of_rows(w, panel, x, r, n, sum);
             for (uint32_t i = 0; i < n; i++) {
                 float *dst = y + (r + i) * ldy + (size_t)p * CPU_PANEL;
                 const float *add = base ? base + (r + i) * ld_base + (size_t)p * CPU_PANEL : NULL;
