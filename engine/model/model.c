@@ -21,6 +21,8 @@ struct files {
     struct safetensors **st;
     size_t n;
     struct model_adapter *adapter; /* NULL = none */
+    struct weight_codes *codes;    /* of the weights that are stored in fewer bits */
+    size_t n_codes;
 };
 
 /* ---- small helpers ---- */
@@ -148,10 +150,6 @@ static int files_open(struct model *model, const char *dir, struct files *files,
 
 /* ---- binding ---- */
 
-static int tensor_by_name(const void *a, const void *b) {
-    return strcmp(((const struct model_tensor *)a)->name, ((const struct model_tensor *)b)->name);
-}
-
 static int model_list_tensors(struct model *model, const struct files *files, struct rod_error *err) {
     size_t n = 0;
     for (size_t f = 0; f < files->n; f++) n += files->st[f]->table.n_tensors;
@@ -169,7 +167,7 @@ static int model_list_tensors(struct model *model, const struct files *files, st
                                        .n_dims = t->n_dims};
             memcpy(m->shape, t->shape, sizeof m->shape);
         }
-    qsort(model->tensors, n, sizeof *model->tensors, tensor_by_name);
+    model_sort_tensors(model);
     for (size_t i = 1; i < n; i++)
         if (!strcmp(model->tensors[i - 1].name, model->tensors[i].name))
             return rod_fail(err, ROD_EMODEL, "tensor %.120s is in two shards, %.120s and %.120s",
@@ -177,20 +175,34 @@ static int model_list_tensors(struct model *model, const struct files *files, st
     return 0;
 }
 
-static struct model_tensor *model_find_tensor(const struct model *model, const char *name) {
-    struct model_tensor key = {.name = name};
-    if (!model->n_tensors) return NULL;
-    return bsearch(&key, model->tensors, model->n_tensors, sizeof key, tensor_by_name);
-}
-
 struct binding {
     struct model *model;
-    const struct files *files;
+    struct files *files;
+    const struct model_config *config;
     struct rod_error *err;
 };
 
+/* A weight that the directory keeps in fewer bits. Read as numbers it has the type of its scales if that has 16 bits.
+ */
+static void binding_take_codes(struct binding *b, const struct model_piece *piece, const struct weight_codes *codes) {
+    struct weight_codes *kept = &b->files->codes[b->files->n_codes++];
+    *kept = *codes;
+    const enum dtype wide = codes->scale_dtype != DTYPE_F32              ? codes->scale_dtype
+                            : !strcmp(b->config->torch_dtype, "float16") ? DTYPE_F16
+                                                                         : DTYPE_BF16;
+    model_piece_bind(b->model, piece, kept->codes, wide);
+    model_piece_weight(b->model, piece)->part[piece->part].codes = kept;
+}
+
 static int binding_take_piece(void *arg, const struct model_piece *piece) {
     struct binding *b = arg;
+    struct weight_codes codes = {0};
+    const int rc = model_quant_find(b->model, &b->config->quant, piece, &codes, b->err);
+    if (rc) return rc;
+    if (codes.codes) {
+        binding_take_codes(b, piece, &codes);
+        return 0;
+    }
     struct model_tensor *t = model_find_tensor(b->model, piece->name);
     char expected[80], got[160];
     safetensors_render_shape(piece->shape, piece->n_dims, expected, sizeof expected);
@@ -293,7 +305,10 @@ static void model_check_mixed(struct model *model) {
     for (size_t i = 0; i < model->n_tensors; i++) {
         const struct model_tensor *t = &model->tensors[i];
         enum dtype dtype;
-        if (!t->used || t->n_dims != 2 || !dtype_by_name(t->dtype, &dtype) || dtype == model->weight_dtype) continue;
+        const char *kind = strrchr(t->name, '.'); /* not a quantised one's scales */
+        if (!t->used || t->n_dims != 2 || !kind || strcmp(kind, ".weight") || !dtype_by_name(t->dtype, &dtype) ||
+            dtype == model->weight_dtype)
+            continue;
         if (!n++) first = t;
     }
     if (n)
@@ -406,7 +421,9 @@ static int model_open_into(struct model *model, const char *dir, const char *ada
     if (!model->layers) return rod_fail_no_memory(err);
     if ((rc = files_open(model, dir, files, err))) return rc;
     if ((rc = model_list_tensors(model, files, err))) return rc;
-    struct binding binding = {model, files, err};
+    files->codes = calloc(model->n_tensors + 1, sizeof *files->codes);
+    if (!files->codes) return rod_fail_no_memory(err);
+    struct binding binding = {model, files, &config, err};
     if ((rc = model_plan(&model->dims, config.fla, binding_take_piece, &binding))) return rc;
     if ((rc = binding_check_left_out(&binding, config.fla))) return rc;
     model_tie_head(model);
@@ -428,6 +445,7 @@ static void files_close(struct model_storage *storage) {
     struct files *files = (struct files *)(void *)storage;
     for (size_t i = 0; i < files->n; i++) safetensors_close(files->st[i]);
     model_adapter_close(files->adapter);
+    free(files->codes);
     free(files->st);
     free(files);
 }

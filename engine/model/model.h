@@ -36,6 +36,7 @@ struct weight_part {
     enum dtype dtype;
     uint32_t rows;
     const struct weight_delta *delta; /* NULL: the weight is what is stored */
+    const struct weight_codes *codes; /* NULL: data are numbers of dtype. Else the part is read as such all the same */
 };
 /* What an adapter adds: scale * B A with A [rank, cols] and B [rows, rank], summed in fp32, and the sum with the stored
  * value is rounded once to its type. Readers of a weight go through the functions below. */
@@ -44,6 +45,24 @@ struct weight_delta {
     enum dtype a_dtype, b_dtype;
     uint32_t rank, cols;
     float scale;
+};
+/* What the files of other programs keep of a quantised part [rows, cols]. */
+enum weight_packing {
+    PACKED_BYTES, /* a code a byte, [rows, cols] */
+    PACKED_ROWS,  /* 4-bit codes, in words of 8 columns, the lowest bits first: [rows, cols / 8] (compressed-tensors) */
+    PACKED_DOWN,  /* the same words, [cols / 8, rows] (GPTQ) */
+    PACKED_ACROSS, /* words of 8 rows, in the order of bits 0 2 4 6 1 3 5 7: [cols, rows / 8] (AWQ) */
+};
+struct weight_codes {
+    struct weight_quant quant;
+    enum weight_packing packing;
+    const void *codes, *scales, *zeros; /* in the mapped file; zeros NULL without quant.zeros */
+    enum dtype scale_dtype;
+    uint32_t rows, cols;
+    uint32_t scale_rows; /* rows that share a scale */
+    bool down;           /* scales are [groups, rows], not [rows, groups]; zeros are packed along rows in both */
+    bool offset;         /* bytes of int8 are stored with 128 added */
+    bool zero_shift;     /* zero points are stored less 1 */
 };
 struct weight {
     struct weight_part part[2];
@@ -131,12 +150,21 @@ uint64_t model_count_params(const struct model_dims *dims);
 /* Bytes of weights that a step reads: those of fewer bits as weight_kept_bytes has them, a tied head once. */
 uint64_t model_step_bytes(const struct model *model);
 
+/* The weights that may be kept in fewer bits: the head (i = 0), then layer by layer; n_parts 0: the model has none
+ * such. NULL: there are no more. */
+const struct weight *model_product(const struct model *model, size_t i);
 /* dst[rows * cols] = the weight in fp32, pieces stacked. */
 void weight_to_f32(const struct weight *w, float *dst);
 /* n elements from element first of one part. */
 void weight_part_to_f32(const struct weight_part *part, size_t first, size_t n, float *dst);
 /* The same n elements in the part's own type. */
 void weight_part_copy(const struct weight_part *part, size_t first, size_t n, void *dst);
+/* Of a quantised part: n codes of a row as weight_quant_row gives them, and a group's scale and zero point. */
+void weight_codes_read(const struct weight_codes *w, uint32_t row, uint32_t col, uint32_t n, uint8_t *codes);
+float weight_codes_scale(const struct weight_codes *w, uint32_t row, uint32_t group);
+uint8_t weight_codes_zero(const struct weight_codes *w, uint32_t row, uint32_t group);
+/* n weights of a row. */
+void weight_codes_widen(const struct weight_codes *w, uint32_t row, uint32_t col, uint32_t n, float *dst);
 /* Bytes of one session's state on a backend that keeps S and conv and window in these dtypes (conv K rows, S M x E). */
 uint64_t model_state_bytes(const struct model_dims *dims, size_t S_bytes, size_t conv_bytes, size_t window_bytes);
 

@@ -115,6 +115,11 @@ static int adapter_take_pair(void *arg, const struct model_piece *piece) {
                         "tensor " PREFIX "%s.lora_%c.weight is missing, the other half of its pair is there.", module,
                         delta.a ? 'B' : 'A');
     if ((rc = adapter_check_target(m, module, true))) return rc;
+    const struct weight_part *part = &model_piece_weight(m->model, piece)->part[piece->part];
+    if (part->codes)
+        return rod_fail(m->err, ROD_EUNSUPPORTED,
+                        "module %s of the model is stored in %s; adapters are merged into 16-bit or 32-bit weights.",
+                        module, weight_format_name(part->codes->quant.format));
     delta.scale = (float)adapter_config_scale(&m->config, module);
     struct weight_delta *kept = &m->adapter->deltas[m->adapter->n_deltas++];
     *kept = delta;

@@ -4,12 +4,11 @@
  * The bounds are far above any real model and low enough that no later product of sizes overflows 64 bits:
  * V D < 2^41, S of a session M E L < 2^43, its window visible (Hk + Hv) P L < 2^52 elements.
  */
-#include "model_internal.h"
+#include "cfg.h"
 #include "engine/base/fail.h"
-#include "engine/base/json_guard.h"
+#include "model_internal.h"
 
 #include <assert.h>
-#include <jansson.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,89 +24,6 @@
 #define MAX_VISIBLE (1 << 24)
 #define MAX_ALPHA   1e6 /* of an adapter */
 
-/* Reads keys until the first fault; after it every read answers its default and rc keeps the fault. */
-struct cfg {
-    const char *file;
-    struct rod_error *err;
-    int rc;
-};
-
-static json_t *cfg_get(const json_t *object, const char *key) {
-    json_t *value = json_object_get(object, key);
-    return json_is_null(value) ? NULL : value; /* null = absent = its default */
-}
-
-static void cfg_fail(struct cfg *c, int code, const char *key, const json_t *value, const char *what) {
-    if (c->rc) return;
-    char *text = value ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
-    if (text)
-        c->rc = rod_fail_at(c->err, code, key, "%s: %s is %.60s: %s", c->file, key, text, what);
-    else
-        c->rc = rod_fail_at(c->err, code, key, "%s: %s is missing: %s", c->file, key, what);
-    free(text);
-}
-
-static const char *last_part(const char *path) {
-    const char *dot = strrchr(path, '.');
-    return dot ? dot + 1 : path;
-}
-
-/* path: "attn_cfg.num_heads", for messages; the key is its last part. def < lo: the key is required. */
-static int64_t cfg_int(struct cfg *c, const json_t *object, const char *path, int64_t def, int64_t lo, int64_t hi) {
-    const json_t *value = cfg_get(object, last_part(path));
-    if (!value && def >= lo) return def;
-    if (json_is_integer(value) && json_integer_value(value) >= lo && json_integer_value(value) <= hi)
-        return json_integer_value(value);
-    char what[96];
-    snprintf(what, sizeof what, "an integer from %lld to %lld is needed", (long long)lo, (long long)hi);
-    cfg_fail(c, ROD_EMODEL, path, value, what);
-    return lo;
-}
-
-/* At most hi; above lo, or with lo_in from lo on. */
-static double cfg_interval(struct cfg *c, const json_t *object, const char *path, double def, double lo, bool lo_in,
-                           double hi) {
-    const json_t *value = cfg_get(object, last_part(path));
-    if (!value) return def;
-    double x = json_number_value(value);
-    if (json_is_number(value) && (lo_in ? x >= lo : x > lo) && x <= hi) return x;
-    char what[96]; /* 15 digits: bounds are printed as they are written here */
-    snprintf(what, sizeof what, "a number %s %.15g, at most %.15g is needed", lo_in ? "of at least" : "above", lo, hi);
-    cfg_fail(c, ROD_EMODEL, path, value, what);
-    return hi;
-}
-
-static double cfg_real(struct cfg *c, const json_t *object, const char *path, double def, double lo, double hi) {
-    return cfg_interval(c, object, path, def, lo, false, hi);
-}
-
-static bool cfg_bool(struct cfg *c, const json_t *object, const char *path, bool def) {
-    const json_t *value = cfg_get(object, last_part(path));
-    if (!value) return def;
-    if (!json_is_boolean(value)) cfg_fail(c, ROD_EMODEL, path, value, "true or false is needed");
-    return json_is_true(value);
-}
-
-/* NULL when absent. */
-static const json_t *cfg_object(struct cfg *c, const json_t *object, const char *key) {
-    const json_t *value = cfg_get(object, key);
-    if (value && !json_is_object(value)) {
-        cfg_fail(c, ROD_EMODEL, key, value, "an object is needed");
-        return NULL;
-    }
-    return value;
-}
-
-static const char *cfg_string(struct cfg *c, const json_t *object, const char *key, const char *def) {
-    const json_t *value = cfg_get(object, key);
-    if (!value) return def;
-    if (!json_is_string(value)) {
-        cfg_fail(c, ROD_EMODEL, key, value, "a string is needed");
-        return def;
-    }
-    return json_string_value(value);
-}
-
 /* Of a norm of rows. 0 is refused: it may be meant, and a row of zeros would be no numbers. */
 static float cfg_norm_epsilon(struct cfg *c, const json_t *object, const char *path) {
     return (float)cfg_real(c, object, path, 1e-5, 1e-30, 1.0);
@@ -115,13 +31,9 @@ static float cfg_norm_epsilon(struct cfg *c, const json_t *object, const char *p
 
 /* Of keys, which are divided by their length or this, whichever is more: 0 is as good as the default. */
 static float cfg_key_epsilon(struct cfg *c, const json_t *object, const char *path) {
-    const json_t *value = cfg_get(object, last_part(path));
+    const json_t *value = cfg_get(object, path);
     if (json_is_number(value) && json_number_value(value) == 0) return 1e-12f;
     return (float)cfg_real(c, object, path, 1e-12, 1e-30, 1.0);
-}
-
-static void cfg_refuse(struct cfg *c, const char *path, const json_t *value, const char *why) {
-    cfg_fail(c, ROD_EUNSUPPORTED, path, value, why);
 }
 
 /* align8(int(x)): rounded up to a multiple of 8. */
@@ -131,32 +43,6 @@ static uint32_t cfg_align8(struct cfg *c, const char *path, const json_t *value,
     snprintf(what, sizeof what, "the derived size %.15g must be from 1 to %u", x, max - 8);
     cfg_fail(c, ROD_EMODEL, path, value, what);
     return 8;
-}
-
-/* null, false, 0 or empty. */
-static bool says_nothing(const json_t *value) {
-    if (json_is_number(value)) return json_number_value(value) == 0;
-    if (json_is_string(value)) return json_string_length(value) == 0;
-    if (json_is_array(value)) return json_array_size(value) == 0;
-    if (json_is_object(value)) return json_object_size(value) == 0;
-    return !json_is_true(value);
-}
-
-/* Refuses keys of a part of the model that are not in known, unless they are null, false, 0 or empty: an unknown key
- * may change results. The published code takes no others either. known ends with NULL. */
-static void cfg_only(struct cfg *c, const json_t *object, const char *part, const char *const *known) {
-    json_t *o = (json_t *)(uintptr_t)object; /* jansson's iterators are not const */
-    for (void *at = json_object_iter(o); at && !c->rc; at = json_object_iter_next(o, at)) {
-        const char *key = json_object_iter_key(at);
-        size_t i = 0;
-        while (known[i] && strcmp(known[i], key)) i++;
-        if (known[i] || says_nothing(json_object_iter_value(at))) continue;
-        char path[96];
-        snprintf(path, sizeof path, "%s%s%.60s", part, *part ? "." : "", key);
-        for (char *p = path; *p; p++) /* a stranger's key reaches a terminal */
-            if ((unsigned char)*p < 0x20 || *p == 0x7f) *p = '?';
-        cfg_refuse(c, path, json_object_iter_value(at), "this key is not known, and may change results");
-    }
 }
 
 /* An end token, or several: an integer or a list of them. -1 (none) is passed over. */
@@ -179,7 +65,7 @@ static void cfg_ids(struct cfg *c, const json_t *object, const char *key, uint32
 
 /* "auto" = max(D / 64, 16) */
 static uint32_t cfg_rank(struct cfg *c, const json_t *object, const char *path, uint32_t D) {
-    const json_t *value = cfg_get(object, last_part(path));
+    const json_t *value = cfg_get(object, path);
     const char *text = json_string_value(value);
     if (!value || (text && !strcmp(text, "auto"))) return D / 64 > 16 ? D / 64 : 16;
     return (uint32_t)cfg_int(c, object, path, 0, 1, MAX_D);
@@ -322,8 +208,7 @@ static void parse_root(struct cfg *c, const json_t *root, struct model_config *o
     if (!d->plus && strcmp(block, "rodimus"))
         cfg_refuse(c, "block_type", cfg_get(root, "block_type"), "only rodimus and rodimus_plus are supported");
 
-    value = cfg_get(root, "quantization_config");
-    if (value) cfg_refuse(c, "quantization_config", value, "quantized weights are not supported");
+    quant_config_parse(c, root, &out->quant);
 
     d->V = (uint32_t)cfg_int(c, root, "vocab_size", 0, 1, MAX_V);
     d->qk_norm_eps = 1e-5f;
@@ -339,19 +224,6 @@ static void parse_root(struct cfg *c, const json_t *root, struct model_config *o
     value = cfg_get(root, "torch_dtype");
     if (!value) value = cfg_get(root, "dtype"); /* newer files */
     snprintf(out->torch_dtype, sizeof out->torch_dtype, "%s", json_is_string(value) ? json_string_value(value) : "");
-}
-
-static json_t *load_object(struct cfg *c, const char *json, size_t len) {
-    json_error_t json_err;
-    json_t *root = json_guard_load(json, len, JSON_REJECT_DUPLICATES, &json_err);
-    if (!root && json_guard_was_short(&json_err))
-        c->rc = rod_fail_no_memory(c->err);
-    else if (!root)
-        c->rc = rod_fail(c->err, ROD_EMODEL, "%s is not valid JSON: line %d: %.200s", c->file, json_err.line,
-                         json_err.text);
-    else if (!json_is_object(root))
-        c->rc = rod_fail(c->err, ROD_EMODEL, "%s is not a JSON object", c->file);
-    return root;
 }
 
 /* What is true of every configuration that was accepted, whatever its text. */
@@ -370,7 +242,7 @@ static void check_dims(const struct model_dims *d) {
 int model_config_parse(const char *json, size_t len, struct model_config *out, struct rod_error *err) {
     struct cfg c = {.file = "config.json", .err = err};
     *out = (struct model_config){0};
-    json_t *root = load_object(&c, json, len);
+    json_t *root = cfg_load(&c, json, len);
     if (!c.rc) parse_root(&c, root, out);
     json_decref(root);
     if (!c.rc) check_dims(&out->dims);
@@ -390,7 +262,7 @@ int model_generation_parse(const char *json, size_t len, uint32_t vocab_size, st
                            struct rod_error *err) {
     struct cfg c = {.file = "generation_config.json", .err = err};
     *out = (struct model_generation){.bos_id = -1};
-    json_t *root = load_object(&c, json, len);
+    json_t *root = cfg_load(&c, json, len);
     if (!c.rc) {
         out->temperature = (float)cfg_interval(&c, root, "temperature", NAN, 0, true, 1000);
         out->top_p = (float)cfg_real(&c, root, "top_p", NAN, 0, 1);
@@ -482,7 +354,7 @@ static void parse_adapter(struct cfg *c, const json_t *root, struct adapter_conf
         cfg_refuse(c, "use_dora", cfg_get(root, "use_dora"), "DoRA is not supported");
     if (cfg_bool(c, root, "fan_in_fan_out", false))
         cfg_refuse(c, "fan_in_fan_out", cfg_get(root, "fan_in_fan_out"), "no weight of this model is stored so");
-    if ((value = cfg_get(root, "modules_to_save")) && !says_nothing(value))
+    if ((value = cfg_get(root, "modules_to_save")) && !cfg_says_nothing(value))
         cfg_refuse(c, "modules_to_save", value, "whole modules in an adapter are not supported");
     check_beginning(c, root);
     cfg_only(c, root, "", known);
@@ -497,7 +369,7 @@ static void parse_adapter(struct cfg *c, const json_t *root, struct adapter_conf
 int adapter_config_parse(const char *json, size_t len, struct adapter_config *out, struct rod_error *err) {
     struct cfg c = {.file = "adapter_config.json", .err = err};
     *out = (struct adapter_config){0};
-    out->priv = load_object(&c, json, len);
+    out->priv = cfg_load(&c, json, len);
     if (!c.rc) parse_adapter(&c, out->priv, out);
     if (c.rc) adapter_config_free(out);
     return c.rc;

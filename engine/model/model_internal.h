@@ -24,10 +24,23 @@ int model_open_dir(const char *dir, const char *adapter, const struct rod_progre
  */
 void model_fingerprint_add(struct model *model, const char *label, const void *bytes, size_t n_bytes);
 
+/* How another program packed the weights that it quantised. QUANT_COMPRESSED: as compressed-tensors does; Hugging
+ * Face's fp8 has the same tensors. */
+enum quant_method { QUANT_NONE, QUANT_COMPRESSED, QUANT_GPTQ, QUANT_AWQ };
+struct quant_config {
+    enum quant_method method;
+    bool zero_shift; /* zero points are stored less 1 */
+};
+struct cfg;
+struct json_t;
+/* config.json's quantization_config. */
+void quant_config_parse(struct cfg *c, const struct json_t *root, struct quant_config *out);
+
 /* config.json, whole. */
 struct model_config {
     struct model_dims dims;
     bool fla;
+    struct quant_config quant;
     char torch_dtype[16]; /* as the file says, "" = unsaid: only good for a warning */
     int32_t eos_ids[MODEL_MAX_EOS];
     uint32_t n_eos_ids;
@@ -104,6 +117,14 @@ struct model_piece {
 int model_plan(const struct model_dims *dims, bool fla, int (*visit)(void *arg, const struct model_piece *piece),
                void *arg);
 struct weight *model_piece_weight(struct model *model, const struct model_piece *piece);
+
+/* Finds the tensors of a piece that the directory keeps in fewer bits: its weight's codes, scales and zero points.
+ * *out stays as it is, and the answer is 0, where there are none. used: of a tensor that is taken. */
+struct weight_codes;
+int model_quant_find(const struct model *model, const struct quant_config *config, const struct model_piece *piece,
+                     struct weight_codes *out, struct rod_error *err);
+void model_sort_tensors(struct model *model);
+struct model_tensor *model_find_tensor(const struct model *model, const char *name); /* NULL: not there */
 /* Adds data as the piece's part of its weight. */
 void model_piece_bind(struct model *model, const struct model_piece *piece, const void *data, enum dtype dtype);
 

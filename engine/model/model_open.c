@@ -4,6 +4,19 @@
 
 #include <string.h>
 
+/* What is stored in another format would be rounded twice. Beside int4 others may stand: 8 bits where that counts. */
+static int open_check_stored(const struct model *model, enum weight_format format, struct rod_error *err) {
+    const struct weight *w;
+    for (size_t i = 0; format != WEIGHT_STORED && (w = model_product(model, i)); i++)
+        for (uint32_t p = 0; p < w->n_parts; p++) {
+            if (!w->part[p].codes || w->part[p].codes->quant.format == format || format == WEIGHT_INT4) continue;
+            return rod_fail_at(err, ROD_EUNSUPPORTED, "weights",
+                               "weights is %s; the directory keeps weights in %s: auto takes them as they are.",
+                               weight_format_name(format), weight_format_name(w->part[p].codes->quant.format));
+        }
+    return 0;
+}
+
 /* Which weights a format is for depends on the shape alone: the name of the format is enough. */
 static void open_take_format(struct model *model, enum weight_format format) {
     const char *name = weight_format_name(format);
@@ -19,8 +32,13 @@ int model_open_either(const struct model_choice *choice, const struct rod_progre
                            choice->weights);
     if (choice->synthetic && choice->adapter && *choice->adapter)
         return rod_fail_at(err, ROD_EINVALID, "adapter", "adapter cannot be merged into a synthetic model.");
-    const int rc = choice->synthetic ? model_synthetic_watched(choice->synthetic, 1, progress, out, err)
-                                     : model_open_dir(choice->dir, choice->adapter, progress, out, err);
-    if (!rc) open_take_format(*out, format);
+    int rc = choice->synthetic ? model_synthetic_watched(choice->synthetic, 1, progress, out, err)
+                               : model_open_dir(choice->dir, choice->adapter, progress, out, err);
+    if (rc) return rc;
+    rc = open_check_stored(*out, format, err);
+    if (rc)
+        model_close(*out);
+    else
+        open_take_format(*out, format);
     return rc;
 }

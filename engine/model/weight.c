@@ -1,31 +1,15 @@
 /* weight.c - dtypes of model.h, and weights as fp32 or as they are stored. Tensors may lie at odd addresses in a file:
  * every load is a memcpy, which the compiler turns into a plain (vector) load.
  *
- * An adapter is added where a weight is read: a merged tensor never lies in memory beside the stored one. */
+ * An adapter is added, and codes become numbers, where a weight is read: the sum never lies in memory beside what is
+ * stored. */
 #include "engine/base/half.h"
 #include "model.h"
 
 #include <assert.h>
 #include <string.h>
 
-enum { MERGED_AT_ONCE = 256 };
-
-size_t dtype_bytes(enum dtype dtype) { return dtype == DTYPE_F32 ? 4 : 2; }
-
-const char *dtype_name(enum dtype dtype) {
-    static const char *const names[] = {[DTYPE_F32] = "fp32", [DTYPE_F16] = "fp16", [DTYPE_BF16] = "bf16"};
-    return names[dtype];
-}
-
-bool dtype_by_name(const char *name, enum dtype *out) {
-    static const char *const names[] = {[DTYPE_F32] = "F32", [DTYPE_F16] = "F16", [DTYPE_BF16] = "BF16"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        if (!strcmp(name, names[i])) {
-            *out = (enum dtype)i;
-            return true;
-        }
-    return false;
-}
+enum { MADE_AT_ONCE = 256 };
 
 static void widen(const void *data, enum dtype dtype, size_t first, size_t n, float *dst) {
     const unsigned char *src = (const unsigned char *)data + first * dtype_bytes(dtype);
@@ -60,8 +44,8 @@ static void narrow(const float *src, enum dtype dtype, size_t n, void *dst) {
 
 /* x[n] += scale * (B A)[row, col ...]. The sum's order is that of the rank, whoever asks for which piece. */
 static void delta_add(const struct weight_delta *delta, size_t row, size_t col, size_t n, float *x) {
-    float sum[MERGED_AT_ONCE] = {0}, a[MERGED_AT_ONCE], b;
-    assert(n <= MERGED_AT_ONCE && col + n <= delta->cols);
+    float sum[MADE_AT_ONCE] = {0}, a[MADE_AT_ONCE], b;
+    assert(n <= MADE_AT_ONCE && col + n <= delta->cols);
     for (uint32_t j = 0; j < delta->rank; j++) {
         widen(delta->b, delta->b_dtype, row * delta->rank + j, 1, &b);
         widen(delta->a, delta->a_dtype, (size_t)j * delta->cols + col, n, a);
@@ -70,27 +54,32 @@ static void delta_add(const struct weight_delta *delta, size_t row, size_t col, 
     for (size_t c = 0; c < n; c++) x[c] += delta->scale * sum[c];
 }
 
-/* Elements from first on that lie in one row, n at most: as they are stored once merged, and as fp32. Returns how
- * many. */
-static size_t merge(const struct weight_part *part, size_t first, size_t n, void *stored, float *x) {
-    const size_t row = first / part->delta->cols, col = first % part->delta->cols;
-    assert(row < part->rows);
-    if (n > part->delta->cols - col) n = part->delta->cols - col;
-    if (n > MERGED_AT_ONCE) n = MERGED_AT_ONCE;
-    widen(part->data, part->dtype, first, n, x);
-    delta_add(part->delta, row, col, n, x);
+/* Elements from first on that lie in one row, n at most: once merged or made of codes, in the part's type and as fp32.
+ * Returns how many. */
+static size_t make(const struct weight_part *part, size_t first, size_t n, void *stored, float *x) {
+    const uint32_t cols = part->codes ? part->codes->cols : part->delta->cols;
+    const size_t row = first / cols, col = first % cols;
+    assert(row < part->rows && !(part->codes && part->delta));
+    if (n > cols - col) n = cols - col;
+    if (n > MADE_AT_ONCE) n = MADE_AT_ONCE;
+    if (part->codes) {
+        weight_codes_widen(part->codes, (uint32_t)row, (uint32_t)col, (uint32_t)n, x);
+    } else {
+        widen(part->data, part->dtype, first, n, x);
+        delta_add(part->delta, row, col, n, x);
+    }
     narrow(x, part->dtype, n, stored);
     return n;
 }
 
 void weight_part_to_f32(const struct weight_part *part, size_t first, size_t n, float *dst) {
-    if (!part->delta) {
+    if (!part->delta && !part->codes) {
         widen(part->data, part->dtype, first, n, dst);
         return;
     }
-    unsigned char stored[MERGED_AT_ONCE * sizeof(float)];
+    unsigned char stored[MADE_AT_ONCE * sizeof(float)];
     for (size_t i = 0; i < n;) {
-        const size_t m = merge(part, first + i, n - i, stored, dst + i);
+        const size_t m = make(part, first + i, n - i, stored, dst + i);
         widen(stored, part->dtype, 0, m, dst + i);
         i += m;
     }
@@ -98,12 +87,12 @@ void weight_part_to_f32(const struct weight_part *part, size_t first, size_t n, 
 
 void weight_part_copy(const struct weight_part *part, size_t first, size_t n, void *dst) {
     const size_t size = dtype_bytes(part->dtype);
-    if (!part->delta) {
+    if (!part->delta && !part->codes) {
         memcpy(dst, (const unsigned char *)part->data + first * size, n * size);
         return;
     }
-    float x[MERGED_AT_ONCE];
-    for (size_t i = 0; i < n;) i += merge(part, first + i, n - i, (unsigned char *)dst + i * size, x);
+    float x[MADE_AT_ONCE];
+    for (size_t i = 0; i < n;) i += make(part, first + i, n - i, (unsigned char *)dst + i * size, x);
 }
 
 void weight_to_f32(const struct weight *w, float *dst) {

@@ -10,6 +10,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -30,13 +31,21 @@ bool weight_format_by_name(const char *name, enum weight_format *out) {
 
 bool weight_quant_of(const struct model *model, const struct weight *w, struct weight_quant *out) {
     enum weight_format format = model->weights;
-    if (!w->n_parts || !w->quantisable || format == WEIGHT_STORED) return false;
+    if (!w->n_parts || !w->quantisable) return false;
+    if (w->part[0].codes) {
+        const struct weight_quant *first = &w->part[0].codes->quant;
+        *out = *first;
+        if (w->n_parts == 1) return true;
+        const struct weight_codes *second = w->part[1].codes; /* of another form: read as numbers, both */
+        if (!second || second->quant.format != first->format || second->quant.group != first->group) return false;
+        out->zeros |= second->quant.zeros;
+        return true;
+    }
+    if (format == WEIGHT_STORED || (w->n_parts == 2 && w->part[1].codes)) return false;
     if (w == &model->lm_head && format == WEIGHT_INT4) format = WEIGHT_INT8; /* every token hangs on it */
     *out = (struct weight_quant){.format = format, .group = format == WEIGHT_INT4 ? WEIGHT_GROUP : w->cols};
     return true;
 }
-
-uint32_t weight_quant_groups(const struct weight_quant *q, uint32_t cols) { return (cols + q->group - 1) / q->group; }
 
 uint64_t weight_kept_bytes(const struct model *model, const struct weight *w) {
     struct weight_quant q;
@@ -133,6 +142,14 @@ void weight_quant_row(const struct weight *w, const struct weight_quant *q, uint
     assert(row < w->rows && (q->group == w->cols || q->group == WEIGHT_GROUP) && !zeros == !q->zeros);
     const struct weight_part *part = &w->part[row >= w->part[0].rows];
     const uint32_t r = part == w->part ? row : row - w->part[0].rows;
+    if (part->codes) {
+        weight_codes_read(part->codes, r, 0, w->cols, codes);
+        for (uint32_t g = 0; g < weight_quant_groups(q, w->cols); g++) {
+            scales[g] = weight_codes_scale(part->codes, r, g);
+            if (zeros) zeros[g] = weight_codes_zero(part->codes, r, g);
+        }
+        return;
+    }
     if (q->format != WEIGHT_INT4) {
         assert(q->group == w->cols);
         round_row(part, r, w->cols, q->format, codes, scales);
@@ -146,39 +163,32 @@ void weight_quant_row(const struct weight *w, const struct weight_quant *q, uint
     }
 }
 
-void weight_quant_widen(const struct weight_quant *q, uint32_t cols, const uint8_t *codes, const float *scales,
-                        const uint8_t *zeros, float *dst) {
-    for (uint32_t c = 0; c < cols; c++) {
-        const float scale = scales[c / q->group];
-        const int zero = q->format != WEIGHT_INT4 ? 0 : zeros ? zeros[c / q->group] : WEIGHT_INT4_ZERO;
-        dst[c] = q->format == WEIGHT_FP8    ? scale * half_e4m3_to_f32(codes[c])
-                 : q->format == WEIGHT_INT8 ? scale * (float)(int8_t)codes[c]
-                                            : scale * (float)(codes[c] - zero);
-    }
-}
-
 /* ---- what a device runs ---- */
 
-static int check_weight(const struct model *model, const struct weight *w, unsigned runs, const char *device,
-                        struct rod_error *err) {
-    struct weight_quant q;
-    if (!weight_quant_of(model, w, &q) || (runs >> q.format & 1)) return 0;
+static int refuse_format(enum weight_format format, unsigned runs, const char *device, struct rod_error *err) {
     char others[64] = "16-bit weights";
     int n = 0;
     for (int i = WEIGHT_FP8; i < WEIGHT_N_FORMATS; i++)
         if (runs >> i & 1)
             n += snprintf(others + n, sizeof others - (size_t)n, "%s%s", n ? " and " : "", format_names[i]);
     return rod_fail_at(err, ROD_EUNSUPPORTED, "weights", "weights in %s do not run on %s: there is %s instead.",
-                       format_names[q.format], device, others);
+                       format_names[format], device, others);
 }
 
 int weight_quant_check(const struct model *model, unsigned runs, const char *device, struct rod_error *err) {
-    int rc = check_weight(model, &model->lm_head, runs, device, err);
-    for (uint32_t i = 0; i < model->dims.L && !rc; i++) {
-        const struct model_layer *l = &model->layers[i];
-        const struct weight *products[] = {&l->fc, &l->out_proj, &l->q, &l->k, &l->v, &l->ao, &l->f1, &l->f2};
-        for (size_t j = 0; j < sizeof products / sizeof *products && !rc; j++)
-            rc = check_weight(model, products[j], runs, device, err);
-    }
-    return rc;
+    const struct weight *w;
+    struct weight_quant q;
+    for (size_t i = 0; (w = model_product(model, i)); i++)
+        if (weight_quant_of(model, w, &q) && !(runs >> q.format & 1)) return refuse_format(q.format, runs, device, err);
+    return 0;
+}
+
+const struct weight *model_product(const struct model *model, size_t i) {
+#define W(field) offsetof(struct model_layer, field)
+    static const size_t fields[] = {W(fc), W(out_proj), W(q), W(k), W(v), W(ao), W(f1), W(f2)};
+#undef W
+    enum { N = sizeof fields / sizeof *fields };
+    if (i == 0) return &model->lm_head;
+    const char *layer = (const char *)&model->layers[(i - 1) / N];
+    return (i - 1) / N < model->dims.L ? (const struct weight *)(const void *)(layer + fields[(i - 1) % N]) : NULL;
 }

@@ -1,5 +1,6 @@
 /* test_weight_quant.c - rounding to codes, against plain searches in double; which weights, and what is refused. */
 #include "engine/base/half.h"
+#include "engine/base/philox.h"
 #include "engine/model/model.h"
 
 #include <math.h>
@@ -51,12 +52,13 @@ struct case_ {
 
 /* Weights as training leaves them: about normal, some far out. */
 static void case_draw(struct case_ *c, unsigned seed) {
-    srand(seed);
     for (int r = 0; r < ROWS; r++)
         for (int i = 0; i < COLS; i++) {
+            const uint64_t at = (uint64_t)(r * COLS + i);
             double sum = -6;
-            for (int k = 0; k < 12; k++) sum += rand() / (double)RAND_MAX;
-            c->x[r][i] = half_bf16_to_f32(half_f32_to_bf16((float)(0.02 * (r + 1) * sum * (rand() % 50 ? 1 : 4))));
+            for (uint32_t k = 0; k < 12; k++) sum += philox_uniform(seed, at, k);
+            c->x[r][i] = half_bf16_to_f32(
+                half_f32_to_bf16((float)(0.02 * (r + 1) * sum * (philox_uniform(seed, at, 12) < 0.98 ? 1 : 4))));
         }
     c->w = (struct weight){.n_parts = 2, .rows = ROWS, .cols = COLS, .quantisable = true};
     c->w.part[0] = (struct weight_part){.data = c->x[0], .dtype = DTYPE_F32, .rows = 1};
@@ -200,9 +202,8 @@ static void a_format_is_of_the_large_products_alone(void **state) {
     struct weight_quant q;
     const struct model_layer *l = &m->layers[1];
     const struct weight *narrow[] = {&l->fc, &l->out_proj, &l->q, &l->k, &l->v, &l->ao, &l->f1, &l->f2};
-    const struct weight *stay[] = {&m->embed,    &m->norm_f, &l->mem_gate, &l->in_proj, &l->c0,
-                                   &l->c1,       &l->conv,   &l->conv_b,   &l->q_norm,  &l->mixer_norm,
-                                   &l->ffn_norm, &l->c1_b};
+    const struct weight *stay[] = {&m->embed, &m->norm_f, &l->mem_gate, &l->in_proj,    &l->c0,       &l->c1,
+                                   &l->conv,  &l->conv_b, &l->q_norm,   &l->mixer_norm, &l->ffn_norm, &l->c1_b};
     for (size_t i = 0; i < sizeof narrow / sizeof *narrow; i++) {
         assert_true(weight_quant_of(m, narrow[i], &q));
         assert_int_equal(q.format, WEIGHT_INT4);
