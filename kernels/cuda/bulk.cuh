@@ -2,22 +2,44 @@
 #pragma once
 #include "common.cuh"
 
-// One thread: `bytes` from global into shared memory; bar (one word, this thread's) completes when they are there.
-__device__ __forceinline__ void bulk_load(void *to, const void *from, uint32_t bytes, uint64_t *bar) {
 #if __CUDA_ARCH__ >= 900
+__device__ __forceinline__ void bulk_copy(void *to, const void *from, uint32_t bytes, uint64_t *bar) {
     uint64_t policy;
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(bar)) : "memory");
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(bar)), "r"(bytes)
-                 : "memory");
-    if (bytes == 0) return;
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
             "r"(shared_address(to)),
         "l"(from), "r"(bytes), "r"(shared_address(bar)), "l"(policy)
         : "memory");
+}
 #endif
+// One thread: `bytes` from global into shared memory, and `more` from elsewhere; bar (one word, this thread's)
+// completes when they are there.
+__device__ __forceinline__ void bulk_load(void *to, const void *from, uint32_t bytes, uint64_t *bar, void *to_more,
+                                          const void *from_more, uint32_t more) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(bar)) : "memory");
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(bar)), "r"(bytes + more)
+                 : "memory");
+    if (bytes) bulk_copy(to, from, bytes, bar);
+    if (more) bulk_copy(to_more, from_more, more, bar);
+#endif
+}
+__device__ __forceinline__ void bulk_load(void *to, const void *from, uint32_t bytes, uint64_t *bar) {
+    bulk_load(to, from, bytes, bar, to, from, 0);
+}
+// Whether they are there; the same for all lanes of a warp.
+__device__ __forceinline__ bool bulk_there(uint64_t *bar) {
+    uint32_t there = 0;
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{\n.reg .pred done;\nmbarrier.test_wait.parity.shared::cta.b64 done, [%1], 0;\nselp.u32 %0, 1, 0, "
+                 "done;\n}"
+                 : "=r"(there)
+                 : "r"(shared_address(bar))
+                 : "memory");
+#endif
+    return __all_sync(0xffffffffu, there);
 }
 __device__ __forceinline__ void await_bulk(uint64_t *bar) {
 #if __CUDA_ARCH__ >= 900

@@ -5,8 +5,9 @@
  *
  * Packed activations (16 bit): tiles of 8 rows and 16 columns, each two matrices of 8 rows by 16 bytes (operand B of
  * wgmma, as it lies in shared memory), all tiles of 8 rows in a row. Packed weights: tiles [16 rows][16 columns] in the
- * order of operand A, 512 bytes each, all tiles of 16 rows in a row. fp32: both plain row-major. K is padded with zeros
- * to a multiple of 16.
+ * order of operand A, 512 bytes each, all tiles of 16 rows in a row; of codes of 8 or 4 bits 256 or 128 bytes each, in
+ * the same order, and their scales apart (weights.cuh). fp32: both plain row-major. K is padded with zeros to a
+ * multiple of 16.
  *
  * Order of summation of every product: k is cut by the matrix's shape alone (16 slices, four quarters; linear.cu),
  * never by the number of rows, so a row's result is the same to the bit in any batch. Products of prompts
@@ -24,17 +25,27 @@ extern "C" {
 #endif
 
 enum cuda_dtype { CUDA_F32, CUDA_F16, CUDA_BF16 };
+/* How weights are kept: as dtype's numbers, or as codes of 8 or 4 bits (cuda_codes_bytes). */
+enum cuda_format { CUDA_STORED, CUDA_FP8, CUDA_INT8, CUDA_INT4 };
+enum { CUDA_GROUP = 128 };
 
 struct cuda_matrix {
     void *data;
-    uint32_t rows, cols; /* of the weight */
-    enum cuda_dtype dtype;
-    bool whole; /* its reader adds no partial products */
+    uint32_t rows, cols;   /* of the weight */
+    enum cuda_dtype dtype; /* of the products' operands */
+    bool whole;            /* its reader adds no partial products */
+    enum cuda_format format;
+    bool grouped;     /* of codes: a scale for CUDA_GROUP columns of a row each; else one a row */
+    uint32_t *scales; /* of codes */
 };
 static inline uint32_t cuda_pad16(uint32_t n) { return (n + 15) / 16 * 16; }
 /* Bytes of a packed matrix, of packed activations for n_rows rows. */
 size_t cuda_matrix_bytes(uint32_t rows, uint32_t cols, enum cuda_dtype dtype);
 size_t cuda_activation_bytes(uint32_t n_rows, uint32_t cols, enum cuda_dtype dtype);
+/* Of a matrix of codes, by its rows, cols, format and grouped: its data and its scales. Both are zeroed before they are
+ * filled: what stays zero is a weight of 0. */
+size_t cuda_codes_bytes(const struct cuda_matrix *m);
+size_t cuda_scales_bytes(const struct cuda_matrix *m);
 
 /* What a step's rows are; device memory. A padding row has slot = n_slots (a slot that nobody owns) and pos 0; what
  * kernels give for it is nothing in particular, as those that read S or the window may leave it out. */
@@ -90,6 +101,12 @@ enum cuda_pack { CUDA_PACK_ROWS, CUDA_PACK_FIRST_EIGHTS, CUDA_PACK_SECOND_EIGHTS
  * dst (zeroed before), packed. */
 void k_pack(const void *src, enum cuda_dtype src_dtype, uint32_t row0, uint32_t rows, uint32_t cols,
             enum cuda_pack pack, const struct cuda_matrix *dst, void *stream);
+/* The same of codes (16-bit dtypes only), on the device: codes [rows][cols of dst], one a byte, scales [rows][groups],
+ * zeros [rows][groups] or NULL (int4: 8). fp8: e4m3; int8: -127 .. 127; int4: 0 .. 15. A weight becomes the operand
+ * round(round(scale) * (code - zero)), both rounded to dtype: every product has the bits of one whose weights are
+ * stored so. Scales below 64 (fp8 in bf16: 128) in size. */
+void k_pack_codes(const uint8_t *codes, const float *scales, const uint8_t *zeros, uint32_t row0, uint32_t rows,
+                  enum cuda_pack pack, const struct cuda_matrix *dst, void *stream);
 /* x[r] = embedding of tok[r] (from the packed matrix) * scale; fp32 [n_rows][D]. Bytes: 2 D a row. turn
  * [n_rows][half][2]: cosine and sine of pos * inv_freq, in double until then. The kernels after it may read the step's
  * rows before their inputs are ready. */

@@ -225,17 +225,15 @@ struct out_ffn { // E10: eight rows of a2, eight of g2
 // ---- wide.cu: products of more than 8 rows in 16 bit on Hopper ----
 
 struct wide_operands {
-    const void *w, *x;
-    uint32_t O;
-}; // packed weights [O][K] and activations
+    const struct cuda_matrix *w;
+    const void *x;
+}; // packed weights and activations
+// Two products: of the same k, their weights kept alike.
 void wide_plain(const wide_operands &one, const out_plain &out, const wide_operands *two, const out_plain &out_two,
-                uint32_t K, enum cuda_dtype dtype, uint32_t n_rows, void *stream);
-void wide_product(const wide_operands &in, const out_plain &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows,
-                  void *stream);
-void wide_product(const wide_operands &in, const out_residual &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows,
-                  void *stream);
-void wide_product(const wide_operands &in, const out_ffn &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows,
-                  void *stream);
+                uint32_t n_rows, void *stream);
+void wide_product(const wide_operands &in, const out_plain &out, uint32_t n_rows, void *stream);
+void wide_product(const wide_operands &in, const out_residual &out, uint32_t n_rows, void *stream);
+void wide_product(const wide_operands &in, const out_ffn &out, uint32_t n_rows, void *stream);
 
 // E2 at eight channels, to conv_sum's bits: taps before the newest, oldest first and ending at tap[MOST_K - 2].
 template <class T, int MOST_K>

@@ -14,7 +14,10 @@
     X(cuda_activation_bytes)                                                                                           \
     X(cuda_window_blocks)                                                                                              \
     X(cuda_window_prepare)                                                                                             \
+    X(cuda_codes_bytes)                                                                                                \
+    X(cuda_scales_bytes)                                                                                               \
     X(k_pack)                                                                                                          \
+    X(k_pack_codes)                                                                                                    \
     X(k_embed)                                                                                                         \
     X(k_add_norm)                                                                                                      \
     X(cuda_linear_splits)                                                                                              \

@@ -3,6 +3,7 @@
 // separate kernels.
 #include "kernels/cuda/bulk.cuh"
 #include "kernels/cuda/epilogue.cuh"
+#include "kernels/cuda/weights.cuh"
 
 enum {
     FEW_WARPS = DISPATCH_FEW_WARPS,
@@ -43,8 +44,24 @@ __device__ __forceinline__ uint32_t load_if(const uint32_t *p, bool wanted) {
                  : "memory");
     return x;
 }
-// c += the tiles [k, k + n) of k, n at most N; a: of A's, from the first on, b: of the operand's. Tiles beyond n count
-// as zeros.
+// The slice of a warp: its tiles in shared memory and the scale words of its rows, in registers or, where a slice may
+// lie in several groups (GROUPS), in shared memory, from its first group on.
+template <int BITS, bool GROUPS> struct few_slice {
+    weights<BITS> w;
+    uint32_t tiles, scales, k0; // of this lane; first tile of k
+    uint32_t s[2];
+    template <class T> __device__ __forceinline__ uint4 operand(uint32_t k, T) const { // of the slice's k-th tile
+        const uint32_t at = tiles + k * (BITS * 32), group = ((k0 + k) >> w.per) - (k0 >> w.per);
+        if (GROUPS) return shared_operand(w, at, scales + group * 64, T());
+        return operand_of(w, shared_codes<BITS>(at), s, T());
+    }
+    // The slice's tiles from k on; those beyond the n that there are: the last one again.
+    template <class T, int N> __device__ __forceinline__ void operands(uint4 (&a)[N], uint32_t k, uint32_t n, T) const {
+#pragma unroll
+        for (int u = 0; u < N; u++) a[u] = operand(min(k + u, n - 1), T());
+    }
+};
+// c += the tiles [k, k + n) of k, n at most N; b: of the operand's. Tiles beyond n count as zeros.
 template <class T, int N> struct few_tiles {
     uint2 b[N];
     __device__ __forceinline__ void ask(const uint32_t *act, uint32_t n, bool is_row) {
@@ -54,35 +71,58 @@ template <class T, int N> struct few_tiles {
             b[u].x = load_if(act + u * 64, wanted), b[u].y = load_if(act + u * 64 + 32, wanted);
         }
     }
-    __device__ __forceinline__ void add(float (&c)[4], uint32_t a, uint32_t n) const { // a: in shared memory
+    // a: for the first U tiles, made already or not.
+    template <int BITS, bool GROUPS, int U>
+    __device__ __forceinline__ void add(float (&c)[4], const few_slice<BITS, GROUPS> &slice, uint4 (&a)[U], bool made,
+                                        uint32_t k, uint32_t n) const {
 #pragma unroll
-        for (int u = 0; u < N; u++) {
-            uint4 x;
-            asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
-                         : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-                         : "r"(a + min((uint32_t)u, n - 1) * 512));
-            mma(c, x, b[u], T());
+        for (int first = 0; first < N; first += U) {
+            if (first || !made) slice.operands(a, k + first, n, T());
+#pragma unroll
+            for (int u = 0; u < U; u++) mma(c, a[u], b[first + u], T());
         }
     }
 };
 
+// Bytes of the scale words of the groups that a slice of k may lie in.
+template <bool GROUPS> static __host__ __device__ __forceinline__ uint32_t few_scale_bytes(uint32_t KT, uint32_t per) {
+    const uint32_t longest = (KT + FEW_WARPS - 1) / FEW_WARPS;
+    return !GROUPS ? 0 : per == 3 ? ((longest + 6) / 8 + 1) * 64 : 64;
+}
+
 // A block: a tile of 16 outputs, whole. A slice has TILES tiles of k at most, or is taken by so many at a time. early:
 // the next kernel may start before the inputs are ready. The device starts one at a time, and the end of another may
 // wait for that: so not always.
-template <class T, int TILES, class Out>
+template <class T, int BITS, bool GROUPS, int TILES, class Out>
 __global__ void __launch_bounds__(FEW_WARPS * 32, 2)
-    few_kernel(const uint4 *w, const uint32_t *act, uint32_t KT, uint32_t n_rows, bool early, Out out) {
+    few_kernel(const weights<BITS> w, const uint32_t *act, uint32_t KT, uint32_t n_rows, bool early, Out out) {
+#if __CUDA_ARCH__ >= 900
+    using W = weights<BITS>;
     extern __shared__ __align__(128) unsigned char smem[];
-    float *part = (float *)(smem + (size_t)KT * 512);
+    const uint32_t scale_bytes = few_scale_bytes<GROUPS>(KT, w.per);
+    unsigned char *scale_words = smem + (size_t)KT * W::TILE;
+    float *part = (float *)(scale_words + FEW_WARPS * scale_bytes);
     uint64_t *bars = (uint64_t *)(part + FEW_WARPS * 8 * FEW_LD);
     __shared__ float scales[8];
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, tile = blockIdx.x;
     const uint32_t k0 = KT * warp / FEW_WARPS, n = KT * (warp + 1) / FEW_WARPS - k0;
-    if (lane == 0) bulk_load(smem + (size_t)k0 * 512, w + ((size_t)tile * KT + k0) * 32, n * 512, bars + warp);
+    if (lane == 0) {
+        const uint32_t g0 = k0 >> w.per, groups = GROUPS && n ? ((k0 + n - 1) >> w.per) - g0 + 1 : 0;
+        bulk_load(smem + (size_t)k0 * W::TILE, w.tiles + ((size_t)tile * KT + k0) * W::TILE, n * W::TILE, bars + warp,
+                  scale_words + warp * scale_bytes, w.scales + ((size_t)tile * w.groups + g0) * 16, groups * 64);
+    }
     const uint32_t o_in = threadIdx.x % 16, o = tile * 16 + o_in,
                    r = threadIdx.x / 16; // of the outputs, threads 0 to 127
     const bool mine = r < n_rows, weighs = warp >= 8 && warp - 8 < n_rows && out.norm.squares; // a row
-    const uint32_t a = shared_address(smem) + (k0 * 32 + lane) * 16;
+    few_slice<BITS, GROUPS> slice = {w,
+                                     shared_address(smem) + k0 * W::TILE + lane * BITS,
+                                     shared_address(scale_words) + warp * scale_bytes + g * 4,
+                                     k0,
+                                     {0, 0}};
+    if (BITS < 16 && !GROUPS) {
+        const uint32_t *words = w.scales + ((size_t)tile * w.groups + (k0 >> w.per)) * 16 + g;
+        slice.s[0] = words[0], slice.s[1] = words[8];
+    }
     typename Out::template column<T, 1> column;
     typename Out::template row<T, 1> row;
     few_scale scale;
@@ -90,7 +130,13 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, 2)
     if (early) let_next_start();
     if (warp < 4) out.template load<T>(column, o, mine), out.template early<T>(row, r, o, mine);
     act += k0 * 64 + lane;
+    enum {
+        U = BITS == 16 ? 1 : 4
+    }; // codes become numbers before the operand is there, where their turn comes so early
+    uint4 a[U];
     __syncwarp(); // the barrier is there
+    const bool made = BITS < 16 && n && bulk_there(bars + warp);
+    if (made) slice.operands(a, 0, n, T());
     wait_for_inputs();
     if (!early) let_next_start();
     tiles.ask(act, n, g < n_rows);
@@ -98,10 +144,17 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, 2)
     if (weighs) scale.ask(out.norm, warp - 8);
     await_bulk(bars + warp);
     float acc[4] = {};
-    if (n) tiles.add(acc, a, n);
+    if constexpr (BITS == 16) {
+        if (n) tiles.add(acc, slice, a, false, 0, n);
 #pragma unroll 1
-    for (uint32_t k = TILES; k < n; k += TILES)
-        tiles.ask(act + k * 64, n - k, g < n_rows), tiles.add(acc, a + k * 512, n - k);
+        for (uint32_t k = TILES; k < n; k += TILES)
+            tiles.ask(act + k * 64, n - k, g < n_rows), tiles.add(acc, slice, a, false, k, n);
+    } else // much code: once
+#pragma unroll 1
+        for (uint32_t k = 0; k < n; k += TILES) {
+            if (k) tiles.ask(act + k * 64, n - k, g < n_rows);
+            tiles.add(acc, slice, a, made && !k, k, n);
+        }
     float *mine_part = part + warp * 8 * FEW_LD;
     mine_part[2 * t * FEW_LD + g] = acc[0];
     mine_part[(2 * t + 1) * FEW_LD + g] = acc[1];
@@ -115,6 +168,7 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, 2)
     if (warp >= 4) return;
     float sum[1] = {canonical_sum(part + r * FEW_LD + o_in, 8 * FEW_LD)};
     out.template finish<T>(column, row, r, o, mine, sum, out.norm.squares ? scales[r] : 1.0f);
+#endif
 }
 
 static enum dispatch_kernel kernel_of(enum dispatch_op op, const struct cuda_matrix *w, uint32_t n_rows) {
@@ -125,15 +179,20 @@ static enum dispatch_kernel kernel_of(enum dispatch_op op, const struct cuda_mat
 }
 static bool is_few(enum dispatch_kernel kernel) { return kernel == FEW_8 || kernel == FEW_12 || kernel == FEW_16; }
 
-template <class T, class Out>
-static void few_launch(const struct cuda_matrix *w, const void *act, uint32_t n_rows, bool early, const Out &out,
+template <class T, int BITS, bool GROUPS, class Out>
+static void few_launch(const struct cuda_matrix *m, const void *act, uint32_t n_rows, bool early, const Out &out,
                        void *stream) {
-    const uint32_t KT = cuda_pad16(w->cols) / 16;
-    const enum dispatch_kernel k = kernel_of(DISPATCH_DECODE_PRODUCT, w, n_rows);
-    auto kernel = k == FEW_12 ? few_kernel<T, 12, Out> : k == FEW_16 ? few_kernel<T, 16, Out> : few_kernel<T, 8, Out>;
-    allow_shared(kernel, dispatch_few_bytes(KT));
-    launch(kernel, dim3(cuda_pad16(w->rows) / 16), dim3(FEW_WARPS * 32), dispatch_few_bytes(KT), stream,
-           (const uint4 *)w->data, (const uint32_t *)act, KT, n_rows, early, out);
+    const uint32_t KT = cuda_pad16(m->cols) / 16;
+    const weights<BITS> w = weights_of<BITS>(m);
+    const enum dispatch_kernel k = kernel_of(DISPATCH_DECODE_PRODUCT, m, n_rows);
+    auto kernel = k == FEW_12   ? few_kernel<T, BITS, GROUPS, 12, Out>
+                  : k == FEW_16 ? few_kernel<T, BITS, GROUPS, 16, Out>
+                                : few_kernel<T, BITS, GROUPS, 8, Out>;
+    const size_t bytes = dispatch_few_bytes(KT) - (size_t)KT * (512 - weights<BITS>::TILE) +
+                         FEW_WARPS * few_scale_bytes<GROUPS>(KT, w.per);
+    allow_shared(kernel, bytes);
+    launch(kernel, dim3(cuda_pad16(m->rows) / 16), dim3(FEW_WARPS * 32), bytes, stream, w, (const uint32_t *)act, KT,
+           n_rows, early, out);
 }
 // Two products of the same k with operands of their own. A block: a tile, a quarter of k, a warp a slice; out:
 // [4][n_rows][ldy].
@@ -196,13 +255,29 @@ __global__ void __launch_bounds__(128, 4) few_pair_kernel(few_part one, few_part
 
 bool cuda_fused_possible(const struct cuda_shape *shape) { return dispatch_fused(this_device(), shape); }
 
+template <class T, class Out>
+static void few_of(const struct cuda_matrix *w, const void *act, uint32_t n_rows, bool early, const Out &out,
+                   void *stream) {
+    const uint32_t slice = cuda_pad16(w->cols) / FEW_WARPS; // columns, if all are of one length
+    const bool groups = w->grouped && (w->cols % (16 * FEW_WARPS) || CUDA_GROUP % slice);
+    if (w->format == CUDA_STORED)
+        few_launch<T, 16, false>(w, act, n_rows, early, out, stream);
+    else if (w->format == CUDA_INT4 && groups)
+        few_launch<T, 4, true>(w, act, n_rows, early, out, stream);
+    else if (w->format == CUDA_INT4)
+        few_launch<T, 4, false>(w, act, n_rows, early, out, stream);
+    else if (groups)
+        few_launch<T, 8, true>(w, act, n_rows, early, out, stream);
+    else
+        few_launch<T, 8, false>(w, act, n_rows, early, out, stream);
+}
 template <class Out>
 static void few(const struct cuda_matrix *w, const void *act, uint32_t n_rows, bool early, const Out &out,
                 void *stream) {
     if (w->dtype == CUDA_F16)
-        few_launch<__half>(w, act, n_rows, early, out, stream);
+        few_of<__half>(w, act, n_rows, early, out, stream);
     else
-        few_launch<__nv_bfloat16>(w, act, n_rows, early, out, stream);
+        few_of<__nv_bfloat16>(w, act, n_rows, early, out, stream);
 }
 // Of a step's rows: the kernel of few, or that of many.
 template <class Out>
@@ -211,7 +286,7 @@ static void fused(const struct cuda_matrix *w, const void *act, uint32_t n_rows,
     if (is_few(kernel_of(DISPATCH_DECODE_PRODUCT, w, n_rows)))
         few(w, act, n_rows, early, out, stream);
     else
-        wide_product(wide_operands{w->data, act, w->rows}, out, w->cols, w->dtype, n_rows, stream);
+        wide_product(wide_operands{w, act}, out, n_rows, stream);
 }
 static row_norm norm_of(const struct cuda_normed *in, uint32_t n_rows) {
     return row_norm{in->squares, cuda_square_sums(n_rows, in->D), in->D, in->eps, true, n_rows > CUDA_FEW_ROWS};
@@ -256,9 +331,8 @@ void k_fused_linear_pair(const struct cuda_matrix *w1, const void *x1, float *y1
                          const struct cuda_matrix *w2, const void *x2, float *y2, size_t ldy2, size_t split_stride2,
                          uint32_t n_rows, void *stream) {
     if (kernel_of(DISPATCH_DECODE_PAIR, w1, n_rows) != FEW_PAIR) { // whole sums
-        const wide_operands in1 = {w1->data, x1, w1->rows}, in2 = {w2->data, x2, w2->rows};
-        wide_plain(in1, out_plain{{}, y1, ldy1, w1->rows}, &in2, out_plain{{}, y2, ldy2, w2->rows}, w1->cols, w1->dtype,
-                   n_rows, stream);
+        const wide_operands in1 = {w1, x1}, in2 = {w2, x2};
+        wide_plain(in1, out_plain{{}, y1, ldy1, w1->rows}, &in2, out_plain{{}, y2, ldy2, w2->rows}, n_rows, stream);
         return;
     }
     const uint32_t KT = cuda_pad16(w1->cols) / 16;

@@ -1,10 +1,8 @@
-// linear.cu - the products of a step on any device: weights streamed once through tensor cores, and packing them for
-// that.
+// linear.cu - the products of a step on any device: weights streamed once through tensor cores.
 #include "kernels/cuda/epilogue.cuh"
+#include "kernels/cuda/weights.cuh"
+#include <cassert>
 
-size_t cuda_matrix_bytes(uint32_t rows, uint32_t cols, enum cuda_dtype dtype) {
-    return (size_t)cuda_pad16(rows) * cuda_pad16(cols) * (dtype == CUDA_F32 ? 4 : 2);
-}
 size_t cuda_activation_bytes(uint32_t n_rows, uint32_t cols, enum cuda_dtype dtype) {
     return (size_t)((n_rows + 7) / 8 * 8) * cuda_pad16(cols) * (dtype == CUDA_F32 ? 4 : 2);
 }
@@ -23,43 +21,25 @@ uint32_t cuda_linear_splits(const struct cuda_matrix *w, uint32_t n_rows) {
     return w->whole || is_wide(linear_kernel_of(w->dtype, n_rows)) ? 1 : 4;
 }
 
-template <class S, class T>
-__global__ void pack_kernel(const S *src, uint32_t row0, uint32_t rows, uint32_t cols, uint32_t pack, T *dst) {
-    const uint32_t K = (cols + 15) / 16 * 16;
-    for (size_t i = (size_t)blockIdx.x * blockDim.x + threadIdx.x; i < (size_t)rows * cols;
-         i += (size_t)gridDim.x * blockDim.x) {
-        uint32_t o = (uint32_t)(i / cols), k = (uint32_t)(i % cols);
-        o += row0;
-        if (pack != CUDA_PACK_ROWS) o = o / 8 * 16 + o % 8 + (pack == CUDA_PACK_SECOND_EIGHTS ? 8 : 0);
-        dst[weight_at<T>(o, k, K)] = from_float<T>(to_float(src[i]));
-    }
-}
-
-void k_pack(const void *src, enum cuda_dtype src_dtype, uint32_t row0, uint32_t rows, uint32_t cols,
-            enum cuda_pack pack, const struct cuda_matrix *dst, void *stream) {
-    cudaStream_t st = (cudaStream_t)stream;
-    if (src_dtype == CUDA_F32)
-        FOR_DTYPE(dst->dtype, (pack_kernel<float, T><<<1024, 256, 0, st>>>((const float *)src, row0, rows, cols,
-                                                                           (uint32_t)pack, (T *)dst->data)));
-    else if (src_dtype == CUDA_F16)
-        FOR_DTYPE(dst->dtype, (pack_kernel<__half, T><<<1024, 256, 0, st>>>((const __half *)src, row0, rows, cols,
-                                                                            (uint32_t)pack, (T *)dst->data)));
+// What a lane has of a tile; weights are read once: do not keep them in L1.
+template <int BITS> __device__ __forceinline__ lane_codes<BITS> load_stream(const unsigned char *p) {
+    lane_codes<BITS> v;
+    if constexpr (BITS == 16)
+        asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0,%1,%2,%3}, [%4];"
+                     : "=r"(v.w[0]), "=r"(v.w[1]), "=r"(v.w[2]), "=r"(v.w[3])
+                     : "l"(p));
+    else if constexpr (BITS == 8)
+        asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v2.u32 {%0,%1}, [%2];"
+                     : "=r"(v.w[0]), "=r"(v.w[1])
+                     : "l"(p));
     else
-        FOR_DTYPE(dst->dtype, (pack_kernel<__nv_bfloat16, T><<<1024, 256, 0, st>>>(
-                                  (const __nv_bfloat16 *)src, row0, rows, cols, (uint32_t)pack, (T *)dst->data)));
-}
-
-__device__ __forceinline__ uint4 load_stream(const uint4 *p) { // weights are read once: do not keep them in L1
-    uint4 v;
-    asm volatile("ld.global.nc.L1::no_allocate.L2::256B.v4.u32 {%0,%1,%2,%3}, [%4];"
-                 : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w)
-                 : "l"(p));
+        asm volatile("ld.global.nc.L1::no_allocate.L2::256B.u32 %0, [%1];" : "=r"(v.w[0]) : "l"(p));
     return v;
 }
 
 // One or two products of the same k with outputs of their own (W_in with W_m on s, W_c0 on a), as one launch.
-struct linear_part {
-    const uint4 *w;
+template <int BITS> struct linear_part {
+    weights<BITS> w;
     const uint32_t *x;
     float *y;
     size_t ldy, split_stride;
@@ -75,30 +55,34 @@ __device__ __forceinline__ uint32_t slice_at(uint32_t KT, uint32_t slice) { retu
 
 // A block: MT tiles of 16 outputs, up to 8 NT rows, WARPS slices of k, one a warp: all 16 or one quarter. The first
 // weights are on their way before the inputs are ready.
-template <class T, int WARPS, int MT, int NT, int U>
+template <class T, int BITS, int WARPS, int MT, int NT, int U>
 __global__ void __launch_bounds__(WARPS * 32)
-    linear_kernel(linear_part one, linear_part two, uint32_t KT, uint32_t n_rows) {
+    linear_kernel(linear_part<BITS> one, linear_part<BITS> two, uint32_t KT, uint32_t n_rows) {
+    using W = weights<BITS>;
     __shared__ float part[WARPS][16][8 * NT + 1];
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const uint32_t k0 = slice_at(KT, blockIdx.y * WARPS + warp), k1 = slice_at(KT, blockIdx.y * WARPS + warp + 1);
     const uint32_t blocks_one = (one.tiles + MT - 1) / MT;
     const bool second = blockIdx.x >= blocks_one;
-    const linear_part p = {second ? two.w : one.w,
-                           second ? two.x : one.x,
-                           second ? two.y : one.y,
-                           second ? two.ldy : one.ldy,
-                           second ? two.split_stride : one.split_stride,
-                           second ? two.O : one.O,
-                           second ? two.tiles : one.tiles};
+    const linear_part<BITS> p = second ? two : one;
     const uint32_t tile0 = (second ? blockIdx.x - blocks_one : blockIdx.x) * MT;
     const uint32_t row0 = blockIdx.z * 8 * NT, n = k1 - k0;
-    const uint4 *wp = p.w + ((size_t)tile0 * KT + k0) * 32 + lane;
-    uint4 a[U][MT];
+    const unsigned char *wp = p.w.tiles + ((size_t)tile0 * KT + k0) * W::TILE + lane * BITS;
+    const auto operand = [&](const lane_codes<BITS> &codes, uint32_t m, uint32_t k) {
+        uint32_t s[2] = {0, 0};
+        if (BITS < 16) {
+            const uint32_t tile = min(tile0 + m, p.tiles - 1);
+            const uint32_t *scales = p.w.scales + ((size_t)tile * p.w.groups + (k >> p.w.per)) * 16 + g;
+            s[0] = __ldg(scales), s[1] = __ldg(scales + 8);
+        }
+        return operand_of(p.w, codes, s, T());
+    };
+    lane_codes<BITS> a[U][MT];
 #pragma unroll
     for (int u = 0; u < U; u++)
 #pragma unroll
         for (int m = 0; m < MT; m++)
-            if (u < n && tile0 + m < p.tiles) a[u][m] = load_stream(wp + ((size_t)m * KT + u) * 32);
+            if (u < n && tile0 + m < p.tiles) a[u][m] = load_stream<BITS>(wp + ((size_t)m * KT + u) * W::TILE);
     float acc[MT][NT][4] = {};
     let_next_start();
     wait_for_inputs(); // x is whole
@@ -114,13 +98,15 @@ __global__ void __launch_bounds__(WARPS * 32)
                                                                   __ldg(xp + ((size_t)i * KT + k + u) * 64 + 32))
                                                      : make_uint2(0, 0);
 #pragma unroll
-                for (int m = 0; m < MT; m++)
+                for (int m = 0; m < MT; m++) {
+                    const uint4 x = operand(a[u][m], m, k0 + k + u);
 #pragma unroll
-                    for (int i = 0; i < NT; i++) mma(acc[m][i], a[u][m], b[i], T());
+                    for (int i = 0; i < NT; i++) mma(acc[m][i], x, b[i], T());
+                }
 #pragma unroll
                 for (int m = 0; m < MT; m++)
                     if (k + u + U < n && tile0 + m < p.tiles)
-                        a[u][m] = load_stream(wp + ((size_t)m * KT + k + u + U) * 32);
+                        a[u][m] = load_stream<BITS>(wp + ((size_t)m * KT + k + u + U) * W::TILE);
             }
         }
     }
@@ -163,11 +149,11 @@ __global__ void linear_f32_kernel(const float *w, const float *x, uint32_t K, ui
     if (lane == 0) y[blockIdx.y * split_stride + r * ldy + o] = sum;
 }
 
-template <class T>
-static void linear_16(const linear_part &one, const linear_part &two, enum dispatch_kernel kernel, uint32_t KT,
-                      uint32_t splits, uint32_t n_rows, void *stream) {
+template <class T, int BITS>
+static void linear_16(const linear_part<BITS> &one, const linear_part<BITS> &two, enum dispatch_kernel kernel,
+                      uint32_t KT, uint32_t splits, uint32_t n_rows, void *stream) {
 #define LINEAR_CASE(WARPS, MT, NT, U)                                                                                  \
-    launch(linear_kernel<T, WARPS, MT, NT, U>,                                                                         \
+    launch(linear_kernel<T, BITS, WARPS, MT, NT, U>,                                                                   \
            dim3((one.tiles + MT - 1) / MT + (two.tiles + MT - 1) / MT, splits, (n_rows + 8 * NT - 1) / (8 * NT)),      \
            dim3(WARPS * 32), 0, stream, one, two, KT, n_rows)
 #define LINEAR_ROWS(WARPS)                                                                                             \
@@ -185,25 +171,38 @@ static void linear_16(const linear_part &one, const linear_part &two, enum dispa
         LINEAR_ROWS(4);
 }
 
-static void linear_parts(const struct cuda_matrix *w, const linear_part &one, const linear_part &two, uint32_t n_rows,
-                         void *stream) {
-    const uint32_t KT = cuda_pad16(w->cols) / 16, splits = cuda_linear_splits(w, n_rows);
-    const enum dispatch_kernel kernel = linear_kernel_of(w->dtype, n_rows);
-    if (is_wide(kernel)) {
-        const wide_operands in = {one.w, one.x, one.O}, in_two = {two.w, two.x, two.O};
-        wide_plain(in, out_plain{{}, one.y, one.ldy, one.O}, two.tiles ? &in_two : NULL,
-                   out_plain{{}, two.y, two.ldy, two.O}, w->cols, w->dtype, n_rows, stream);
-        return;
-    }
-    if (w->dtype == CUDA_F16)
-        linear_16<__half>(one, two, kernel, KT, splits, n_rows, stream);
-    else
-        linear_16<__nv_bfloat16>(one, two, kernel, KT, splits, n_rows, stream);
+// A product of one or two: their weights are kept alike.
+struct linear_job {
+    const struct cuda_matrix *w; // NULL: none
+    const void *x;
+    float *y;
+    size_t ldy, split_stride;
+};
+template <int BITS> static linear_part<BITS> part_of(const linear_job &job) {
+    if (!job.w) return linear_part<BITS>{};
+    return linear_part<BITS>{
+        weights_of<BITS>(job.w),     (const uint32_t *)job.x, job.y, job.ldy, job.split_stride, job.w->rows,
+        cuda_pad16(job.w->rows) / 16};
 }
 
-static linear_part part_of(const struct cuda_matrix *w, const void *x, float *y, size_t ldy, size_t split_stride) {
-    return linear_part{(const uint4 *)w->data,  (const uint32_t *)x, y, ldy, split_stride, w->rows,
-                       cuda_pad16(w->rows) / 16};
+static void linear_parts(const linear_job &one, const linear_job &two, uint32_t n_rows, void *stream) {
+    const struct cuda_matrix *w = one.w;
+    const uint32_t KT = cuda_pad16(w->cols) / 16, splits = cuda_linear_splits(w, n_rows);
+    const enum dispatch_kernel kernel = linear_kernel_of(w->dtype, n_rows);
+    assert(!two.w || two.w->format == w->format);
+    if (is_wide(kernel)) {
+        const wide_operands in_two = {two.w, two.x};
+        wide_plain(wide_operands{w, one.x}, out_plain{{}, one.y, one.ldy, w->rows}, two.w ? &in_two : NULL,
+                   out_plain{{}, two.y, two.ldy, two.w ? two.w->rows : 0}, n_rows, stream);
+        return;
+    }
+    FOR_BITS(w, {
+        const auto p = part_of<BITS>(one), q = part_of<BITS>(two);
+        if (w->dtype == CUDA_F16)
+            linear_16<__half>(p, q, kernel, KT, splits, n_rows, stream);
+        else
+            linear_16<__nv_bfloat16>(p, q, kernel, KT, splits, n_rows, stream);
+    });
 }
 
 void k_linear(const struct cuda_matrix *w, const void *x, uint32_t n_rows, float *y, size_t ldy, size_t split_stride,
@@ -212,7 +211,7 @@ void k_linear(const struct cuda_matrix *w, const void *x, uint32_t n_rows, float
         launch(linear_f32_kernel, dim3((w->rows + 7) / 8, cuda_linear_splits(w, n_rows), n_rows), dim3(256), 0, stream,
                (const float *)w->data, (const float *)x, cuda_pad16(w->cols), w->rows, n_rows, y, ldy, split_stride);
     else
-        linear_parts(w, part_of(w, x, y, ldy, split_stride), linear_part{}, n_rows, stream);
+        linear_parts(linear_job{w, x, y, ldy, split_stride}, linear_job{}, n_rows, stream);
 }
 
 void k_linear_pair(const struct cuda_matrix *w1, const void *x1, float *y1, size_t ldy1, size_t split_stride1,
@@ -222,6 +221,6 @@ void k_linear_pair(const struct cuda_matrix *w1, const void *x1, float *y1, size
         k_linear(w1, x1, n_rows, y1, ldy1, split_stride1, stream);
         k_linear(w2, x2, n_rows, y2, ldy2, split_stride2, stream);
     } else
-        linear_parts(w1, part_of(w1, x1, y1, ldy1, split_stride1), part_of(w2, x2, y2, ldy2, split_stride2), n_rows,
+        linear_parts(linear_job{w1, x1, y1, ldy1, split_stride1}, linear_job{w2, x2, y2, ldy2, split_stride2}, n_rows,
                      stream);
 }

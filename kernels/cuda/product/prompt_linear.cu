@@ -9,16 +9,20 @@
 #include "wide.cuh"
 
 // A tile: 64 MW outputs and N rows.
-template <int MW_, int N_> struct broad {
+template <int BITS_, int MW_, int N_> struct broad {
+    using weights_of_stage = stage_weights<BITS_, MW_ * 4, MW_ == 1 ? 8 : 4, true>;
     enum {
+        BITS = BITS_,
         MW = MW_,
         N = N_,
         SK = MW == 1 ? 8 : 4, // of k, in tiles, a stage
-        W_STAGE = MW * 4 * SK * 512,
+        W_STAGE = weights_of_stage::BYTES,
         X_STAGE = N / 8 * SK * 256,
-        STAGE = W_STAGE + X_STAGE,
-        OUT = 16384,                 // bytes of a warpgroup for what leaves
-        PACK_ROWS = N < 64 ? N : 64, // of packed outputs, at a time
+        COPIED = W_STAGE + X_STAGE,
+        LEAST = MW * 8192,                                                // 32 fp32 rows
+        STAGE = ((COPIED > LEAST ? COPIED : LEAST) + 1023) / 1024 * 1024, // as wgmma's swizzle wants it
+        OUT = 16384,                                                      // bytes of a warpgroup for what leaves
+        PACK_ROWS = N < 64 ? N : 64,                                      // of packed outputs, at a time
         BASE_ROWS = STAGE >= MW * 64 * 64 * 4 && N >= 64 ? 64 : 32,
         BASE_BOX = BASE_ROWS * 128,
         BASE_STAGE = MW * 2 * BASE_BOX, // of fp32 rows, by 32 columns
@@ -29,10 +33,11 @@ template <int MW_, int N_> struct broad {
         THREADS = MW * 128 + 128,
         GROUP = 2048 / N
     }; // GROUP: row blocks that take turns for their weights
+    static_assert(BASE_STAGE <= STAGE, "a stage holds rows of the stream");
 };
 struct broad_maps {
-    CUtensorMap w, x, base, y, act, more;
-};              // more: z
+    CUtensorMap w, scales, x, base, y, act, more;
+};              // scales: of codes; more: z
 struct out_az { // W_fc: a, and from output Ep on z, each packed
     row_norm norm;
     void *a, *z;
@@ -43,12 +48,12 @@ struct broad_order {
 }; // of the tiles; blocks of outputs
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-template <int SK> __device__ __forceinline__ void load_stage(uint4 (&a)[SK], uint32_t at) {
+// The weights of the stage at `at`, of the warp's row of tiles.
+template <class G, class T, int SK>
+__device__ __forceinline__ void load_stage(uint4 (&a)[SK], const weights<G::BITS> &w, uint32_t at, uint32_t row) {
 #pragma unroll
-    for (int j = 0; j < SK; j++)
-        asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(a[j].x), "=r"(a[j].y), "=r"(a[j].z), "=r"(a[j].w)
-                     : "r"(at + j * 512));
+    for (int j = 0; j < SK; j++) // its tiles of k have one group
+        a[j] = G::weights_of_stage::operand(w, at, row, 0, j, T());
 }
 template <int SK> __device__ __forceinline__ void hold(uint4 (&a)[SK]) { // read until, or there from, here
 #pragma unroll
@@ -167,7 +172,8 @@ __device__ __forceinline__ void broad_tile(const broad_order &order, uint32_t t,
 // One thread: the block's tiles through the ring.
 template <class G, bool residual>
 __device__ __forceinline__ void broad_feed(unsigned char *ring, uint64_t *full, uint64_t *empty, const broad_maps &maps,
-                                           const broad_order &order) {
+                                           const weights<G::BITS> &w, const broad_order &order) {
+    using S = typename G::weights_of_stage;
     enum { SK = G::SK, STAGES = G::STAGES, MW = G::MW, NB = G::N, SENDER = MW * 4 };
     const uint32_t steps = (order.KT + SK - 1) / SK;
     uint32_t s = 0, phase = 0; // stage, and which of its rounds
@@ -180,10 +186,13 @@ __device__ __forceinline__ void broad_feed(unsigned char *ring, uint64_t *full, 
                  : "=l"(once)); // evict_normal would halve the rate of copies
     uint32_t row0, block, n_ready = min((uint32_t)STAGES, steps), n_free = STAGES;
     broad_tile<G>(order, blockIdx.x, row0, block);
-    for (uint32_t i = 0; i < n_ready; i++) {
-        barrier_expect(full + i, G::STAGE);
-        copy_box(ring + i * G::STAGE, &maps.w, i * SK, block * SENDER, full + i, once);
-    }
+    const auto fetch = [&](uint32_t stage, uint32_t k) { // its weights
+        unsigned char *at = ring + stage * G::STAGE;
+        barrier_expect(full + stage, S::coming(w, G::COPIED));
+        copy_box(at, &maps.w, k, block * SENDER, full + stage, once);
+        if (G::BITS < 16) copy_box(at + S::TILES, &maps.scales, k >> w.per, block * SENDER, full + stage, once);
+    };
+    for (uint32_t i = 0; i < n_ready; i++) fetch(i, i * SK);
     wait_for_inputs(); // x is whole
     const auto take = [&] {
         if (n_free)
@@ -196,15 +205,12 @@ __device__ __forceinline__ void broad_feed(unsigned char *ring, uint64_t *full, 
         broad_tile<G>(order, t, row0, block);
 #pragma unroll 1
         for (uint32_t k = 0; k < order.KT; k += SK, advance()) {
-            unsigned char *at = ring + s * G::STAGE;
             take();
             if (n_ready)
                 n_ready--;
-            else {
-                barrier_expect(full + s, G::STAGE);
-                copy_box(at, &maps.w, k, block * SENDER, full + s, once);
-            }
-            copy_box(at + G::W_STAGE, &maps.x, k, row0 / 8, full + s, often);
+            else
+                fetch(s, k);
+            copy_box(ring + s * G::STAGE + G::W_STAGE, &maps.x, k, row0 / 8, full + s, often);
         }
         if constexpr (residual) {
             const uint32_t end = min(row0 + NB, order.n_rows);
@@ -398,11 +404,12 @@ template <int STAGES> __device__ __forceinline__ void give_all_back(uint64_t *em
 }
 #endif
 
-template <class T, int MW, int NB, class Out>
-__global__ void __launch_bounds__(broad<MW, NB>::THREADS, 1)
-    broad_kernel(const __grid_constant__ broad_maps maps, const broad_order order, const __grid_constant__ Out out) {
+template <class T, int BITS, int MW, int NB, class Out>
+__global__ void __launch_bounds__(broad<BITS, MW, NB>::THREADS, 1)
+    broad_kernel(const __grid_constant__ broad_maps maps, const __grid_constant__ weights<BITS> w,
+                 const broad_order order, const __grid_constant__ Out out) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    using G = broad<MW, NB>;
+    using G = broad<BITS, MW, NB>;
     enum { SK = G::SK, STAGES = G::STAGES, N = NB / 2, SENDER = MW * 4 };
     constexpr bool plain = std::is_same<Out, out_plain>::value, residual = std::is_same<Out, out_residual>::value,
                    az = std::is_same<Out, out_az>::value;
@@ -424,7 +431,7 @@ __global__ void __launch_bounds__(broad<MW, NB>::THREADS, 1)
     if (warp >= SENDER) {
         if (MW == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x == SENDER * 32)
-            broad_feed<G, residual>(ring, full, empty, maps, order);
+            broad_feed<G, residual>(ring, full, empty, maps, w, order);
         else if (norms && warp > SENDER)
             broad_scale_rows<T, G>(scales, scaled, used, out.norm, order, warp - SENDER - 1);
         __syncwarp();
@@ -441,7 +448,7 @@ __global__ void __launch_bounds__(broad<MW, NB>::THREADS, 1)
         // next 8 rows
         const uint64_t b0 = ((uint64_t)(128 >> 4) << 16) | ((uint64_t)(SK * 256 >> 4) << 32) |
                             (shared_address(ring + G::W_STAGE) & 0x3ffff) >> 4;
-        const uint32_t a0 = shared_address(ring) + warp * SK * 512 + lane * 16;
+        const uint32_t a0 = shared_address(ring);
         uint4 a[2][SK];
         uint32_t last = 0, n = 0; // the stage before; tiles so far
         // The products of stage s with the weights `now`; when those of the stage before are done, the next stage's
@@ -459,13 +466,13 @@ __global__ void __launch_bounds__(broad<MW, NB>::THREADS, 1)
             advance();
             if (more) {
                 barrier_wait(full + s, phase);
-                load_stage(next, a0 + s * G::STAGE);
+                load_stage<G, T>(next, w, a0 + s * G::STAGE, warp);
                 hold(next);
             }
         };
         for (uint32_t t = blockIdx.x; t < n_tiles; t += step, n++) {
             barrier_wait(full + s, phase);
-            load_stage(a[0], a0 + s * G::STAGE);
+            load_stage<G, T>(a[0], w, a0 + s * G::STAGE, warp);
             hold(a[0]);
             uint32_t k = 0;
 #pragma unroll 1
@@ -492,7 +499,8 @@ __global__ void __launch_bounds__(broad<MW, NB>::THREADS, 1)
                 const uint32_t o = my.o + my.warp * 16 + lane / 4, box = (my.wg * 2 + my.warp / 2) * G::BASE_BOX;
                 const uint32_t to[4] = {my.swizzled(0, 0), my.swizzled(1, 0), my.swizzled(0, 1), my.swizzled(1, 1)};
                 const bool packs = out.w != NULL, leaves = out.y != NULL;
-                const float w[2] = {packs && o < out.D ? out.w[o] : 0.0f, packs && o + 8 < out.D ? out.w[o + 8] : 0.0f};
+                const float norm_w[2] = {packs && o < out.D ? out.w[o] : 0.0f,
+                                         packs && o + 8 < out.D ? out.w[o + 8] : 0.0f};
                 float *const parts = (float *)(my.out + 8192); // [2][4 warps][32 rows]
                 const uint32_t matrix = shared_address(my.out) + lane / 8 * 1024 + my.warp * 256 + lane % 8 * 16;
                 // Stages that the elected thread still has: until what left before the latest, the latest.
@@ -507,7 +515,7 @@ __global__ void __launch_bounds__(broad<MW, NB>::THREADS, 1)
                     const uint32_t base = shared_address(stage) + box;
                     float square[8];
                     uint32_t low[4], high[4]; // outputs g and g + 8
-                    add_base<T, NB>(acc, my, c, base, to, w, leaves, square, low, high);
+                    add_base<T, NB>(acc, my, c, base, to, norm_w, leaves, square, low, high);
                     if (packs) {
                         leave_packed(my, matrix + my.turn * 4096, parts + my.turn * 128, low, high, square);
                     }
@@ -580,39 +588,41 @@ template <class Out> struct broad_job {
     uint32_t KT, n_rows;
     cudaStream_t stream;
 };
-template <class T, int MW, int NB, class Out> static void launch_broad(const broad_job<Out> &job) {
-    using G = broad<MW, NB>;
-    const uint32_t tiles = cuda_pad16(job.in.O) / 16;
+template <class T, int BITS, int MW, int NB, class Out> static void launch_broad(const broad_job<Out> &job) {
+    using G = broad<BITS, MW, NB>;
+    const struct cuda_matrix *m = job.in.w;
+    const wide_part part = wide_part_of<typename G::weights_of_stage>(job.in, job.KT, job.n_rows, NB / 8);
+    const weights<BITS> w = weights_of<BITS>(m);
     broad_maps maps = {};
-    maps.w = tile_map(job.in.w, 128, job.KT, tiles, G::SK, MW * 4),
-    maps.x = tile_map(job.in.x, 64, job.KT, (job.n_rows + 7) / 8, G::SK, NB / 8);
+    maps.w = part.w, maps.x = part.x, maps.scales = part.scales;
     map_outputs<G>(maps, job.out, job.n_rows);
-    const broad_order order = {job.KT, job.n_rows, (job.n_rows + NB - 1) / NB, (tiles + MW * 4 - 1) / (MW * 4)};
+    const broad_order order = {job.KT, job.n_rows, (job.n_rows + NB - 1) / NB, (part.tiles + MW * 4 - 1) / (MW * 4)};
     const uint32_t all = order.blocks * order.row_blocks, rounds = (all + multiprocessors() - 1) / multiprocessors();
-    const auto kernel = broad_kernel<T, MW, NB, Out>;
+    const auto kernel = broad_kernel<T, BITS, MW, NB, Out>;
     allow_shared(kernel, G::BYTES);
-    launch(kernel, dim3((all + rounds - 1) / rounds), dim3(G::THREADS), G::BYTES, job.stream, maps, order, job.out);
+    launch(kernel, dim3((all + rounds - 1) / rounds), dim3(G::THREADS), G::BYTES, job.stream, maps, w, order, job.out);
 }
 
-template <class T, class Out> static void choose_broad(const broad_job<Out> &job, enum cuda_dtype dtype) {
+template <class T, int BITS, class Out> static void choose_broad(const broad_job<Out> &job) {
+    const struct cuda_matrix *w = job.in.w;
     dispatch_case c = {};
-    c.op = DISPATCH_PROMPT_PRODUCT, c.device = this_device(), c.dtype = dtype, c.n_rows = job.n_rows;
-    c.outputs = job.in.O, c.k_tiles = job.KT;
+    c.op = DISPATCH_PROMPT_PRODUCT, c.device = this_device(), c.dtype = w->dtype, c.n_rows = job.n_rows;
+    c.outputs = w->rows, c.k_tiles = job.KT;
     switch (dispatch_kernel_of(&c)) {
-    case BROAD_2_256: return launch_broad<T, 2, 256>(job);
-    case BROAD_2_128: return launch_broad<T, 2, 128>(job);
-    case BROAD_2_64: return launch_broad<T, 2, 64>(job);
-    case BROAD_1_64: return launch_broad<T, 1, 64>(job);
-    default: return launch_broad<T, 1, 32>(job);
+    case BROAD_2_256: return launch_broad<T, BITS, 2, 256>(job);
+    case BROAD_2_128: return launch_broad<T, BITS, 2, 128>(job);
+    case BROAD_2_64: return launch_broad<T, BITS, 2, 64>(job);
+    case BROAD_1_64: return launch_broad<T, BITS, 1, 64>(job);
+    default: return launch_broad<T, BITS, 1, 32>(job);
     }
 }
 template <class Out>
 static void run_broad(const struct cuda_matrix *w, const void *x, const Out &out, uint32_t n_rows, void *stream) {
-    const broad_job<Out> job = {{w->data, x, w->rows}, out, cuda_pad16(w->cols) / 16, n_rows, (cudaStream_t)stream};
+    const broad_job<Out> job = {{w, x}, out, cuda_pad16(w->cols) / 16, n_rows, (cudaStream_t)stream};
     if (w->dtype == CUDA_F16)
-        choose_broad<__half>(job, w->dtype);
+        FOR_BITS(w, (choose_broad<__half, BITS>(job)));
     else
-        choose_broad<__nv_bfloat16>(job, w->dtype);
+        FOR_BITS(w, (choose_broad<__nv_bfloat16, BITS>(job)));
 }
 static row_norm norm_of(const struct cuda_normed *in) {
     return row_norm{in->squares, cuda_prompt_sums(in->D), in->D, in->eps, true, false};

@@ -3,12 +3,13 @@
 // of the third, one thread feeds the ring and the other warps make the scales of the rows' norms.
 #include "wide.cuh"
 
-struct tall {
+template <int BITS> struct tall {
+    using weights_of_stage = stage_weights<BITS, 8, 4, false>;
     enum {
         ROWS = 128,
         STAGES = 4,
         SK = 4,
-        W_STAGE = 8 * SK * 512,
+        W_STAGE = weights_of_stage::BYTES,
         X_STAGE = ROWS / 8 * SK * 256,
         STAGE = W_STAGE + X_STAGE,
         RING = STAGE * STAGES,
@@ -19,23 +20,24 @@ struct tall {
         SUM_REGS = ROWS / 2
     };
 };
+enum { TALL_ROWS = tall<16>::ROWS, TALL_SK = tall<16>::SK };
 struct tall_order {
     uint32_t KT, n_rows, row_blocks, blocks, blocks_one;
 }; // of the tiles; blocks of 128 outputs
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-// The weights of stage `at`, its tiles of k [first, first + 2) for this warp; past the slice, which has n more:
-// nothing.
-__device__ __forceinline__ void load_pair(uint4 (&a)[tall::SK], uint32_t at, int first, uint32_t n) {
+// The weights of the stage at `at`, which begins with tile k, its tiles [first, first + 2) for this warp; past the
+// slice, which has n more: nothing.
+template <class T, int BITS>
+__device__ __forceinline__ void load_pair(uint4 (&a)[TALL_SK], const weights<BITS> &w, uint32_t at, uint32_t k,
+                                          int first, uint32_t n) {
 #pragma unroll
-    for (int j = 0; j < tall::SK; j++)
+    for (int j = 0; j < TALL_SK; j++)
         if (j >= first && j < first + 2)
-            asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-                         : "=r"(a[j].x), "=r"(a[j].y), "=r"(a[j].z), "=r"(a[j].w)
-                         : "r"(at + j * 512));
-    if (n < tall::SK) {
+            a[j] = tall<BITS>::weights_of_stage::operand(w, at, threadIdx.x / 32, k, j, T());
+    if (n < TALL_SK) {
 #pragma unroll
-        for (int j = 0; j < tall::SK; j++)
+        for (int j = 0; j < TALL_SK; j++)
             if (j >= first && j < first + 2 && j >= n) a[j] = make_uint4(0, 0, 0, 0);
     }
 }
@@ -48,16 +50,18 @@ __device__ __forceinline__ void hold(uint4 &a) {
 __device__ __forceinline__ void tall_place(const tall_order &order, uint32_t t, uint32_t &row0, uint32_t &block) {
     const uint32_t per = 16 * order.blocks, g = t / per, rest = t - g * per, size = min(16u, order.row_blocks - g * 16);
     block = rest / size;
-    row0 = (g * 16 + rest - block * size) * tall::ROWS;
+    row0 = (g * 16 + rest - block * size) * TALL_ROWS;
 }
 template <class Out> __device__ __forceinline__ bool norm_is(const Out &outs, bool second) {
     return functor_of(outs, second).norm.squares != NULL;
 }
 
 // One thread: the block's tiles through the ring.
+template <int BITS>
 __device__ __forceinline__ void tall_feed(unsigned char *ring, uint64_t *full, uint64_t *empty, const wide_part &one,
-                                          const wide_part &two, const tall_order &order) {
-    using G = tall;
+                                          const wide_part &two, const weights<BITS> &w, const tall_order &order) {
+    using G = tall<BITS>;
+    using S = typename G::weights_of_stage;
     enum { SK = G::SK, STAGES = G::STAGES };
     const uint32_t KT = order.KT, n_tiles = order.blocks * order.row_blocks;
     uint64_t often, once;
@@ -82,8 +86,9 @@ __device__ __forceinline__ void tall_feed(unsigned char *ring, uint64_t *full, u
                     unsigned char *at = ring + s * G::STAGE;
                     if (round) barrier_wait(empty + s, phase ^ 1);
                     if (round || !pass) {
-                        barrier_expect(full + s, G::STAGE);
+                        barrier_expect(full + s, S::coming(w, G::STAGE));
                         copy_box(at, &p->w, k, tile0, full + s, once);
+                        if (BITS < 16) copy_box(at + S::TILES, &p->scales, k >> w.per, tile0, full + s, once);
                     }
                     if (pass) copy_box(at + G::W_STAGE, &p->x, k, row0 / 8, full + s, often);
                     if (++s == STAGES) s = 0, phase ^= 1, round = true;
@@ -96,7 +101,7 @@ __device__ __forceinline__ void tall_feed(unsigned char *ring, uint64_t *full, u
 
 // Three warps: the scales of the norms of each tile's rows.
 template <class T, class Out>
-__device__ __forceinline__ void tall_scales(float (&scales)[2][tall::ROWS], const Out &outs, const tall_order &order) {
+__device__ __forceinline__ void tall_scales(float (&scales)[2][TALL_ROWS], const Out &outs, const tall_order &order) {
     wait_for_inputs();
     uint32_t turn = 0;
 #pragma unroll 1
@@ -107,7 +112,7 @@ __device__ __forceinline__ void tall_scales(float (&scales)[2][tall::ROWS], cons
         if (!norm_is(outs, second)) continue;
         const auto &out = functor_of(outs, second);
 #pragma unroll 1
-        for (uint32_t first = (threadIdx.x / 32 - 9) * 4; first < tall::ROWS; first += 12)
+        for (uint32_t first = (threadIdx.x / 32 - 9) * 4; first < TALL_ROWS; first += 12)
             scales_of<T, 4>(
                 scales[turn], out.norm, row0, [&](uint32_t i) { return first + i; },
                 [&](uint32_t r) { return row0 + r < order.n_rows; });
@@ -118,12 +123,12 @@ __device__ __forceinline__ void tall_scales(float (&scales)[2][tall::ROWS], cons
 }
 #endif
 
-template <class T, class Out>
-__global__ void __launch_bounds__(tall::THREADS, 1)
-    tall_kernel(const __grid_constant__ wide_part one, const __grid_constant__ wide_part two, const tall_order order,
-                const __grid_constant__ Out outs) {
+template <class T, int BITS, class Out>
+__global__ void __launch_bounds__(tall<BITS>::THREADS, 1)
+    tall_kernel(const __grid_constant__ wide_part one, const __grid_constant__ wide_part two,
+                const __grid_constant__ weights<BITS> w, const tall_order order, const __grid_constant__ Out outs) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    using G = tall;
+    using G = tall<BITS>;
     using F = typename out_of<Out>::type;
     enum { SK = G::SK, STAGES = G::STAGES, N = G::SUM_REGS };
     extern __shared__ __align__(1024) unsigned char ring[];
@@ -140,7 +145,7 @@ __global__ void __launch_bounds__(tall::THREADS, 1)
     if (warp >= 8) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x == 256)
-            tall_feed(ring, full, empty, one, two, order);
+            tall_feed(ring, full, empty, one, two, w, order);
         else if (warp > 8)
             tall_scales<T>(scales, outs, order);
         __syncwarp();
@@ -156,14 +161,14 @@ __global__ void __launch_bounds__(tall::THREADS, 1)
         // next 8 rows
         const uint64_t b0 = ((uint64_t)(128 >> 4) << 16) | ((uint64_t)(SK * 256 >> 4) << 32) |
                             (shared_address(ring + G::W_STAGE) & 0x3ffff) >> 4;
-        const uint32_t a0 = shared_address(ring) + warp * SK * 512 + lane * 16;
+        const uint32_t a0 = shared_address(ring);
         uint4 a[SK];
         uint32_t s = 0, phase = 0, left = 0, turn = 0; // stage; steps until the end
         for (uint32_t slice = 0; slice < SLICES; slice++)
             left += (slice_at(KT, slice + 1) - slice_at(KT, slice) + SK - 1) / SK;
         left *= (n_tiles - blockIdx.x + step - 1) / step;
         barrier_wait(full, 0);
-        load_pair(a, a0, 0, slice_at(KT, 1));
+        load_pair<T>(a, w, a0, 0, 0, slice_at(KT, 1));
         hold(a[0]), hold(a[1]);
         for (uint32_t t = blockIdx.x; t < n_tiles; t += step, turn ^= 1) {
 #pragma unroll 1
@@ -172,7 +177,10 @@ __global__ void __launch_bounds__(tall::THREADS, 1)
                 const uint32_t next_n = slice == SLICES - 1 ? slice_at(KT, 1) : slice_at(KT, slice + 2) - k0 - n;
 #pragma unroll 1
                 for (uint32_t k = 0; k < n; k += SK) {
-                    const uint32_t s1 = s + 1 == STAGES ? 0 : s + 1, ahead = k + SK < n ? n - k - SK : next_n;
+                    const uint32_t s1 = s + 1 == STAGES ? 0 : s + 1, ahead = k + SK < n ? n - k - SK : next_n,
+                                   next_k = k + SK < n            ? k0 + k + SK
+                                            : slice == SLICES - 1 ? 0
+                                                                  : k0 + n;
                     const uint64_t b = b0 + s * (G::STAGE >> 4);
                     if (s1 == 0) phase ^= 1; // from here on the next stage's
                     left--;
@@ -183,7 +191,7 @@ __global__ void __launch_bounds__(tall::THREADS, 1)
                     wgmma_wait<1>();
                     hold(a[2]), hold(a[3]);
                     if (k && lane == 0) barrier_arrive(empty + (s == 0 ? STAGES - 1 : s - 1));
-                    load_pair(a, a0 + s * G::STAGE, 2, n - k);
+                    load_pair<T>(a, w, a0 + s * G::STAGE, k0 + k, 2, n - k);
                     hold(a[2]), hold(a[3]);
                     wgmma_begin();
                     wgmma<false>(acc, a[2], b + 2 * (256 >> 4), 1, T());
@@ -193,7 +201,7 @@ __global__ void __launch_bounds__(tall::THREADS, 1)
                     hold(a[0]), hold(a[1]);
                     if (left) {
                         barrier_wait(full + s1, phase);
-                        load_pair(a, a0 + s1 * G::STAGE, 0, ahead);
+                        load_pair<T>(a, w, a0 + s1 * G::STAGE, next_k, 0, ahead);
                         hold(a[0]), hold(a[1]);
                     }
                     s = s1;
@@ -242,29 +250,29 @@ __global__ void __launch_bounds__(tall::THREADS, 1)
 #endif
 }
 
-template <class T, class Out> static void launch_tall(const wide_job<Out> &job) {
+template <class T, int BITS, class Out> static void launch_tall(const wide_job<Out> &job) {
+    using G = tall<BITS>;
     const auto part_of = [&](const wide_operands &p) {
-        const uint32_t tiles = cuda_pad16(p.O) / 16;
-        return wide_part{tile_map(p.w, 128, job.KT, tiles, tall::SK, 8),
-                         tile_map(p.x, 64, job.KT, (job.n_rows + 7) / 8, tall::SK, tall::ROWS / 8), p.O, tiles};
+        return wide_part_of<typename G::weights_of_stage>(p, job.KT, job.n_rows, G::ROWS / 8);
     };
-    const wide_part one = part_of(job.one), two = job.two.O ? part_of(job.two) : wide_part{};
+    const wide_part one = part_of(job.one), two = part_of(job.two);
     const uint32_t blocks_one = (one.tiles + 7) / 8;
-    const tall_order order = {job.KT, job.n_rows, (job.n_rows + tall::ROWS - 1) / tall::ROWS,
+    const tall_order order = {job.KT, job.n_rows, (job.n_rows + G::ROWS - 1) / G::ROWS,
                               blocks_one + (two.tiles + 7) / 8, blocks_one};
     const uint32_t tiles = order.blocks * order.row_blocks,
                    rounds = (tiles + multiprocessors() - 1) / multiprocessors();
-    const auto kernel = tall_kernel<T, Out>;
-    allow_shared(kernel, tall::BYTES);
-    launch(kernel, dim3((tiles + rounds - 1) / rounds), dim3(tall::THREADS), tall::BYTES, job.stream, one, two, order,
-           job.out);
+    const auto kernel = tall_kernel<T, BITS, Out>;
+    allow_shared(kernel, G::BYTES);
+    launch(kernel, dim3((tiles + rounds - 1) / rounds), dim3(G::THREADS), G::BYTES, job.stream, one, two,
+           weights_of<BITS>(job.one.w), order, job.out);
 }
-template <class Out> void run_tall(const wide_job<Out> &job, enum cuda_dtype dtype) {
-    if (dtype == CUDA_F16)
-        launch_tall<__half>(job);
+template <class Out> void run_tall(const wide_job<Out> &job) {
+    const struct cuda_matrix *w = job.one.w;
+    if (w->dtype == CUDA_F16)
+        FOR_BITS(w, (launch_tall<__half, BITS>(job)));
     else
-        launch_tall<__nv_bfloat16>(job);
+        FOR_BITS(w, (launch_tall<__nv_bfloat16, BITS>(job)));
 }
-template void run_tall(const wide_job<out_either> &job, enum cuda_dtype dtype);
-template void run_tall(const wide_job<out_ffn> &job, enum cuda_dtype dtype);
-template void run_tall(const wide_job<out_residual> &job, enum cuda_dtype dtype);
+template void run_tall(const wide_job<out_either> &job);
+template void run_tall(const wide_job<out_ffn> &job);
+template void run_tall(const wide_job<out_residual> &job);

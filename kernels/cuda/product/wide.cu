@@ -6,9 +6,10 @@
 // A block: MW warpgroups of 64 outputs each and NB rows, its share of the 16 slices: one CLUSTER-th; the blocks of a
 // cluster put their sums together through distributed shared memory. One more warp feeds a ring of STAGES stages of SK
 // tiles of k: the first weights are on their way before the inputs are ready.
-template <int MW, int NB, int SK, int STAGES, int CLUSTER> struct wide {
+template <int BITS, int MW, int NB, int SK, int STAGES, int CLUSTER> struct wide {
+    using weights_of_stage = stage_weights<BITS, MW * 4, SK, false>;
     enum {
-        W_STAGE = MW * 4 * SK * 512,
+        W_STAGE = weights_of_stage::BYTES,
         X_STAGE = NB / 8 * SK * 256,
         STAGE = W_STAGE + X_STAGE,
         RING = STAGE * STAGES,
@@ -24,9 +25,11 @@ template <int MW, int NB, int SK, int STAGES, int CLUSTER> struct wide {
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 // One thread: the weights and the rows of the block's slices through the ring.
-template <class G, int SK, int STAGES, int SL>
+template <class G, int BITS, int SK, int STAGES, int SL>
 __device__ __forceinline__ void wide_feed(unsigned char *ring, uint64_t *full, uint64_t *empty, const wide_part &p,
-                                          uint32_t KT, uint32_t rank, uint32_t tile0, uint32_t row0) {
+                                          const weights<BITS> &w, uint32_t KT, uint32_t rank, uint32_t tile0,
+                                          uint32_t row0) {
+    using S = typename G::weights_of_stage;
     uint64_t once, often;
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(once));
     asm volatile("createpolicy.fractional.L2::evict_last.b64 %0;" : "=l"(often));
@@ -39,8 +42,9 @@ __device__ __forceinline__ void wide_feed(unsigned char *ring, uint64_t *full, u
                 unsigned char *at = ring + s * G::STAGE;
                 if (pass == (it >= STAGES)) {
                     if (pass) barrier_wait(empty + s, (it / STAGES + 1) & 1);
-                    barrier_expect(full + s, G::STAGE);
+                    barrier_expect(full + s, S::coming(w, G::STAGE));
                     copy_box(at, &p.w, k, tile0, full + s, once);
+                    if (BITS < 16) copy_box(at + S::TILES, &p.scales, k >> w.per, tile0, full + s, once);
                 }
                 if (pass) copy_box(at + G::W_STAGE, &p.x, k, row0 / 8, full + s, often);
             }
@@ -49,20 +53,24 @@ __device__ __forceinline__ void wide_feed(unsigned char *ring, uint64_t *full, u
     }
 }
 
-// A stage's weights to registers; past the slice nothing.
-template <int SK>
-__device__ __forceinline__ void wide_weights(uint4 (&a)[SK], const unsigned char *at, uint32_t warp, uint32_t lane,
-                                             uint32_t n) {
+// Without the block's number in its cluster.
+__device__ __forceinline__ uint32_t address_in_block(const void *p) { return shared_address(p) & 0x3ffff; }
+// Weights [FROM, TO): read until, or there from, here.
+template <int FROM, int TO, int SK> __device__ __forceinline__ void hold(uint4 (&a)[SK]) {
 #pragma unroll
-    for (int j = 0; j < SK; j++) {
-        asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(a[j].x), "=r"(a[j].y), "=r"(a[j].z), "=r"(a[j].w)
-                     : "r"(shared_address(at + (warp * SK + j) * 512 + lane * 16)));
+    for (int j = FROM; j < TO; j++) asm volatile("" : "+r"(a[j].x), "+r"(a[j].y), "+r"(a[j].z), "+r"(a[j].w)::"memory");
+}
+// Tiles [FROM, TO) of the weights of the stage that begins with tile k to registers; past the slice, which has n
+// more: nothing.
+template <class S, int FROM, int TO, class T, int BITS, int SK>
+__device__ __forceinline__ void wide_weights(uint4 (&a)[SK], const weights<BITS> &w, const unsigned char *at,
+                                             uint32_t warp, uint32_t k, uint32_t n, T) {
+#pragma unroll
+    for (int j = FROM; j < TO; j++) {
+        a[j] = S::operand(w, shared_address(at), warp, k, j, T());
         if (j >= n) a[j] = make_uint4(0, 0, 0, 0);
     }
-#pragma unroll
-    for (int j = 0; j < SK; j++) // in registers before the fence
-        asm volatile("" : "+r"(a[j].x), "+r"(a[j].y), "+r"(a[j].z), "+r"(a[j].w)::"memory");
+    hold<FROM, TO>(a); // in registers before the fence
 }
 
 // A slice's sums, if it has `some` k, to those of the slices before, in linear.cu's order.
@@ -79,6 +87,59 @@ __device__ __forceinline__ void wide_add(float (&acc)[NB / 2], float (&sum)[NB /
         else if (some)
             sum[i] += acc[i];
         if (CLUSTER == 1 && slice % 4 == 3) more[i] += sum[i], sum[i] = -0.0f;
+    }
+}
+
+// A block's slices of codes: half of a stage's tiles become numbers while the tensor cores have the other half.
+// form: wgmma's description of x.
+template <class G, int NB, int SK, int STAGES, int CLUSTER, class T, int BITS, int MORE>
+__device__ __forceinline__ void wide_coded(float (&acc)[NB / 2], float (&sum)[NB / 2], float (&more)[MORE],
+                                           const weights<BITS> &w, const unsigned char *ring, uint64_t *full,
+                                           uint64_t *empty, uint64_t form, uint32_t KT, uint32_t rank, T) {
+    enum { HALF = SK / 2, SL = SLICES / CLUSTER };
+    using S = typename G::weights_of_stage;
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, last = slice_at(KT, rank * SL + SL);
+    uint32_t it = 0;
+    uint4 a[SK] = {};
+    const auto end_of = [&](uint32_t k, uint32_t slice) { // of the slice that has tile k, from this one on
+        while (slice_at(KT, slice + 1) <= k) slice++;
+        return slice_at(KT, slice + 1);
+    };
+    const auto stage_of = [&](uint32_t i) { return ring + i % STAGES * G::STAGE; };
+    const auto first_half = [&](uint32_t k, uint32_t slice) {
+        if (k >= last) return;
+        barrier_wait(full + it % STAGES, it / STAGES & 1);
+        wide_weights<S, 0, HALF>(a, w, stage_of(it), warp, k, end_of(k, slice) - k, T());
+    };
+    first_half(slice_at(KT, rank * SL), rank * SL);
+#pragma unroll 1
+    for (uint32_t slice = rank * SL; slice < rank * SL + SL; slice++) {
+        const uint32_t k0 = slice_at(KT, slice), k1 = slice_at(KT, slice + 1);
+#pragma unroll 1
+        for (uint32_t k = k0; k < k1; k += SK) {
+            const unsigned char *at = stage_of(it);
+            const uint64_t b = form | address_in_block(at + G::W_STAGE) >> 4;
+            wgmma_begin();
+#pragma unroll
+            for (int j = 0; j < HALF; j++) wgmma<false>(acc, a[j], b + j * (256 >> 4), j || k != k0, T());
+            wgmma_end();
+            wgmma_wait<1>();
+            hold<HALF, SK>(a);
+            if (k != k0 && lane == 0) barrier_arrive(empty + (it - 1) % STAGES);
+            wide_weights<S, HALF, SK>(a, w, at, warp, k, k1 - k, T());
+            wgmma_begin();
+#pragma unroll
+            for (int j = HALF; j < SK; j++) wgmma<false>(acc, a[j], b + j * (256 >> 4), true, T());
+            wgmma_end();
+            wgmma_wait<1>();
+            hold<0, HALF>(a);
+            it++;
+            first_half(min(k + SK, k1), slice);
+        }
+        wgmma_wait<0>();
+        hold<HALF, SK>(a);
+        if (k0 != k1 && lane == 0) barrier_arrive(empty + (it - 1) % STAGES);
+        wide_add<NB, CLUSTER>(acc, sum, more, slice, k0 != k1);
     }
 }
 
@@ -107,12 +168,13 @@ __device__ __forceinline__ void wide_scales(float *scales, const row_norm &norm,
 }
 #endif
 
-template <class T, int MW, int NB, int SK, int STAGES, int CLUSTER, int BLOCKS, class Out>
-__global__ void __launch_bounds__(wide<MW, NB, SK, STAGES, CLUSTER>::THREADS, BLOCKS)
-    wide_kernel(const __grid_constant__ wide_part one, const __grid_constant__ wide_part two, uint32_t KT,
-                uint32_t n_rows, uint32_t row_blocks, const __grid_constant__ Out outs) {
+template <class T, int BITS, int MW, int NB, int SK, int STAGES, int CLUSTER, int BLOCKS, class Out>
+__global__ void __launch_bounds__(wide<BITS, MW, NB, SK, STAGES, CLUSTER>::THREADS, BLOCKS)
+    wide_kernel(const __grid_constant__ wide_part one, const __grid_constant__ wide_part two,
+                const __grid_constant__ weights<BITS> w, uint32_t KT, uint32_t n_rows, uint32_t row_blocks,
+                const __grid_constant__ Out outs) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    using G = wide<MW, NB, SK, STAGES, CLUSTER>;
+    using G = wide<BITS, MW, NB, SK, STAGES, CLUSTER>;
     enum {
         SL = SLICES / CLUSTER,
         PARTS = CLUSTER * G::PLANES,
@@ -158,9 +220,7 @@ __global__ void __launch_bounds__(wide<MW, NB, SK, STAGES, CLUSTER>::THREADS, BL
         }
     };
     if (warp == MW * 4) {
-        if (lane == 0) {
-            wide_feed<G, SK, STAGES, SL>(ring, full, empty, *p, KT, rank, tile0, row0);
-        }
+        if (lane == 0) wide_feed<G, BITS, SK, STAGES, SL>(ring, full, empty, *p, w, KT, rank, tile0, row0);
         __syncwarp();
     } else {
         if (held) out.template load<T>(column, o, o < O);
@@ -177,25 +237,28 @@ __global__ void __launch_bounds__(wide<MW, NB, SK, STAGES, CLUSTER>::THREADS, BL
         // wgmma's description of x in shared memory: no swizzle, 128 bytes to the next 8 of k, a stage's tiles to the
         // next 8 rows
         const uint64_t form = ((uint64_t)(128 >> 4) << 16) | ((uint64_t)(SK * 256 >> 4) << 32);
-        uint32_t it = 0;
-        for (uint32_t slice = rank * SL; slice < rank * SL + SL; slice++) {
-            const uint32_t k0 = slice_at(KT, slice), k1 = slice_at(KT, slice + 1);
-            for (uint32_t k = k0; k < k1; k += SK, it++) {
-                const uint32_t n = k1 - k, s = it % STAGES;
-                const unsigned char *at = ring + s * G::STAGE;
-                barrier_wait(full + s, it / STAGES & 1);
-                uint4 a[SK];
-                wide_weights(a, at, warp, lane, n);
-                const uint64_t b = form | (shared_address(at + G::W_STAGE) & 0x3ffff) >>
-                                              4; // without the block's number in its cluster
-                wgmma_begin();
+        if constexpr (BITS < 16)
+            wide_coded<G, NB, SK, STAGES, CLUSTER>(acc, sum, more, w, ring, full, empty, form, KT, rank, T());
+        else {
+            uint32_t it = 0;
+            for (uint32_t slice = rank * SL; slice < rank * SL + SL; slice++) {
+                const uint32_t k0 = slice_at(KT, slice), k1 = slice_at(KT, slice + 1);
+                for (uint32_t k = k0; k < k1; k += SK, it++) {
+                    const uint32_t n = k1 - k, s = it % STAGES;
+                    const unsigned char *at = ring + s * G::STAGE;
+                    barrier_wait(full + s, it / STAGES & 1);
+                    uint4 a[SK];
+                    wide_weights<typename G::weights_of_stage, 0, SK>(a, w, at, warp, k, n, T());
+                    const uint64_t b = form | address_in_block(at + G::W_STAGE) >> 4;
+                    wgmma_begin();
 #pragma unroll
-                for (int j = 0; j < SK; j++) wgmma<false>(acc, a[j], b + j * (256 >> 4), j || k != k0, T());
-                wgmma_end();
-                wgmma_wait<0>();
-                if (lane == 0) barrier_arrive(empty + s);
+                    for (int j = 0; j < SK; j++) wgmma<false>(acc, a[j], b + j * (256 >> 4), j || k != k0, T());
+                    wgmma_end();
+                    wgmma_wait<0>();
+                    if (lane == 0) barrier_arrive(empty + s);
+                }
+                wide_add<NB, CLUSTER>(acc, sum, more, slice, k0 != k1);
             }
-            wide_add<NB, CLUSTER>(acc, sum, more, slice, k0 != k1);
         }
         delay(16);
         asm volatile("bar.sync 1, %0;" ::"n"(MW * 128) : "memory"); // nobody reads the ring any more
@@ -255,32 +318,30 @@ __global__ void __launch_bounds__(wide<MW, NB, SK, STAGES, CLUSTER>::THREADS, BL
 #endif
 }
 
-template <class T, int MW, int NB, int SK, int STAGES, int CLUSTER, int BLOCKS, class Out>
+template <class T, int BITS, int MW, int NB, int SK, int STAGES, int CLUSTER, int BLOCKS, class Out>
 static void launch_wide(const wide_job<Out> &job) {
-    using G = wide<MW, NB, SK, STAGES, CLUSTER>;
+    using G = wide<BITS, MW, NB, SK, STAGES, CLUSTER>;
     const auto part_of = [&](const wide_operands &p) {
-        const uint32_t tiles = cuda_pad16(p.O) / 16;
-        return wide_part{tile_map(p.w, 128, job.KT, tiles, SK, MW * 4),
-                         tile_map(p.x, 64, job.KT, (job.n_rows + 7) / 8, SK, NB / 8), p.O, tiles};
+        return wide_part_of<typename G::weights_of_stage>(p, job.KT, job.n_rows, NB / 8);
     };
-    const wide_part one = part_of(job.one), two = job.two.O ? part_of(job.two) : wide_part{};
+    const wide_part one = part_of(job.one), two = part_of(job.two);
     const uint32_t row_blocks = (job.n_rows + NB - 1) / NB,
                    tiles = (one.tiles + MW * 4 - 1) / (MW * 4) + (two.tiles + MW * 4 - 1) / (MW * 4);
-    const auto kernel = wide_kernel<T, MW, NB, SK, STAGES, CLUSTER, BLOCKS, Out>;
+    const auto kernel = wide_kernel<T, BITS, MW, NB, SK, STAGES, CLUSTER, BLOCKS, Out>;
     allow_shared(kernel, G::BYTES);
     if (CLUSTER > 8) cudaFuncSetAttribute(kernel, cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
     launch_clusters(CLUSTER, kernel, dim3(tiles * row_blocks * CLUSTER), dim3(G::THREADS), G::BYTES, job.stream, one,
-                    two, job.KT, job.n_rows, row_blocks, job.out);
+                    two, weights_of<BITS>(job.one.w), job.KT, job.n_rows, row_blocks, job.out);
 }
 
 static enum dispatch_ending ending_of(const out_either &) { return DISPATCH_PLAIN; }
 static enum dispatch_ending ending_of(const out_residual &) { return DISPATCH_RESIDUAL; }
 static enum dispatch_ending ending_of(const out_ffn &) { return DISPATCH_FFN; }
 
-template <class T, class Out> static void choose_wide(const wide_job<Out> &job, enum dispatch_kernel kernel) {
+template <class T, int BITS, class Out> static void choose_wide(const wide_job<Out> &job, enum dispatch_kernel kernel) {
     constexpr bool plain = std::is_same<Out, out_either>::value, residual = std::is_same<Out, out_residual>::value;
 #define WIDE(...)                                                                                                      \
-    case DISPATCH_WIDE_ID(__VA_ARGS__): return launch_wide<T, __VA_ARGS__>(job);
+    case DISPATCH_WIDE_ID(__VA_ARGS__): return launch_wide<T, BITS, __VA_ARGS__>(job);
     if constexpr (plain) {
         switch (kernel) {
             DISPATCH_WIDE_PLAIN(WIDE)
@@ -305,35 +366,33 @@ template <class T, class Out> static void choose_wide(const wide_job<Out> &job, 
 #undef WIDE
 }
 template <class Out>
-static void run_wide(const wide_operands &one, const wide_operands *two, const Out &out, uint32_t K,
-                     enum cuda_dtype dtype, uint32_t n_rows, void *stream) {
-    const wide_job<Out> job = {one,    two ? *two : wide_operands{}, out, cuda_pad16(K) / 16,
+static void run_wide(const wide_operands &one, const wide_operands *two, const Out &out, uint32_t n_rows,
+                     void *stream) {
+    const struct cuda_matrix *w = one.w;
+    const wide_job<Out> job = {one,    two ? *two : wide_operands{}, out, cuda_pad16(w->cols) / 16,
                                n_rows, (cudaStream_t)stream};
     dispatch_case c = {};
-    c.op = DISPATCH_LINEAR, c.device = this_device(), c.dtype = dtype, c.n_rows = n_rows, c.ending = ending_of(out);
-    c.outputs = job.one.O, c.outputs_two = job.two.O, c.k_tiles = job.KT;
+    c.op = DISPATCH_LINEAR, c.device = this_device(), c.dtype = w->dtype, c.n_rows = n_rows, c.ending = ending_of(out);
+    c.outputs = w->rows, c.outputs_two = two ? two->w->rows : 0, c.k_tiles = job.KT;
     const enum dispatch_kernel kernel = dispatch_kernel_of(&c);
     if (kernel == TALL)
-        run_tall(job, dtype);
-    else if (dtype == CUDA_F16)
-        choose_wide<__half>(job, kernel);
+        run_tall(job);
+    else if (w->dtype == CUDA_F16)
+        FOR_BITS(w, (choose_wide<__half, BITS>(job, kernel)));
     else
-        choose_wide<__nv_bfloat16>(job, kernel);
+        FOR_BITS(w, (choose_wide<__nv_bfloat16, BITS>(job, kernel)));
 }
 
 void wide_plain(const wide_operands &one, const out_plain &out, const wide_operands *two, const out_plain &out_two,
-                uint32_t K, enum cuda_dtype dtype, uint32_t n_rows, void *stream) {
-    run_wide(one, two, out_either{out, out_two}, K, dtype, n_rows, stream);
+                uint32_t n_rows, void *stream) {
+    run_wide(one, two, out_either{out, out_two}, n_rows, stream);
 }
-void wide_product(const wide_operands &in, const out_plain &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows,
-                  void *stream) {
-    wide_plain(in, out, NULL, out, K, dtype, n_rows, stream);
+void wide_product(const wide_operands &in, const out_plain &out, uint32_t n_rows, void *stream) {
+    wide_plain(in, out, NULL, out, n_rows, stream);
 }
-void wide_product(const wide_operands &in, const out_residual &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows,
-                  void *stream) {
-    run_wide(in, NULL, out, K, dtype, n_rows, stream);
+void wide_product(const wide_operands &in, const out_residual &out, uint32_t n_rows, void *stream) {
+    run_wide(in, NULL, out, n_rows, stream);
 }
-void wide_product(const wide_operands &in, const out_ffn &out, uint32_t K, enum cuda_dtype dtype, uint32_t n_rows,
-                  void *stream) {
-    run_wide(in, NULL, out, K, dtype, n_rows, stream);
+void wide_product(const wide_operands &in, const out_ffn &out, uint32_t n_rows, void *stream) {
+    run_wide(in, NULL, out, n_rows, stream);
 }

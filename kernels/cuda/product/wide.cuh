@@ -2,6 +2,7 @@
 // launch is of.
 #pragma once
 #include "kernels/cuda/epilogue.cuh"
+#include "kernels/cuda/weights.cuh"
 #include "kernels/cuda/wgmma.cuh"
 #include <cuda.h>
 #include <type_traits>
@@ -22,8 +23,38 @@ enum { SLICES = 16 }; // of k: linear.cu's order of sums
 __device__ __forceinline__ uint32_t slice_at(uint32_t KT, uint32_t slice) { return KT * slice / SLICES; }
 
 struct wide_part {
-    CUtensorMap w, x;
+    CUtensorMap w, x, scales; // scales: of codes
     uint32_t O, tiles;
+};
+// A stage's weights in the ring: ROWS tiles of outputs by SK of k, the scales of their groups behind them. ALIGNED:
+// stages begin at multiples of SK tiles, a divisor of 8.
+template <int BITS_, int ROWS_, int SK_, bool ALIGNED> struct stage_weights {
+    enum {
+        BITS = BITS_,
+        ROWS = ROWS_,
+        SK = SK_,
+        TILES = ROWS * SK * BITS * 32,
+        SPAN = BITS == 16 ? 0
+               : ALIGNED  ? 1
+                          : (SK + 6) / 8 + 1, // groups that a stage may lie in
+        BYTES = TILES + ROWS * SPAN * 64
+    };
+    // Groups that a box has, where a row has one or several.
+    static __host__ __device__ __forceinline__ uint32_t span(const weight_codes &w) {
+        return BITS == 16 ? 0 : w.per == 3 ? (uint32_t)SPAN : 1u;
+    }
+    // What of `stage` bytes comes.
+    static __device__ __forceinline__ uint32_t coming(const weight_codes &w, uint32_t stage) {
+        return stage - ROWS * (SPAN - span(w)) * 64;
+    }
+    // Operand A of the j-th tile of k in the stage that begins with tile k, of the warp's row of tiles. at: the stage.
+    template <class T>
+    static __device__ __forceinline__ uint4 operand(const weights<BITS> &w, uint32_t at, uint32_t row, uint32_t k,
+                                                    uint32_t j, T) {
+        const uint32_t lane = threadIdx.x % 32, group = ((k + j) >> w.per) - (k >> w.per);
+        return shared_operand(w, at + (row * SK + j) * (BITS * 32) + lane * BITS,
+                              at + TILES + ((row * span(w) + group) * 16 + lane / 4) * 4, T());
+    }
 };
 
 // The functor of a launch of one or two products.
@@ -98,10 +129,25 @@ static CUtensorMap tile_map(const void *data, uint32_t words, uint32_t KT, uint3
 
 // What a launch is of: one or two products of the same k.
 template <class Out> struct wide_job {
-    wide_operands one, two; // two.O 0: none
+    wide_operands one, two; // two.w NULL: none
     Out out;
     uint32_t KT, n_rows;
     cudaStream_t stream;
 };
 
-template <class Out> void run_tall(const wide_job<Out> &job, enum cuda_dtype dtype);
+// S: its stage_weights.
+template <class S>
+static wide_part wide_part_of(const wide_operands &p, uint32_t KT, uint32_t n_rows, uint32_t row_tiles) {
+    if (!p.w) return wide_part{};
+    const uint32_t tiles = cuda_pad16(p.w->rows) / 16;
+    wide_part part = {tile_map(p.w->data, S::BITS * 8, KT, tiles, S::SK, S::ROWS),
+                      tile_map(p.x, 64, KT, (n_rows + 7) / 8, S::SK, row_tiles),
+                      {},
+                      p.w->rows,
+                      tiles};
+    const weight_codes w = weights_of<S::BITS>(p.w);
+    if (S::BITS < 16) part.scales = tile_map(w.scales, 16, w.groups, tiles, S::span(w), S::ROWS);
+    return part;
+}
+
+template <class Out> void run_tall(const wide_job<Out> &job);
