@@ -1,5 +1,6 @@
 /* backend_bench.h - for tests of the seam: a model of tests/vectors, or tales, opened on the backend that
- * RODIMUS_TEST_DEVICE names (the CPU without it), in RODIMUS_TEST_PRECISION. What cannot be opened fails the test. */
+ * RODIMUS_TEST_DEVICE names (the CPU without it), in RODIMUS_TEST_PRECISION, its weights in RODIMUS_TEST_WEIGHTS. What
+ * cannot be opened fails the test. */
 #ifndef BACKEND_BENCH_H
 #define BACKEND_BENCH_H
 
@@ -23,7 +24,9 @@ static inline void backend_bench_open(const char *set, struct backend_config siz
     struct rod_error err;
     snprintf(path, sizeof path, "%s/%s", strcmp(set, "tales") ? "tests/vectors" : "config/models", set);
     if (model_open(path, model, &err)) fail_msg("%s", err.message);
-    const char *device = getenv("RODIMUS_TEST_DEVICE"), *precision = getenv("RODIMUS_TEST_PRECISION");
+    const char *device = getenv("RODIMUS_TEST_DEVICE"), *precision = getenv("RODIMUS_TEST_PRECISION"),
+               *weights = getenv("RODIMUS_TEST_WEIGHTS");
+    if (weights && !weight_format_by_name(weights, &(*model)->weights)) fail_msg("RODIMUS_TEST_WEIGHTS is %s", weights);
     sizes.device = device ? device : "cpu";
     sizes.precision = precision ? precision : "auto";
     if (backend_find(sizes.device, ops, &err)) fail_msg("%s", err.message);

@@ -178,12 +178,15 @@ static inline int subject_model(struct subject *s, struct dice *d, struct rod_er
     return 0;
 }
 
-/* How the model's weights are kept: on the CPU half of all subjects in int8 or int4. RODIMUS_TEST_WEIGHTS: one for all.
- */
+/* How the model's weights are kept: half of all subjects in fewer bits, on a GPU more. RODIMUS_TEST_WEIGHTS: one for
+ * all that may be: a GPU multiplies codes in 16 bits. */
 static inline int subject_weights(struct subject *s, struct dice *d, struct rod_error *err) {
-    static const char *const formats[] = {"auto", "auto", "int8", "int4"};
-    const char *name = getenv("RODIMUS_TEST_WEIGHTS"), *drawn = s->on_gpu ? "auto" : formats[roll(d, 4)];
-    if (!name) name = drawn;
+    static const char *const on_cpu[] = {"auto", "auto", "int8", "int4"}, *const on_gpu[] = {"auto", "fp8", "int8",
+                                                                                             "int4"};
+    const char *asked = getenv("RODIMUS_TEST_WEIGHTS"), *drawn = (s->on_gpu ? on_gpu : on_cpu)[roll(d, 4)],
+               *name = s->on_gpu && !strcmp(s->precision, "fp32") ? "auto"
+                       : asked                                    ? asked
+                                                                  : drawn;
     const size_t len = strlen(s->name);
     snprintf(s->name + len, sizeof s->name - len, ", weights %s", name);
     if (weight_format_by_name(name, &s->model->weights)) return 0;

@@ -117,10 +117,11 @@ static void expect_same(const float *x, const float *want, size_t n, uint32_t V,
 }
 
 /* deterministic: the same bits whatever the number of rows; without it, within each bucket. */
-static void check_batches(const char *dir, const char *precision, bool deterministic) {
+static void check_batches_of(const char *dir, const char *precision, enum weight_format weights, bool deterministic) {
     static const uint32_t sizes[] = {1,  2,  3,  4,  5,  7,  8,   9,   16,  17,  23,  24,  31,  32,  33,  39,
                                      47, 56, 64, 65, 80, 96, 100, 112, 128, 129, 160, 191, 192, 224, 256, 300};
     struct model *model = open_model(dir);
+    model->weights = weights;
     const uint32_t V = model->dims.V;
     struct side s = open_side(
         model, (struct backend_config){
@@ -148,6 +149,9 @@ static void check_batches(const char *dir, const char *precision, bool determini
     s.ops->close(s.be);
     model_close(model);
 }
+static void check_batches(const char *dir, const char *precision, bool deterministic) {
+    check_batches_of(dir, precision, WEIGHT_STORED, deterministic);
+}
 static void a_session_has_the_same_bits_in_steps_of_any_size_of_a_bucket(void **state) {
     (void)state;
     check_batches("config/models/tales", "bf16", false);
@@ -161,6 +165,13 @@ static void a_deterministic_session_has_the_same_bits_in_steps_of_any_size(void 
     check_batches("config/models/skills", "bf16", true);
     check_batches("tests/vectors/rodimus-plus-headdim128", "fp16", true);
     check_batches("tests/vectors/fla-rodimus-small", "bf16", true);
+}
+static void a_session_has_the_same_bits_in_steps_of_any_size_where_weights_have_fewer_bits(void **state) {
+    (void)state;
+    for (int weights = WEIGHT_FP8; weights < WEIGHT_N_FORMATS; weights++) {
+        check_batches_of("config/models/tales", "bf16", (enum weight_format)weights, true);
+        check_batches_of("tests/vectors/rodimus-plus-headdim128", "fp16", (enum weight_format)weights, true);
+    }
 }
 
 /* ---- several backends ---- */
@@ -276,6 +287,7 @@ int main(void) {
         cmocka_unit_test(held_out_text_is_as_likely_as_on_the_cpu),
         cmocka_unit_test(a_session_has_the_same_bits_in_steps_of_any_size_of_a_bucket),
         cmocka_unit_test(a_deterministic_session_has_the_same_bits_in_steps_of_any_size),
+        cmocka_unit_test(a_session_has_the_same_bits_in_steps_of_any_size_where_weights_have_fewer_bits),
         cmocka_unit_test(two_backends_on_one_gpu_do_not_see_each_other),
         cmocka_unit_test(a_small_model_leaves_a_large_one_its_shared_memory),
         cmocka_unit_test(one_backend_each_on_two_gpus_give_the_same),

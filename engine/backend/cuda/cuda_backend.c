@@ -300,8 +300,10 @@ static int open_parts(struct backend *be, const struct model *model, const struc
     const struct model_dims *d = &be->d;
     int rc = cuda_check(cudaSetDevice(be->device), "choosing the device", err);
     if (!rc) rc = cuda_check(cudaStreamCreateWithFlags(&be->stream, cudaStreamNonBlocking), "making a stream", err);
-    if (!rc) rc = weight_quant_check(model, 0, "a GPU", err);
     if (!rc) rc = choose_dtype(model, config->precision, &be->shape.dtype, err);
+    const bool fp32 = be->shape.dtype == CUDA_F32;
+    const unsigned formats = 1 << WEIGHT_FP8 | 1 << WEIGHT_INT8 | 1 << WEIGHT_INT4;
+    if (!rc) rc = weight_quant_check(model, fp32 ? 0 : formats, fp32 ? "a GPU in fp32" : "a GPU", err);
     if (rc) return rc;
     set_shape(be, be->shape.dtype);
     be->fused = cuda_fused_possible(&be->shape);

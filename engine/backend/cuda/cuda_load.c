@@ -5,12 +5,14 @@
 #include <assert.h>
 #include <cuda_runtime.h>
 
+#include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
-enum { STAGING_BYTES = 32 << 20, READ_AHEAD_BYTES = 512 << 20 };
+enum { STAGING_BYTES = 32 << 20, READ_AHEAD_BYTES = 512 << 20, CODING_THREADS = 32 };
 
 /* Two pinned buffers take turns: while one is copied and packed, the files are read into the other. */
 struct upload {
@@ -98,24 +100,130 @@ static int upload_packed(struct upload *up, const struct weight *w, uint32_t fir
     return 0;
 }
 
-static int upload_rows(struct upload *up, const struct weight *w, uint32_t first, uint32_t n, uint32_t row0,
-                       const struct cuda_matrix *m, struct rod_error *err) {
-    return upload_packed(up, w, first, n, row0, CUDA_PACK_ROWS, m, err);
+/* ---- codes ---- */
+
+/* Rows of a weight as codes, on several threads: each takes the next one. */
+struct coding {
+    const struct weight *w;
+    const struct weight_quant *q;
+    uint32_t first, n, groups, next;
+    uint8_t *codes, *zeros; /* zeros: NULL where the format has none */
+    float *scales;
+};
+static void *code_rows(void *arg) {
+    struct coding *c = arg;
+    uint32_t r;
+    while ((r = __atomic_fetch_add(&c->next, 1, __ATOMIC_RELAXED)) < c->n)
+        weight_quant_row(c->w, c->q, c->first + r, c->codes + (size_t)r * c->w->cols, c->scales + (size_t)r * c->groups,
+                         c->zeros ? c->zeros + (size_t)r * c->groups : NULL);
+    return NULL;
+}
+static void code_all_rows(struct coding *c) {
+    const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
+    pthread_t threads[CODING_THREADS];
+    int n = 0;
+    while (n < CODING_THREADS && n + 1 < cpus && !pthread_create(&threads[n], NULL, code_rows, c)) n++;
+    code_rows(c); /* this thread works too, and alone if no other could start */
+    while (n) pthread_join(threads[--n], NULL);
 }
 
-static int new_matrix(struct backend *be, uint32_t rows, uint32_t cols, struct cuda_matrix *m, struct rod_error *err) {
+/* A scale that the kernels' 16 bits do not hold; NaN is what a weight that is no number has. */
+static int check_scales(const struct coding *c, struct rod_error *err) {
+    for (size_t i = 0; i < (size_t)c->n * c->groups; i++)
+        if (fabsf(c->scales[i]) >= 64)
+            return rod_fail_at(err, ROD_EUNSUPPORTED, "weights",
+                               "weights: a scale is %g; a GPU runs scales below 64 in size.", (double)c->scales[i]);
+    return 0;
+}
+
+/* upload_packed of a matrix of codes. */
+static int upload_codes(struct upload *up, const struct weight *w, const struct weight_quant *q, uint32_t first,
+                        uint32_t n, uint32_t row0, enum cuda_pack pack, const struct cuda_matrix *m,
+                        struct rod_error *err) {
+    const uint32_t groups = weight_quant_groups(q, w->cols);
+    const size_t row_bytes = groups * sizeof(float) + w->cols + groups;
+    const uint32_t most = (uint32_t)(STAGING_BYTES / row_bytes);
+    if (most == 0) return rod_fail(err, ROD_EMODEL, "a weight's row of %zu bytes is too long", row_bytes);
+    for (uint32_t done = 0; done < n;) {
+        const uint32_t rows = n - done < most ? n - done : most;
+        const size_t codes_at = (size_t)rows * groups * sizeof(float), zeros_at = codes_at + (size_t)rows * w->cols,
+                     bytes = zeros_at + (q->zeros ? (size_t)rows * groups : 0);
+        const int i = up->turn ^= 1;
+        read_ahead(up);
+        int rc = cuda_check(cudaEventSynchronize(up->done[i]), "uploading weights", err);
+        if (rc) return rc;
+        unsigned char *host = up->host[i], *device = up->device[i];
+        struct coding c = {.w = w,
+                           .q = q,
+                           .first = first + done,
+                           .n = rows,
+                           .groups = groups,
+                           .codes = host + codes_at,
+                           .zeros = q->zeros ? host + zeros_at : NULL,
+                           .scales = (float *)(void *)host};
+        code_all_rows(&c);
+        if ((rc = check_scales(&c, err))) return rc;
+        cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, up->be->stream);
+        k_pack_codes(device + codes_at, (const float *)(const void *)device, q->zeros ? device + zeros_at : NULL,
+                     row0 + done, rows, pack, m, up->be->stream);
+        rc = cuda_check(cudaEventRecord(up->done[i], up->be->stream), "uploading weights", err);
+        if (rc) return rc;
+        up->bytes += (uint64_t)rows * w->cols * dtype_bytes(w->part[0].dtype);
+        report_progress(up);
+        done += rows;
+    }
+    return 0;
+}
+
+/* ---- matrices ---- */
+
+static enum cuda_format format_of(const struct weight_quant *q) {
+    return q->format == WEIGHT_FP8 ? CUDA_FP8 : q->format == WEIGHT_INT8 ? CUDA_INT8 : CUDA_INT4;
+}
+
+/* Rows [first, first + n) of w to rows from row0 on of m, which is kept as w is. */
+static int upload_part(struct upload *up, const struct weight *w, uint32_t first, uint32_t n, uint32_t row0,
+                       enum cuda_pack pack, const struct cuda_matrix *m, struct rod_error *err) {
+    struct weight_quant q;
+    const bool coded = weight_quant_of(up->model, w, &q);
+    if (coded ? m->format != format_of(&q) || m->grouped != (q.group < w->cols) : m->format != CUDA_STORED)
+        return rod_fail_at(err, ROD_EUNSUPPORTED, "weights",
+                           "weights: q, k and v of a layer are kept in formats of their own; a GPU runs one for all "
+                           "three.");
+    return coded ? upload_codes(up, w, &q, first, n, row0, pack, m, err)
+                 : upload_packed(up, w, first, n, row0, pack, m, err);
+}
+static int upload_rows(struct upload *up, const struct weight *w, uint32_t first, uint32_t n, uint32_t row0,
+                       const struct cuda_matrix *m, struct rod_error *err) {
+    return upload_part(up, w, first, n, row0, CUDA_PACK_ROWS, m, err);
+}
+
+/* Kept as `like` is. */
+static int new_matrix(struct upload *up, const struct weight *like, uint32_t rows, uint32_t cols, struct cuda_matrix *m,
+                      struct rod_error *err) {
+    struct backend *be = up->be;
+    struct weight_quant q;
     *m = (struct cuda_matrix){.rows = rows, .cols = cols, .dtype = be->shape.dtype};
-    size_t bytes = cuda_matrix_bytes(rows, cols, m->dtype);
+    if (weight_quant_of(up->model, like, &q)) m->format = format_of(&q), m->grouped = q.group < cols;
+    const bool coded = m->format != CUDA_STORED;
+    const size_t bytes = coded ? cuda_codes_bytes(m) : cuda_matrix_bytes(rows, cols, m->dtype),
+                 scale_bytes = coded ? cuda_scales_bytes(m) : 0;
     m->data = cuda_take(be, bytes, "a weight matrix", err);
-    if (!m->data) return err ? err->code : ROD_ENOMEM;
-    be->info.weight_bytes += bytes;
-    return cuda_check(cudaMemsetAsync(m->data, 0, bytes, be->stream), "clearing a weight matrix", err);
+    if (m->data && coded) m->scales = cuda_take(be, scale_bytes, "the scales of a weight matrix", err);
+    if (!m->data || (coded && !m->scales)) return err ? err->code : ROD_ENOMEM;
+    be->info.weight_bytes += bytes + scale_bytes;
+    int rc = cuda_check(cudaMemsetAsync(m->data, 0, bytes, be->stream), "clearing a weight matrix", err);
+    if (!rc && coded)
+        rc = cuda_check(cudaMemsetAsync(m->scales, 0, scale_bytes, be->stream), "clearing a weight matrix", err);
+    return rc;
 }
 
 static int upload_matrix(struct upload *up, const struct weight *w, struct cuda_matrix *m, struct rod_error *err) {
-    int rc = new_matrix(up->be, w->rows, w->cols, m, err);
+    int rc = new_matrix(up, w, w->rows, w->cols, m, err);
     return rc ? rc : upload_rows(up, w, 0, w->rows, 0, m, err);
 }
+
+/* ---- vectors ---- */
 
 /* n floats on the device, from a host array. */
 static float *upload_floats(struct backend *be, const float *src, size_t n, struct rod_error *err) {
@@ -159,25 +267,25 @@ static int load_layer(struct upload *up, const struct model_layer *src, struct c
     struct backend *be = up->be;
     const struct model_dims *d = &be->d;
     const uint32_t Ep = be->shape.Ep;
-    int rc = new_matrix(be, 2 * Ep, d->D, &dst->fc, err);
+    int rc = new_matrix(up, &src->fc, 2 * Ep, d->D, &dst->fc, err);
     dst->fc.whole = true;
     if (!rc) rc = upload_rows(up, &src->fc, 0, d->E, 0, &dst->fc, err);
     if (!rc) rc = upload_rows(up, &src->fc, d->E, d->E, Ep, &dst->fc, err);
-    if (!rc) rc = new_matrix(be, 4 * d->M, d->E, &dst->in, err);
+    if (!rc) rc = new_matrix(up, &src->in_proj, 4 * d->M, d->E, &dst->in, err);
     if (!rc) rc = upload_rows(up, &src->in_proj, 0, 2 * d->M, 0, &dst->in, err);
     if (!rc) rc = upload_rows(up, &src->mem_gate, 0, 2 * d->M, 2 * d->M, &dst->in, err);
     if (!rc) rc = upload_matrix(up, &src->c0, &dst->c0, err);
     if (!rc) rc = upload_matrix(up, &src->out_proj, &dst->out, err);
     if (!rc && d->plus) {
         const uint32_t nq = d->H * d->P, nk = d->Hk * d->P, nv = d->Hv * d->P;
-        rc = new_matrix(be, nq + nk + nv, d->D, &dst->qkv, err);
+        rc = new_matrix(up, &src->q, nq + nk + nv, d->D, &dst->qkv, err);
         if (!rc) rc = upload_rows(up, &src->q, 0, nq, 0, &dst->qkv, err);
         if (!rc) rc = upload_rows(up, &src->k, 0, nk, nq, &dst->qkv, err);
         if (!rc) rc = upload_rows(up, &src->v, 0, nv, nq + nk, &dst->qkv, err);
         if (!rc) rc = upload_matrix(up, &src->ao, &dst->ao, err);
-        if (!rc) rc = new_matrix(be, 2 * be->shape.F, d->D, &dst->f1, err); /* rows past F: zeros */
-        if (!rc) rc = upload_packed(up, &src->f1, 0, d->F, 0, CUDA_PACK_FIRST_EIGHTS, &dst->f1, err);
-        if (!rc) rc = upload_packed(up, &src->f1, d->F, d->F, 0, CUDA_PACK_SECOND_EIGHTS, &dst->f1, err);
+        if (!rc) rc = new_matrix(up, &src->f1, 2 * be->shape.F, d->D, &dst->f1, err); /* rows past F: zeros */
+        if (!rc) rc = upload_part(up, &src->f1, 0, d->F, 0, CUDA_PACK_FIRST_EIGHTS, &dst->f1, err);
+        if (!rc) rc = upload_part(up, &src->f1, d->F, d->F, 0, CUDA_PACK_SECOND_EIGHTS, &dst->f1, err);
         if (!rc) rc = upload_matrix(up, &src->f2, &dst->f2, err);
     }
     const struct {
@@ -218,8 +326,10 @@ int cuda_load(struct backend *be, const struct model *model, const struct backen
         if (!rc) rc = cuda_check(cudaMalloc(&up.device[i], STAGING_BYTES), "taking staging memory", err);
         if (!rc) rc = cuda_check(cudaEventCreateWithFlags(&up.done[i], cudaEventDisableTiming), "making an event", err);
     }
+    struct weight_quant q;
     if (!rc) rc = upload_matrix(&up, &model->embed, &be->embed, err);
-    if (!rc && d->tied)
+    /* A tied head in fewer bits is a copy for its product: the embedding's rows stay. */
+    if (!rc && d->tied && !weight_quant_of(model, &model->lm_head, &q))
         be->lm_head = be->embed;
     else if (!rc)
         rc = upload_matrix(&up, &model->lm_head, &be->lm_head, err);
