@@ -136,7 +136,14 @@ INLINE void tile(const enum source source, const int nr, const int nv, const str
                 const char *base = r < 3 ? x0 : r < 6 ? x3 : r < 9 ? x6 : x9;
                 const vu xr = all_words(base + (size_t)(r % 3) * next_row + 4 * j);
 #pragma GCC unroll 16
-                for (int v = 0; v < nv; v++) acc[r][v] = dot(acc[r][v], pair[v], xr);
+                for (int v = 0; v < nv; v++) {
+                    acc[r][v] = dot(acc[r][v], pair[v], xr);
+#ifdef __x86_64__
+                    __asm__(
+                        ""
+                        : "+v"(acc[r][v])); /* or products wait in registers that are not there to be added in pairs */
+#endif
+                }
             }
         }
         w += CPU_PANEL * 4;
