@@ -620,6 +620,19 @@ int rod_inspect(const char *dir, const struct rod_progress_to *progress, struct 
                 struct rod_error *err);
 void rod_inspect_free(struct rod_inspect_report *report);
 
+/* Writes model_dir with its large matrices in fewer bits into out_dir, which is not there or empty, in the format of
+ * compressed-tensors. */
+struct rod_quantise_options {
+    const char *model_dir, *out_dir;
+    const char *weights; /* "fp8", "int8", "int4" */
+    const char
+        *calibrate; /* a file of text: int4 codes are chosen by its tokens' inputs; NULL or "": each to the nearest */
+    uint32_t n_tok; /* of the text, at most */
+    uint32_t n_threads; /* 0 = all cores */
+    struct rod_progress_to progress;
+};
+int rod_quantise(const struct rod_quantise_options *options, struct rod_error *err);
+
 /* Runs a golden.safetensors through prefill and through single steps and compares everything that it holds. Without
  * one, the same from the CPU backend for n_tok random ids: for a GPU and models of full size. */
 struct rod_verify_options {

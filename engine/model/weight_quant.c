@@ -107,34 +107,35 @@ static void round_row(const struct weight_part *part, uint32_t row, uint32_t col
 
 /* With codes k of x under the scale 1 / inverse: the squared error of the best scale for them, sum(k x) / sum(k k), is
  * sum(x x) - gain. */
-static float gain_of(const float *x, uint32_t n, float inverse, float *best_scale) {
+static float gain_of(const float *x, const float *importance, uint32_t n, float inverse, float *best_scale) {
     float kx = 0, kk = 0;
     for (uint32_t i = 0; i < n; i++) {
-        const float k = between(nearest(x[i] * inverse), -8, 7);
-        kx += k * x[i];
-        kk += k * k;
+        const float k = between(nearest(x[i] * inverse), -8, 7), hk = importance ? importance[i] * k : k;
+        kx += hk * x[i];
+        kk += hk * k;
     }
     *best_scale = kk > 0 ? kx / kk : 0;
     return kk > 0 ? kx * kx / kk : 0;
 }
 
 /* Codes reach from -8 to 7: with a negative scale the longer side serves positive weights. */
-static void round_group(const float *x, uint32_t n, uint8_t *codes, float *scale) {
+float weight_quant_scale(const float *x, const float *importance, uint32_t n) {
     static const float reaches[] = {8.0f, 7.6f, 7.2f, 8.6f, 9.2f, 10.0f, 11.0f}; /* codes that the largest would get */
     const float largest = largest_of(x, n, 0);
-    memset(codes, WEIGHT_INT4_ZERO, n);
-    *scale = isfinite(largest) ? 1 : NAN;
-    if (!isfinite(largest) || largest < 1e-30f) return;
-    float best = 0;
-    for (size_t i = 0; i < 2 * sizeof reaches / sizeof *reaches; i++) {
+    if (!isfinite(largest)) return NAN;
+    float best = 0, scale = 1;
+    for (size_t i = 0; largest > 1e-30f && i < 2 * sizeof reaches / sizeof *reaches; i++) {
         float found;
-        const float gain = gain_of(x, n, (i & 1 ? -1 : 1) * reaches[i / 2] / largest, &found);
+        const float gain = gain_of(x, importance, n, (i & 1 ? -1 : 1) * reaches[i / 2] / largest, &found);
         if (gain <= best) continue;
         best = gain;
-        *scale = half_bf16_to_f32(half_f32_to_bf16(found));
+        scale = half_bf16_to_f32(half_f32_to_bf16(found));
     }
-    for (uint32_t i = 0; i < n; i++)
-        codes[i] = (uint8_t)(WEIGHT_INT4_ZERO + (int)between(nearest(x[i] / *scale), -8, 7));
+    return scale;
+}
+
+uint8_t weight_quant_code(float x, float scale) {
+    return (uint8_t)(WEIGHT_INT4_ZERO + (isfinite(scale) ? (int)between(nearest(x / scale), -8, 7) : 0));
 }
 
 void weight_quant_row(const struct weight *w, const struct weight_quant *q, uint32_t row, uint8_t *codes, float *scales,
@@ -159,7 +160,8 @@ void weight_quant_row(const struct weight *w, const struct weight_quant *q, uint
     for (uint32_t g = 0, c = 0; c < w->cols; g++, c += WEIGHT_GROUP) {
         const uint32_t n = w->cols - c < WEIGHT_GROUP ? w->cols - c : WEIGHT_GROUP;
         weight_part_to_f32(part, (size_t)r * w->cols + c, n, x);
-        round_group(x, n, codes + c, &scales[g]);
+        scales[g] = weight_quant_scale(x, NULL, n);
+        for (uint32_t i = 0; i < n; i++) codes[c + i] = weight_quant_code(x[i], scales[g]);
     }
 }
 

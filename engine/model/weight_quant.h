@@ -38,6 +38,11 @@ void weight_quant_row(const struct weight *w, const struct weight_quant *q, uint
 void weight_quant_widen(const struct weight_quant *q, uint32_t cols, const uint8_t *codes, const float *scales,
                         const uint8_t *zeros, float *dst);
 
+/* int4, of at most WEIGHT_GROUP weights: the scale with the least squared error, each error times its importance (NULL:
+ * all 1); and a weight's code under it. */
+float weight_quant_scale(const float *x, const float *importance, uint32_t n);
+uint8_t weight_quant_code(float x, float scale);
+
 /* Refuses a model with a weight in a format that a device ("the CPU") does not run. runs: 1 << format, or-ed. */
 int weight_quant_check(const struct model *model, unsigned runs, const char *device, struct rod_error *err);
 

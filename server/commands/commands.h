@@ -10,6 +10,7 @@ int cmd_serve(int argc, char **argv);
 int cmd_generate(int argc, char **argv);
 int cmd_verify(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
+int cmd_quantise(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_load(int argc, char **argv);
 int cmd_version(int argc, char **argv);

@@ -64,7 +64,7 @@ static void pack_member(void *arg, uint32_t member) {
             float *values = job->rows + (size_t)member * m->cols;
             weight_part_to_f32(part, first, m->cols, values);
             src = (const unsigned char *)values;
-        } else if (part->delta) {
+        } else if (part->delta || part->codes) {
             weight_part_copy(part, first, m->cols, job->rows + (size_t)member * m->cols);
             src = (const unsigned char *)(job->rows + (size_t)member * m->cols);
         }
@@ -136,7 +136,8 @@ static int pack_rows(struct backend *be, const struct model *model, const struct
     struct pack_job job = {w, first, m, be->team, NULL};
     size_t bytes = cpu_matrix_bytes(n, w->cols, m->dtype);
     m->data = cpu_take(be, bytes, err);
-    const bool buffered = m->dtype == CPU_F32 || w->part[0].delta || (w->n_parts == 2 && w->part[1].delta);
+    bool buffered = m->dtype == CPU_F32;
+    for (uint32_t i = 0; i < w->n_parts; i++) buffered |= w->part[i].delta || w->part[i].codes;
     if (buffered) job.rows = malloc(sizeof(float) * w->cols * team_size(be->team));
     if (!m->data || (buffered && !job.rows)) {
         free(job.rows);
@@ -380,6 +381,7 @@ static int backend_cpu_open(const struct model *model, const struct backend_conf
     be->fault_step = config->fault_step;
     be->n_drafts = config->no_drafts ? 0 : BACKEND_MAX_DRAFTS;
     be->progress = config->progress;
+    be->watch = config->watch;
     be->model_bytes = model->weight_bytes;
     be->ops = cpu_ops_best();
     be->quant = cpu_quant_best();

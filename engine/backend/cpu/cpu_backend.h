@@ -72,6 +72,7 @@ struct backend {
         bool drafts;         /* the rows behind its first are drafts */
     } * chunks;              /* pieces of segments between multiples of 64; drafts are in one piece */
     uint64_t fault_step, n_steps;
+    struct backend_watch watch;
     void **allocations;
     size_t n_allocations;
 };

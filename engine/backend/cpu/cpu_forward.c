@@ -7,6 +7,7 @@
 
 #include <assert.h>
 #include <math.h>
+#include <stddef.h>
 #include <string.h>
 
 struct step {
@@ -213,6 +214,13 @@ static void recur_channels(const struct step *st, const struct cpu_layer *w, uin
         ops->gate_out(be->o + r * Ep, w->residual, be->s + r * Ep, be->z + r * Ep, e0, e1);
 }
 
+/* Tells who watches that the layer's product at this place is next, and that x is its input. */
+static void watch_input(const struct step *st, uint32_t member, uint32_t layer, size_t weight, const float *x,
+                        size_t ld) {
+    const struct backend_watch *watch = &st->be->watch;
+    if (watch->input) watch->input(watch->arg, member, team_size(st->be->team), layer, weight, x, ld, st->n_rows);
+}
+
 static void run_mixer(const struct step *st, uint32_t member, uint32_t layer, struct cpu_ahead *ahead) {
     struct backend *be = st->be;
     const struct cpu_ops *ops = be->ops;
@@ -227,6 +235,7 @@ static void run_mixer(const struct step *st, uint32_t member, uint32_t layer, st
     norm_rows(st, member, be->x, w->mixer_norm, d->D, be->Dp, be->h);
     team_barrier(be->team, member); /* h before E1 */
     const struct product fc[] = {{&w->a, be->h, Dp, be->a, Ep}, {&w->z, be->h, Dp, be->z, Ep}};
+    watch_input(st, member, layer, offsetof(struct model_layer, fc), be->h, Dp);
     apply_products(st, member, fc, 2, ahead);
     team_barrier(be->team, member); /* a before E2 and W_c0 */
     convolve_channels(st, w, layer, e0, e1);
@@ -275,6 +284,7 @@ static void run_mixer(const struct step *st, uint32_t member, uint32_t layer, st
         ahead_windows(st, member, layer, ahead);
     else
         ahead_states(st, member, layer + 1, ahead);
+    watch_input(st, member, layer, offsetof(struct model_layer, out_proj), be->o, Ep);
     apply_product(st, member, &w->out, n, be->o, Ep, be->x, be->x, Dp, ahead);
     team_barrier(be->team, member); /* x_state */
 }
@@ -375,6 +385,7 @@ static void run_attention_and_ffn(const struct step *st, uint32_t member, uint32
     team_barrier(be->team, member); /* h2 before q, k, v */
     const struct product qkv[] = {
         {&w->aq, be->h, Dp, be->aq, Qp}, {&w->ak, be->h, Dp, be->ak, Kvp}, {&w->av, be->h, Dp, be->av, Vvp}};
+    watch_input(st, member, layer, offsetof(struct model_layer, q), be->h, Dp);
     apply_products(st, member, qkv, 3, ahead);
     team_barrier(be->team, member); /* q, k, v before rotary and the rings */
     team_share(be->team, member, n, &first, &last);
@@ -399,15 +410,18 @@ static void run_attention_and_ffn(const struct step *st, uint32_t member, uint32
         team_barrier(be->team, member); /* codes of att before W_ao */
     }
     ahead_states(st, member, layer + 1, ahead);
+    watch_input(st, member, layer, offsetof(struct model_layer, ao), be->att, Qp);
     apply_product(st, member, &w->ao, n, be->att, Qp, be->x, be->y, Dp, ahead);
     team_barrier(be->team, member); /* y before its norm */
     norm_rows(st, member, be->y, w->ffn_norm, d->D, be->Dp, be->h);
     team_barrier(be->team, member); /* before W_f1 */
     const struct product f1[] = {{&w->fa, be->h, Dp, be->fa, Fp}, {&w->fg, be->h, Dp, be->fg, Fp}};
+    watch_input(st, member, layer, offsetof(struct model_layer, f1), be->h, Dp);
     apply_products(st, member, f1, 2, ahead);
     team_barrier(be->team, member); /* both halves before their product */
     activate_rows(st, member);
     team_barrier(be->team, member); /* before W_f2 */
+    watch_input(st, member, layer, offsetof(struct model_layer, f2), be->fa, Fp);
     apply_product(st, member, &w->fout, n, be->fa, Fp, be->x, be->x, Dp,
                   ahead); /* onto x_state, not onto y: the two-hop residual */
     team_barrier(be->team, member);
