@@ -15,6 +15,7 @@ static void open_fill_info(struct rod_model_info *info, const struct model *mode
     snprintf(info->adapter, sizeof info->adapter, "%s", model->adapter);
     snprintf(info->arch, sizeof info->arch, "%s", d->plus ? "rodimus_plus" : "rodimus");
     snprintf(info->weight_dtype, sizeof info->weight_dtype, "%s", dtype_name(model->weight_dtype));
+    snprintf(info->weights, sizeof info->weights, "%s", model_weights_name(model));
     info->d_model = d->D;
     info->n_layer = d->L;
     info->vocab_size = d->V;

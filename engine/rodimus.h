@@ -137,6 +137,7 @@ struct rod_model_info {
     char arch[32];                                     /* "rodimus" or "rodimus_plus" */
     char device[64];                                   /* "cpu (avx512, 2 threads)" ... */
     char weight_dtype[16];                             /* "bf16" ... */
+    char weights[16];                                  /* of the large matrices: "int8" ..., or weight_dtype */
     uint32_t d_model, n_layer, vocab_size, window_tok; /* window_tok = keys seen, 0 without attention */
     uint64_t n_params, weight_bytes;
     uint64_t session_bytes; /* state of one session, whatever its length */
@@ -594,7 +595,7 @@ struct rod_tensor_info {
 };
 struct rod_inspect_report { /* the letters: kernels/README.md, "Equations": D d_model, L layers, E d_inner ...
                              */
-    char name[128], layout[16], arch[32], weight_dtype[16];
+    char name[128], layout[16], arch[32], weight_dtype[16], weights[16]; /* as in struct rod_model_info */
     char fingerprint[33]; /* hexadecimal: of the configuration, the tokenizer and all tensors; states carry it */
     uint32_t D, L, E, M, R, K, V, H, Hk, Hv, P, F, window_tok, rot_dim;
     double rot_base;

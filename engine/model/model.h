@@ -147,6 +147,8 @@ int model_parse_config(const char *json, size_t len, struct model_dims *dims, bo
 /* Parameters that dims call for (a tied head counted once), without any weights. */
 uint64_t model_count_params(const struct model_dims *dims);
 
+/* How the large matrices are kept: a format's name, or that of their type. Of layer 0's W_fc. */
+const char *model_weights_name(const struct model *model);
 /* Bytes of weights that a step reads: those of fewer bits as weight_kept_bytes has them, a tied head once. */
 uint64_t model_step_bytes(const struct model *model);
 

@@ -185,6 +185,12 @@ int weight_quant_check(const struct model *model, unsigned runs, const char *dev
     return 0;
 }
 
+const char *model_weights_name(const struct model *model) {
+    struct weight_quant q;
+    const bool narrow = weight_quant_of(model, &model->layers[0].fc, &q);
+    return narrow ? format_names[q.format] : dtype_name(model->weight_dtype);
+}
+
 const struct weight *model_product(const struct model *model, size_t i) {
 #define W(field) offsetof(struct model_layer, field)
     static const size_t fields[] = {W(fc), W(out_proj), W(q), W(k), W(v), W(ao), W(f1), W(f2)};

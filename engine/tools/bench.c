@@ -205,9 +205,7 @@ static void bench_fill_row(struct bench *b, struct rod_bench_row *row, size_t n_
     snprintf(row->device, sizeof row->device, "%s", info->device);
     const char *precision = b->options->precision;
     const bool own = !precision || !strcmp(precision, "auto");
-    const enum weight_format format = b->model->weights;
-    snprintf(row->weights, sizeof row->weights, "%s",
-             format != WEIGHT_STORED ? weight_format_name(format) : dtype_name(b->model->weight_dtype));
+    snprintf(row->weights, sizeof row->weights, "%s", model_weights_name(b->model));
     snprintf(row->dtype, sizeof row->dtype, "%s", own ? dtype_name(b->model->weight_dtype) : precision);
 }
 

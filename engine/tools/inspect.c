@@ -20,6 +20,7 @@ static void report_copy_dims(struct rod_inspect_report *r, const struct model *m
     snprintf(r->layout, sizeof r->layout, "%s", m->layout);
     snprintf(r->arch, sizeof r->arch, "%s", d->plus ? "rodimus_plus" : "rodimus");
     snprintf(r->weight_dtype, sizeof r->weight_dtype, "%s", dtype_name(m->weight_dtype));
+    snprintf(r->weights, sizeof r->weights, "%s", model_weights_name(m));
     model_render_fingerprint(m->fingerprint, r->fingerprint);
     r->D = d->D, r->L = d->L, r->E = d->E, r->M = d->M, r->R = d->R, r->K = d->K, r->V = d->V;
     r->H = d->H, r->Hk = d->Hk, r->Hv = d->Hv, r->P = d->P, r->F = d->F;
@@ -37,7 +38,7 @@ static void report_copy_dims(struct rod_inspect_report *r, const struct model *m
     r->n_eos_ids = m->n_eos_ids;
     memcpy(r->eos_ids, m->eos_ids, sizeof r->eos_ids);
     r->n_params = m->n_params;
-    r->weight_bytes = m->weight_bytes;
+    r->weight_bytes = model_step_bytes(m);
     r->S_bytes = model_state_bytes(d, 4, 0, 0);
     r->conv16_bytes = model_state_bytes(d, 0, 2, 0);
     r->window16_bytes = model_state_bytes(d, 0, 0, 2);

@@ -27,7 +27,7 @@ static uint64_t sessions_per_gib(uint64_t session_bytes) { return session_bytes 
 /* ---- for people ---- */
 
 static void print_sizes(const struct rod_inspect_report *r) {
-    printf("%s: %s, %s layout, weights %s\n\n", r->name, r->arch, r->layout, r->weight_dtype);
+    printf("%s: %s, %s layout, weights %s\n\n", r->name, r->arch, r->layout, r->weights);
     printf("  d_model %u, layers %u, d_inner %u, mem_size %u, low rank %u, conv %u, vocabulary %u%s\n", r->D, r->L,
            r->E, r->M, r->R, r->K, r->V, r->tied ? ", head tied to the embedding" : "");
     if (r->H) {
@@ -131,8 +131,8 @@ static int print_json(const struct rod_inspect_report *r) {
         "fp32_sessions_per_gib", (json_int_t)sessions_per_gib(r->session32_bytes));
     json_t *tokenizer = r->has_tokenizer ? json_pack("{s:I}", "ids", (json_int_t)r->tokenizer_ids) : json_null();
     json_t *root =
-        json_pack("{s:s,s:s,s:s,s:s,s:s,s:o,s:i,s:o,s:o,s:I,s:I,s:I,s:o,s:o,s:o}", "name", r->name, "arch", r->arch,
-                  "layout", r->layout, "weight_dtype", r->weight_dtype, "fingerprint", r->fingerprint, "sizes", sizes,
+        json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:o,s:i,s:o,s:o,s:I,s:I,s:I,s:o,s:o,s:o}", "name", r->name, "arch", r->arch,
+                  "layout", r->layout, "weight_dtype", r->weight_dtype, "weights", r->weights, "fingerprint", r->fingerprint, "sizes", sizes,
                   "bos_token_id", r->bos_id, "eos_token_ids", eos, "tokenizer", tokenizer, "parameters",
                   (json_int_t)r->n_params, "weight_bytes", (json_int_t)r->weight_bytes, "file_bytes",
                   (json_int_t)r->file_bytes, "session", session, "warnings", warnings, "tensors", tensors_json(r));

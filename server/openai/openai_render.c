@@ -481,6 +481,9 @@ void openai_render_model(struct buf *out, const char *name, const char *root, co
     openai_put_text(out, info->arch);
     buf_puts(out, ",\"dtype\":");
     openai_put_text(out, info->weight_dtype);
+    buf_puts(out, ",\"weights\":");
+    openai_put_text(out, info->weights);
+    buf_addf(out, ",\"weight_bytes\":%llu", (unsigned long long)info->weight_bytes);
     buf_addf(out, ",\"n_params\":%llu,\"vocab_size\":%u,\"context_length\":null,\"window\":",
              (unsigned long long)info->n_params, info->vocab_size);
     openai_put_number_or_null(out, info->window_tok);

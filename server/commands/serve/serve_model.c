@@ -125,8 +125,8 @@ static void server_set_names(struct server *s) {
 static void server_set_fingerprint(struct server *s) {
     const struct rod_model_info *i = s->info;
     struct buf text = {0};
-    buf_addf(&text, "%s %s %s %s %s %s %llu %d", version_string(), version_commit(), i->name, i->arch, i->device,
-             i->weight_dtype, (unsigned long long)i->n_params, s->config.deterministic);
+    buf_addf(&text, "%s %s %s %s %s %s %s %llu %d", version_string(), version_commit(), i->name, i->arch, i->device,
+             i->weight_dtype, i->weights, (unsigned long long)i->n_params, s->config.deterministic);
     if (*i->adapter) buf_addf(&text, " %s", i->adapter);
     const uint64_t hash = XXH3_64bits(text.data, text.len);
     buf_fini(&text);
@@ -158,9 +158,9 @@ static void announce_server(struct service *v) {
     unsigned port = http_port(s->http);
     const char *scheme = v->tls ? "https" : "http";
     struct buf b = {0};
-    buf_addf(&b, "rodimus %s serves %s%s%s (%s, %.1f M parameters, %s, %s, %u slots) on %s://%s%s%s:%u\n",
+    buf_addf(&b, "rodimus %s serves %s%s%s (%s, %.1f M parameters, %s, %.1f MB, %s, %u slots) on %s://%s%s%s:%u\n",
              version_string(), s->model_name, *s->adapter ? " with adapter " : "", s->adapter, i->arch,
-             (double)i->n_params / 1e6, i->weight_dtype, i->device, i->n_slots, scheme, six ? "[" : "", host,
+             (double)i->n_params / 1e6, i->weights, (double)i->weight_bytes / 1e6, i->device, i->n_slots, scheme, six ? "[" : "", host,
              six ? "]" : "", port);
     /* Also for readers of the log alone, as JSON. */
     const size_t name_len = strlen("rodimus ") + strlen(version_string()) + 1;
