@@ -36,7 +36,7 @@ int verify_reference(const struct model *model, uint32_t n_tok, uint32_t n_threa
 struct verify_bounds {
     double rel, max, margin;
 };
-struct verify_bounds verify_bounds(enum dtype arithmetic, bool gpu, bool against_cpu);
+struct verify_bounds verify_bounds(enum dtype arithmetic, enum weight_format format, bool gpu, bool against_cpu);
 
 /* Fills the report's rows and agreement of one mode (rows has room for 1 + 4 L more) and clears report->passed on any
  * difference beyond its bounds; a NaN is one. */

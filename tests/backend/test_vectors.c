@@ -54,7 +54,8 @@ static struct verify_result *run(const struct bench *b, uint32_t first_tok, uint
 
 static struct rod_verify_report *compare(const struct bench *b, const struct golden *golden,
                                          const struct verify_result *result) {
-    struct rod_verify_report *report = verify_new_report(&b->model->dims, verify_bounds(DTYPE_F32, false, false));
+    struct rod_verify_report *report =
+        verify_new_report(&b->model->dims, verify_bounds(DTYPE_F32, WEIGHT_STORED, false, false));
     assert_non_null(report);
     verify_compare(golden, result, &b->model->dims, ROD_VERIFY_PREFILL, report);
     return report;
@@ -242,6 +243,34 @@ static void without_a_golden_the_cpu_is_the_reference(void **state) {
     assert_int_equal(rod_verify(&options, &report, &err), ROD_EINVALID);
 }
 
+/* fp8 is read as numbers, which fp32 asks for on the CPU. */
+static void each_format_is_within_its_bounds_and_near_the_same_codes_as_numbers(void **state) {
+    (void)state;
+    static const char *const formats[][2] = {{"int8", "auto"}, {"int4", "auto"}, {"fp8", "fp32"}, {"int4", "fp32"}};
+    for (size_t f = 0; f < sizeof formats / sizeof *formats; f++)
+        for (size_t s = 0; s <= N_SETS; s++) {
+            char dir[64], golden[96];
+            snprintf(dir, sizeof dir, "tests/vectors/%s", s < N_SETS ? sets[s] : "");
+            snprintf(golden, sizeof golden, "%s/golden.safetensors", dir);
+            const struct rod_verify_options options = {.model_dir = s < N_SETS ? dir : NULL,
+                                                       .synthetic = s < N_SETS ? NULL : "tales",
+                                                       .golden_path = s < N_SETS ? golden : NULL,
+                                                       .device = "cpu",
+                                                       .weights = formats[f][0],
+                                                       .precision = formats[f][1]};
+            struct rod_verify_report *report;
+            struct rod_error err;
+            if (rod_verify(&options, &report, &err)) fail_msg("%s", err.message);
+            for (size_t i = 0; i < report->n_rows; i++)
+                if (!report->rows[i].ok)
+                    fail_msg("%s in %s: %s is %g off, worst %g; bounds %g, %g", dir, formats[f][0],
+                             report->rows[i].what, report->rows[i].rel_err, report->rows[i].max_err, report->rel_bound,
+                             report->max_bound);
+            if (!report->passed) fail_msg("%s in %s: ids differ by more than the bound lets them", dir, formats[f][0]);
+            rod_verify_free(report);
+        }
+}
+
 static void a_golden_of_another_model_is_refused_by_name(void **state) {
     (void)state;
     struct rod_verify_options options = {.model_dir = "tests/vectors/rodimus-small",
@@ -271,6 +300,7 @@ int main(void) {
         cmocka_unit_test(one_changed_value_anywhere_is_noticed),
         cmocka_unit_test(the_public_call_passes_and_a_changed_file_fails),
         cmocka_unit_test(without_a_golden_the_cpu_is_the_reference),
+        cmocka_unit_test(each_format_is_within_its_bounds_and_near_the_same_codes_as_numbers),
         cmocka_unit_test(a_golden_of_another_model_is_refused_by_name),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -34,8 +34,19 @@ struct pack_job {
     uint32_t first_row;
     struct cpu_matrix *m;
     struct team *team;
-    float *rows; /* [threads][cols], for conversions and what an adapter changes */
+    float *rows;                  /* [threads][cols], for conversions and what an adapter changes */
+    const struct weight_quant *q; /* NULL, or w is kept in fewer bits, and its codes are read as numbers */
+    size_t n_scales;              /* of a row, which come behind its floats with codes and zero points */
 };
+
+/* A row's weights by its codes. */
+static void widen_codes(const struct pack_job *job, uint32_t row, float *values) {
+    const uint32_t cols = job->m->cols;
+    float *scales = values + cols;
+    uint8_t *codes = (uint8_t *)(scales + job->n_scales), *zeros = job->q->zeros ? codes + cols : NULL;
+    weight_quant_row(job->w, job->q, row, codes, scales, zeros);
+    weight_quant_widen(job->q, cols, codes, scales, zeros, values);
+}
 
 static const unsigned char *source_row(const struct weight *w, uint32_t row, const struct weight_part **part,
                                        size_t *first) {
@@ -47,6 +58,10 @@ static const unsigned char *source_row(const struct weight *w, uint32_t row, con
     *part = p;
     *first = (size_t)row * w->cols;
     return (const unsigned char *)p->data + *first * dtype_bytes(p->dtype);
+}
+
+static size_t job_row_floats(const struct pack_job *job) {
+    return job->q ? 2 * ((size_t)job->m->cols + job->n_scales) + 1 : job->m->cols; /* codes take a fourth of floats */
 }
 
 static void pack_member(void *arg, uint32_t member) {
@@ -61,12 +76,15 @@ static void pack_member(void *arg, uint32_t member) {
         const unsigned char *src = source_row(job->w, job->first_row + row, &part, &first);
         unsigned char *dst = m->data + cpu_matrix_offset(m, row, 0);
         if (m->dtype == CPU_F32) { /* as it is, or converted where the pieces' dtypes differ */
-            float *values = job->rows + (size_t)member * m->cols;
-            weight_part_to_f32(part, first, m->cols, values);
+            float *values = job->rows + (size_t)member * job_row_floats(job);
+            if (job->q)
+                widen_codes(job, job->first_row + row, values);
+            else
+                weight_part_to_f32(part, first, m->cols, values);
             src = (const unsigned char *)values;
         } else if (part->delta || part->codes) {
-            weight_part_copy(part, first, m->cols, job->rows + (size_t)member * m->cols);
-            src = (const unsigned char *)(job->rows + (size_t)member * m->cols);
+            weight_part_copy(part, first, m->cols, job->rows + (size_t)member * job_row_floats(job));
+            src = (const unsigned char *)(job->rows + (size_t)member * job_row_floats(job));
         }
         for (uint32_t c = 0; c < m->cols; c++) memcpy(dst + c * step, src + c * size, size);
     }
@@ -128,17 +146,19 @@ static int pack_rows(struct backend *be, const struct model *model, const struct
     rod_progress(&be->progress, "packing weights", "B", be->packed_bytes, be->model_bytes);
     be->packed_bytes += (uint64_t)n * w->cols * dtype_bytes(w->part[0].dtype);
     assert(first + n <= w->rows);
-    if (weight_quant_of(model, w, &q)) return quant_rows(be, w, &q, first, n, m, err);
+    const bool narrow = weight_quant_of(model, w, &q);
+    if (narrow && !fp32) return quant_rows(be, w, &q, first, n, m, err);
     enum dtype dtype = w->part[0].dtype;
     bool convert = fp32 || (w->n_parts == 2 && w->part[1].dtype != dtype);
     *m = (struct cpu_matrix){.rows = n, .cols = w->cols, .n_panels = pad_panel(n) / CPU_PANEL};
     if (!convert) m->dtype = dtype == DTYPE_F32 ? CPU_F32 : dtype == DTYPE_F16 ? CPU_F16 : CPU_BF16;
-    struct pack_job job = {w, first, m, be->team, NULL};
+    struct pack_job job = {
+        w, first, m, be->team, NULL, narrow ? &q : NULL, narrow ? weight_quant_groups(&q, w->cols) : 0};
     size_t bytes = cpu_matrix_bytes(n, w->cols, m->dtype);
     m->data = cpu_take(be, bytes, err);
     bool buffered = m->dtype == CPU_F32;
     for (uint32_t i = 0; i < w->n_parts; i++) buffered |= w->part[i].delta || w->part[i].codes;
-    if (buffered) job.rows = malloc(sizeof(float) * w->cols * team_size(be->team));
+    if (buffered) job.rows = malloc(sizeof(float) * job_row_floats(&job) * team_size(be->team));
     if (!m->data || (buffered && !job.rows)) {
         free(job.rows);
         return m->data ? rod_fail_no_memory(err) : ROD_ENOMEM;
@@ -367,7 +387,7 @@ static int backend_cpu_open(const struct model *model, const struct backend_conf
     if (!fp32 && strcmp(precision, "auto") && strcmp(precision, own))
         return rod_fail_at(err, ROD_EINVALID, "precision",
                            "precision is %s; the CPU keeps weights in their own type (%s) or in fp32.", precision, own);
-    const int refused = weight_quant_check(model, 1u << WEIGHT_INT8 | 1u << WEIGHT_INT4, "the CPU", err);
+    const int refused = fp32 ? 0 : weight_quant_check(model, 1u << WEIGHT_INT8 | 1u << WEIGHT_INT4, "the CPU", err);
     if (refused) return refused;
     struct backend *be = calloc(1, sizeof *be);
     if (be) be->allocations = calloc(MAX_ALLOCATIONS, sizeof *be->allocations);
