@@ -130,12 +130,12 @@ static int print_json(const struct rod_inspect_report *r) {
         (json_int_t)sessions_per_gib(r->session16_bytes), "fp32_bytes", (json_int_t)r->session32_bytes,
         "fp32_sessions_per_gib", (json_int_t)sessions_per_gib(r->session32_bytes));
     json_t *tokenizer = r->has_tokenizer ? json_pack("{s:I}", "ids", (json_int_t)r->tokenizer_ids) : json_null();
-    json_t *root =
-        json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:o,s:i,s:o,s:o,s:I,s:I,s:I,s:o,s:o,s:o}", "name", r->name, "arch", r->arch,
-                  "layout", r->layout, "weight_dtype", r->weight_dtype, "weights", r->weights, "fingerprint", r->fingerprint, "sizes", sizes,
-                  "bos_token_id", r->bos_id, "eos_token_ids", eos, "tokenizer", tokenizer, "parameters",
-                  (json_int_t)r->n_params, "weight_bytes", (json_int_t)r->weight_bytes, "file_bytes",
-                  (json_int_t)r->file_bytes, "session", session, "warnings", warnings, "tensors", tensors_json(r));
+    json_t *root = json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:o,s:i,s:o,s:o,s:I,s:I,s:I,s:o,s:o,s:o}", "name", r->name,
+                             "arch", r->arch, "layout", r->layout, "weight_dtype", r->weight_dtype, "weights",
+                             r->weights, "fingerprint", r->fingerprint, "sizes", sizes, "bos_token_id", r->bos_id,
+                             "eos_token_ids", eos, "tokenizer", tokenizer, "parameters", (json_int_t)r->n_params,
+                             "weight_bytes", (json_int_t)r->weight_bytes, "file_bytes", (json_int_t)r->file_bytes,
+                             "session", session, "warnings", warnings, "tensors", tensors_json(r));
     char *text = root ? json_dumps(root, JSON_INDENT(2) | JSON_REAL_PRECISION(7)) : NULL;
     json_decref(root);
     if (!text) {

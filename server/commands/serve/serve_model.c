@@ -160,8 +160,8 @@ static void announce_server(struct service *v) {
     struct buf b = {0};
     buf_addf(&b, "rodimus %s serves %s%s%s (%s, %.1f M parameters, %s, %.1f MB, %s, %u slots) on %s://%s%s%s:%u\n",
              version_string(), s->model_name, *s->adapter ? " with adapter " : "", s->adapter, i->arch,
-             (double)i->n_params / 1e6, i->weights, (double)i->weight_bytes / 1e6, i->device, i->n_slots, scheme, six ? "[" : "", host,
-             six ? "]" : "", port);
+             (double)i->n_params / 1e6, i->weights, (double)i->weight_bytes / 1e6, i->device, i->n_slots, scheme,
+             six ? "[" : "", host, six ? "]" : "", port);
     /* Also for readers of the log alone, as JSON. */
     const size_t name_len = strlen("rodimus ") + strlen(version_string()) + 1;
     if (s->log.json && !b.failed) log_text(&s->log, LOG_INFO, "%.*s", (int)(b.len - name_len - 1), b.data + name_len);

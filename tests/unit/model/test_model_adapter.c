@@ -1,5 +1,6 @@
 /* test_model_adapter.c - LoRA adapters: what they make of the weights, beside a dense product in double, and each kind
  * that is refused. */
+#include "engine/model/safetensors.h"
 #include "tests/adapter_files.h"
 
 #include <math.h>
@@ -332,6 +333,84 @@ static void other_types_shapes_and_files_are_refused(void **state) {
     adapter_remove(dir);
 }
 
+/* ---- beside other programs ---- */
+
+struct peft {
+    struct model *model;
+    struct safetensors *expected;
+    float x[256];
+    unsigned n;
+};
+
+static int check_merged(void *arg, const struct model_piece *piece) {
+    struct peft *p = arg;
+    struct rod_error err;
+    char module[96];
+    const struct weight_part *part = &model_piece_weight(p->model, piece)->part[piece->part];
+    snprintf(module, sizeof module, "%.*s", (int)(strlen(piece->name) - strlen(".weight")), piece->name);
+    const struct safetensors_tensor *t = safetensors_find(p->expected, module);
+    if (!t) {
+        assert_null(part->delta);
+        return 0;
+    }
+    assert_non_null(part->delta);
+    float *y = malloc(sizeof *y * piece->rows), *w = malloc(sizeof *w * piece->cols);
+    assert_int_equal(safetensors_read_f32(p->expected, t, y, &err), 0);
+    for (uint32_t r = 0; r < piece->rows; r++) {
+        double sum = 0, absolute = 0;
+        weight_part_to_f32(part, (size_t)r * piece->cols, piece->cols, w);
+        for (uint32_t c = 0; c < piece->cols; c++) {
+            sum += (double)w[c] * (double)p->x[c];
+            absolute += fabs((double)w[c] * (double)p->x[c]);
+        }
+        if (fabs(sum - (double)y[r]) > 1e-6 * absolute)
+            fail_msg("row %u of %s times x is %.9g, PEFT merges to %.9g", r, module, sum, (double)y[r]);
+    }
+    free(y), free(w);
+    p->n++;
+    return 0;
+}
+
+static void an_adapter_that_peft_saved_is_merged_as_peft_does(void **state) {
+    (void)state;
+    struct peft p = {0};
+    struct rod_error err;
+    const struct model_choice choice = {.dir = "tests/vectors/rodimus-small", .adapter = "tests/adapters/peft"};
+    if (model_open_either(&choice, NULL, &p.model, &err)) fail_msg("%s", err.message);
+    if (safetensors_open("tests/adapters/peft/expected.safetensors", &p.expected, &err)) fail_msg("%s", err.message);
+    assert_int_equal(safetensors_read_f32(p.expected, safetensors_find(p.expected, "x"), p.x, &err), 0);
+    model_plan(&p.model->dims, false, check_merged, &p);
+    assert_int_equal(p.n, 3 * p.model->dims.L); /* W_fc, W_in, W_o */
+    safetensors_close(p.expected);
+    model_close(p.model);
+}
+
+static void an_adapter_over_codes_is_refused_by_the_name_of_the_module(void **state) {
+    (void)state;
+    char dir[] = "/tmp/rodimus-test-XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    struct model *wide, *m;
+    struct rod_error err = {0};
+    if (model_open_either(&(struct model_choice){.dir = "tests/quantised/ct-int8"}, NULL, &wide, &err))
+        fail_msg("%s", err.message);
+    struct made_file made = adapter_make(wide, DTYPE_F32, 3);
+    adapter_write(dir, &made, ADAPTER_CONFIG);
+    assert_int_equal(
+        model_open_either(&(struct model_choice){.dir = "tests/quantised/ct-int8", .adapter = dir}, NULL, &m, &err),
+        ROD_EUNSUPPORTED);
+    if (!strstr(err.message, "mixer.fc of the model is stored in int8")) fail_msg("%s", err.message);
+    assert_string_equal(err.param, "adapter");
+    made_free(&made);
+    model_close(wide);
+    static const char *const files[] = {"adapter_config.json", "adapter_model.safetensors"};
+    for (int i = 0; i < 2; i++) {
+        char path[128];
+        snprintf(path, sizeof path, "%s/%s", dir, files[i]);
+        assert_int_equal(unlink(path), 0);
+    }
+    assert_int_equal(rmdir(dir), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_adapter_is_added_and_rounded_once),
@@ -339,6 +418,8 @@ int main(void) {
         cmocka_unit_test(configurations_that_cannot_be_honoured_are_refused_by_name),
         cmocka_unit_test(tensors_that_have_no_place_are_refused_by_name),
         cmocka_unit_test(other_types_shapes_and_files_are_refused),
+        cmocka_unit_test(an_adapter_that_peft_saved_is_merged_as_peft_does),
+        cmocka_unit_test(an_adapter_over_codes_is_refused_by_the_name_of_the_module),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
