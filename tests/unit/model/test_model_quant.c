@@ -1,5 +1,5 @@
 /* test_model_quant.c - directories that other programs quantised (tests/quantised), and what of them is refused. */
-#include "engine/base/half.h"
+#include "engine/base/philox.h"
 #include "engine/model/model_internal.h"
 #include "engine/model/safetensors.h"
 #include "tests/read_file.h"
@@ -238,12 +238,66 @@ static void tensors_that_do_not_fit_are_refused_by_name(void **state) {
         expect_refusal_of(tensors[i].set, "model.safetensors", tensors[i].old, tensors[i].new, tensors[i].says);
 }
 
+/* Headers and tensors with bytes changed at random are refused, or read within their bounds. */
+static void changed_bytes_are_refused_or_read_within_bounds(void **state) {
+    (void)state;
+    unsigned opened = 0, refused = 0;
+    for (uint64_t seed = 1; seed <= 300; seed++) {
+        char dir[] = "/tmp/rodimus-test-XXXXXX", from[128], path[256];
+        assert_non_null(mkdtemp(dir));
+        snprintf(from, sizeof from, QUANTISED "%s", sets[seed % (sizeof sets / sizeof *sets)].set);
+        static const char *const files[] = {"config.json", "model.safetensors"};
+        for (int i = 0; i < 2; i++) {
+            size_t n;
+            char *text = read_file_in(from, files[i], &n);
+            const size_t first = i ? 8 : 0, range = i && seed % 3 ? 4000 : n - first;
+            for (uint32_t k = 0; k < 3; k++) {
+                const double at = philox_uniform(seed, (uint64_t)i, 2 * k),
+                             to = philox_uniform(seed, (uint64_t)i, 2 * k + 1);
+                if (i || seed % 5 == 0)
+                    text[first + (size_t)(at * (double)range)] = (char)(i && seed % 3 ? '0' + 10 * to : 256 * to);
+            }
+            snprintf(path, sizeof path, "%s/%s", dir, files[i]);
+            FILE *to = fopen(path, "wb");
+            assert_non_null(to);
+            assert_int_equal(fwrite(text, 1, n, to), n);
+            assert_int_equal(fclose(to), 0);
+            free(text);
+        }
+        struct model *m;
+        struct rod_error err = {0};
+        if (model_open(dir, &m, &err)) {
+            if (!err.message[0]) fail_msg("seed %llu: refused without a word", (unsigned long long)seed);
+            refused++;
+        } else {
+            const struct weight *w;
+            struct weight_quant q;
+            for (size_t i = 0; (w = model_product(m, i)); i++)
+                for (uint32_t r = 0; r < w->rows && weight_quant_of(m, w, &q); r++) {
+                    uint8_t codes[512], zeros[8];
+                    float scales[8];
+                    assert_true(w->cols <= sizeof codes);
+                    weight_quant_row(w, &q, r, codes, scales, q.zeros ? zeros : NULL);
+                }
+            model_close(m);
+            opened++;
+        }
+        for (int i = 0; i < 2; i++) {
+            snprintf(path, sizeof path, "%s/%s", dir, files[i]);
+            unlink(path);
+        }
+        rmdir(dir);
+    }
+    if (opened < 20 || refused < 20) fail_msg("%u opened, %u refused: both are wanted", opened, refused);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(weights_are_those_that_the_program_which_wrote_them_unpacks),
         cmocka_unit_test(a_stored_format_is_not_rounded_into_another),
         cmocka_unit_test(what_would_change_results_is_refused_by_name),
         cmocka_unit_test(tensors_that_do_not_fit_are_refused_by_name),
+        cmocka_unit_test(changed_bytes_are_refused_or_read_within_bounds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
