@@ -129,10 +129,11 @@ const struct cpu_ops *cpu_ops_best(void);
 const struct cpu_ops *cpu_ops_find(const char *isa);
 
 /* Rows of activations as 16-bit integers, for products with int8 and int4 weights: x = scale * code, a scale for every
- * CPU_BLOCK columns; codes behind the last column are zero. Row r's block b is number r * n_blocks + b. */
+ * CPU_BLOCK columns; codes behind the last column are zero. Block b of row r is number b * n_rows + r: what a tile of
+ * rows reads lies together, and an odd n_rows keeps a row's blocks apart in a cache. */
 struct cpu_codes {
-    uint32_t n_blocks;
-    int16_t *code; /* [rows][n_blocks][CPU_BLOCK] */
+    uint32_t n_blocks, n_rows;
+    int16_t *code; /* [n_blocks][n_rows][CPU_BLOCK] */
     float *scale;  /* the block's largest magnitude / 32767; not finite where an activation is not */
     int32_t *sum;  /* of the block's codes: what zero points multiply */
 };
@@ -143,7 +144,7 @@ struct cpu_quant_ops {
     /* Blocks [b0, b1) of one row; x has width values, a multiple of CPU_PANEL. Twin ref_encode. */
     void (*encode)(const float *x, uint32_t width, uint32_t row, uint32_t b0, uint32_t b1, const struct cpu_codes *out);
     /* y[r, o] = base[r, o] + sum_b float(sum_c (code[o, c] - zero[o, b]) xcode[r, c]) (scale[o, b] xscale[r, b]) for
-     * the rows o of panels [p0, p1); base NULL = 0, may be y. Bytes: the panels' codes once for 64 rows. Order: the sum
+     * the rows o of panels [p0, p1); base NULL = 0, may be y. Bytes: the panels' codes once for 48 rows. Order: the sum
      * of a block is exact; blocks ascending from 0, then base; nothing is fused. Twin ref_quant_linear. */
     void (*linear)(const struct cpu_matrix *w, uint32_t p0, uint32_t p1, uint32_t n_rows, const struct cpu_codes *x,
                    const float *base, size_t ld_base, float *y, size_t ldy);

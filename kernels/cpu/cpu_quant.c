@@ -32,8 +32,7 @@
 #define INLINE       static inline __attribute__((always_inline))
 
 enum {
-    SUM_ROWS = 64,         /* rows whose sums are kept while a panel's blocks go by */
-    PAIRS_ROWS = 25,       /* from so many on rows share a block's unpacked weights */
+    SUM_ROWS = 48, /* rows whose sums are kept while a panel's blocks go by: with their codes in the nearest cache */
     PREFETCH_BYTES = 8192, /* ahead in the stream */
 };
 
@@ -92,62 +91,48 @@ INLINE vu all_words(const char *p) {
 
 /* ---- products ---- */
 
-/* Where a tile has its weights from: the stream's codes, or a block of them as 16-bit pairs in the nearest cache. */
-enum source { INT8_CODES, INT4_CODES, BLOCK_PAIRS };
-
 /* One block of a panel. */
 struct block {
-    const unsigned char *weights; /* codes, or pairs [n_words][CPU_PANEL] */
+    const unsigned char *codes; /* words [n_words][CPU_PANEL] */
     const float *scale;
     const uint16_t *zero;
     uint32_t n_words, middle;
 };
 
-/* nr rows by nv registers of outputs from lane lane0 on; source, nr and nv are constants after inlining. */
-INLINE void tile(const enum source source, const int nr, const int nv, const struct block *k, uint32_t lane0,
+/* nr rows by nv registers of outputs from lane lane0 on; int4, nr and nv are constants after inlining. */
+INLINE void tile(const bool int4, const int nr, const int nv, const struct block *k, uint32_t lane0,
                  const struct cpu_codes *x, uint32_t row, uint32_t b, float (*out)[CPU_PANEL]) {
-    const int n_pairs = source == INT4_CODES ? 4 : source == INT8_CODES ? 2 : 1;
-    const size_t next_row = (size_t)x->n_blocks * CPU_BLOCK * sizeof *x->code;
-    const char *x0 = (const char *)(x->code + ((size_t)row * x->n_blocks + b) * CPU_BLOCK);
-    const char *x3 = x0 + (nr > 3 ? 3 * next_row : 0), *x6 = x0 + (nr > 6 ? 6 * next_row : 0),
-               *x9 = x0 + (nr > 9 ? 9 * next_row : 0);
-    const unsigned char *w = k->weights + (size_t)lane0 * 4;
+    const int n_pairs = int4 ? 4 : 2; /* in a word */
+    const size_t first = (size_t)b * x->n_rows + row;
+    const char *xb = (const char *)(x->code + first * CPU_BLOCK);
+    const unsigned char *w = k->codes + (size_t)lane0 * 4;
     vu acc[MAX_ROWS][NV];
 #pragma GCC unroll 16
     for (int r = 0; r < nr; r++)
 #pragma GCC unroll 16
         for (int v = 0; v < nv; v++) acc[r][v] = (vu){0};
     for (uint32_t i = 0; i < k->n_words; i++) {
-#ifdef __x86_64__
-        __asm__("" : "+r"(x0), "+r"(x3), "+r"(x6), "+r"(x9)); /* rows by few pointers, see cpu_simd.c */
-#endif
-        if (source != BLOCK_PAIRS) __builtin_prefetch(w + PREFETCH_BYTES);
-        if (source != BLOCK_PAIRS && nv * VECTOR_BYTES > 64) __builtin_prefetch(w + PREFETCH_BYTES + 64);
+        __builtin_prefetch(w + PREFETCH_BYTES);
+        if (nv * VECTOR_BYTES > 64) __builtin_prefetch(w + PREFETCH_BYTES + 64);
 #pragma GCC unroll 4
         for (int j = 0; j < n_pairs; j++) {
             vu pair[NV];
 #pragma GCC unroll 16
-            for (int v = 0; v < nv; v++) {
-                const vu word = load_words(w + v * VECTOR_BYTES);
-                pair[v] = source == BLOCK_PAIRS ? word : unpack(source == INT4_CODES, word, j);
-            }
+            for (int v = 0; v < nv; v++) pair[v] = unpack(int4, load_words(w + v * VECTOR_BYTES), j);
 #pragma GCC unroll 16
             for (int r = 0; r < nr; r++) {
-                const char *base = r < 3 ? x0 : r < 6 ? x3 : r < 9 ? x6 : x9;
-                const vu xr = all_words(base + (size_t)(r % 3) * next_row + 4 * j);
+                const vu xr = all_words(xb + (size_t)r * CPU_BLOCK * sizeof *x->code + 4 * j);
 #pragma GCC unroll 16
                 for (int v = 0; v < nv; v++) {
                     acc[r][v] = dot(acc[r][v], pair[v], xr);
 #ifdef __x86_64__
-                    __asm__(
-                        ""
-                        : "+v"(acc[r][v])); /* or products wait in registers that are not there to be added in pairs */
+                    __asm__("" : "+v"(acc[r][v])); /* else sums of products are kept, more than registers */
 #endif
                 }
             }
         }
         w += CPU_PANEL * 4;
-        x0 += 4 * n_pairs, x3 += 4 * n_pairs, x6 += 4 * n_pairs, x9 += 4 * n_pairs;
+        xb += 4 * n_pairs;
     }
 #pragma GCC unroll 16
     for (int v = 0; v < nv; v++) {
@@ -157,7 +142,7 @@ INLINE void tile(const enum source source, const int nr, const int nv, const str
             k->zero ? __builtin_convertvector(*(const vu16_any *)(k->zero + lane), vu) : (vu){0} + k->middle;
 #pragma GCC unroll 16
         for (int r = 0; r < nr; r++) {
-            const size_t at = ((size_t)row + (size_t)r) * x->n_blocks + b;
+            const size_t at = first + (size_t)r;
             vf_any *sum = (vf_any *)(out[r] + lane);
             *sum = add_block(*sum, acc[r][v], scale, zero, x->scale[at], x->sum[at]);
         }
@@ -165,50 +150,34 @@ INLINE void tile(const enum source source, const int nr, const int nv, const str
 }
 
 /* A function of its own each, so that its few pointers stay in registers. Up to two rows take the whole panel. */
-#define TILE(source, nr)                                                                                               \
-    static __attribute__((noinline)) void tile_##source##_##nr(const struct block *k, uint32_t lane0,                  \
-                                                               const struct cpu_codes *x, uint32_t row, uint32_t b,    \
-                                                               float(*out)[CPU_PANEL]) {                               \
-        tile(source, nr, nr <= 2 ? NV : 2, k, lane0, x, row, b, out);                                                  \
+#define TILE(name, is_int4, nr)                                                                                        \
+    static __attribute__((noinline)) void tile_##name##_##nr(const struct block *k, uint32_t lane0,                    \
+                                                             const struct cpu_codes *x, uint32_t row, uint32_t b,      \
+                                                             float(*out)[CPU_PANEL]) {                                 \
+        tile(is_int4, nr, nr <= 2 ? NV : 2, k, lane0, x, row, b, out);                                                 \
     }
 typedef void tile_function(const struct block *k, uint32_t lane0, const struct cpu_codes *x, uint32_t row, uint32_t b,
                            float (*out)[CPU_PANEL]);
 #if MAX_ROWS == 12
-#define TILES(s)                                                                                                       \
-    TILE(s, 1)                                                                                                         \
-    TILE(s, 2)                                                                                                         \
-    TILE(s, 3)                                                                                                         \
-    TILE(s, 4) TILE(s, 5) TILE(s, 6) TILE(s, 7) TILE(s, 8) TILE(s, 9) TILE(s, 10) TILE(s, 11) TILE(s, 12)
+#define TILES(s, i)                                                                                                    \
+    TILE(s, i, 1)                                                                                                      \
+    TILE(s, i, 2)                                                                                                      \
+    TILE(s, i, 3)                                                                                                      \
+    TILE(s, i, 4)                                                                                                      \
+    TILE(s, i, 5) TILE(s, i, 6) TILE(s, i, 7) TILE(s, i, 8) TILE(s, i, 9) TILE(s, i, 10) TILE(s, i, 11) TILE(s, i, 12)
 #define ROWS(s)                                                                                                        \
     {                                                                                                                  \
         tile_##s##_1, tile_##s##_2, tile_##s##_3, tile_##s##_4, tile_##s##_5, tile_##s##_6, tile_##s##_7,              \
             tile_##s##_8, tile_##s##_9, tile_##s##_10, tile_##s##_11, tile_##s##_12                                    \
     }
 #else
-#define TILES(s) TILE(s, 1) TILE(s, 2) TILE(s, 3) TILE(s, 4) TILE(s, 5) TILE(s, 6)
+#define TILES(s, i) TILE(s, i, 1) TILE(s, i, 2) TILE(s, i, 3) TILE(s, i, 4) TILE(s, i, 5) TILE(s, i, 6)
 #define ROWS(s)                                                                                                        \
     { tile_##s##_1, tile_##s##_2, tile_##s##_3, tile_##s##_4, tile_##s##_5, tile_##s##_6 }
 #endif
-TILES(INT8_CODES)
-TILES(INT4_CODES)
-TILES(BLOCK_PAIRS)
-static tile_function *const tiles[3][MAX_ROWS] = {ROWS(INT8_CODES), ROWS(INT4_CODES), ROWS(BLOCK_PAIRS)};
-
-/* The block's codes as pairs; returns how many. */
-INLINE uint32_t unpack_block(const bool int4, const struct block *k, uint32_t (*pairs)[CPU_PANEL]) {
-    const uint32_t n_pairs = int4 ? 4 : 2;
-    const unsigned char *codes = k->weights;
-    for (uint32_t i = 0; i < k->n_words; i++, pairs += n_pairs, codes += CPU_PANEL * 4) {
-        __builtin_prefetch(codes + PREFETCH_BYTES);
-        __builtin_prefetch(codes + PREFETCH_BYTES + 64);
-#pragma GCC unroll 16
-        for (int v = 0; v < NV; v++) {
-            const vu word = load_words(codes + v * VECTOR_BYTES);
-            for (uint32_t j = 0; j < n_pairs; j++) *(vu_any *)(pairs[j] + v * LANES) = unpack(int4, word, (int)j);
-        }
-    }
-    return k->n_words * n_pairs;
-}
+TILES(int8, false)
+TILES(int4, true)
+static tile_function *const tiles[2][MAX_ROWS] = {ROWS(int8), ROWS(int4)};
 
 /* The block at *stream, which goes on to the next. */
 static void block_begin(const struct cpu_matrix *w, uint32_t b, const unsigned char **stream, struct block *k) {
@@ -221,29 +190,23 @@ static void block_begin(const struct cpu_matrix *w, uint32_t b, const unsigned c
     const uint32_t left = w->cols - b * CPU_BLOCK;
     k->n_words = ((left < CPU_BLOCK ? left : CPU_BLOCK) + 7) / 8 * (w->dtype == CPU_INT4 ? 1 : 2);
     k->middle = w->dtype == CPU_INT4 ? 8 : 128;
-    k->weights = *stream;
+    k->codes = *stream;
     *stream += (size_t)k->n_words * CPU_PANEL * 4;
 }
 
 /* n rows of one panel, n <= SUM_ROWS. */
 static void panel_of_rows(const struct cpu_matrix *w, const unsigned char *stream, const struct cpu_codes *x,
                           uint32_t row, uint32_t n, float (*out)[CPU_PANEL]) {
-    uint32_t pairs[CPU_BLOCK / 2][CPU_PANEL] __attribute__((aligned(64)));
-    const bool int4 = w->dtype == CPU_INT4;
-    const enum source source = n >= PAIRS_ROWS ? BLOCK_PAIRS : int4 ? INT4_CODES : INT8_CODES;
+    tile_function *const *run = tiles[w->dtype == CPU_INT4];
     struct block k;
     memset(out, 0, n * sizeof *out);
     for (uint32_t b = 0; b < x->n_blocks; b++) {
         block_begin(w, b, &stream, &k);
-        if (source == BLOCK_PAIRS) {
-            k.n_words = int4 ? unpack_block(true, &k, pairs) : unpack_block(false, &k, pairs);
-            k.weights = (const unsigned char *)pairs;
-        }
         for (uint32_t r = 0, nr; r < n; r += nr) {
             const uint32_t n_tiles = (n - r + MAX_ROWS - 1) / MAX_ROWS;
             nr = (n - r + n_tiles - 1) / n_tiles; /* tiles of nearly the same height */
             for (uint32_t lane = 0; lane < CPU_PANEL; lane += nr <= 2 ? CPU_PANEL : 2 * LANES)
-                tiles[source][nr - 1](&k, lane, x, row + r, b, out + r);
+                run[nr - 1](&k, lane, x, row + r, b, out + r);
         }
     }
 }
@@ -301,7 +264,7 @@ INLINE void encode_block(const float *x, uint32_t n, int16_t *code, float *scale
 static void quant_encode(const float *x, uint32_t width, uint32_t row, uint32_t b0, uint32_t b1,
                          const struct cpu_codes *out) {
     for (uint32_t b = b0; b < b1; b++) {
-        const size_t at = (size_t)row * out->n_blocks + b;
+        const size_t at = (size_t)b * out->n_rows + row;
         const uint32_t left = width - b * CPU_BLOCK;
         encode_block(x + (size_t)b * CPU_BLOCK, left < CPU_BLOCK ? left : CPU_BLOCK, out->code + at * CPU_BLOCK,
                      out->scale + at, out->sum + at);

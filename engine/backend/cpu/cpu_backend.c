@@ -304,7 +304,8 @@ static int make_codes(struct backend *be, struct rod_error *err) {
     uint32_t widest = 0;
     for (size_t i = 0; i < sizeof widths / sizeof *widths; i++) widest = widths[i] > widest ? widths[i] : widest;
     be->codes.n_blocks = (widest + CPU_BLOCK - 1) / CPU_BLOCK;
-    const size_t n = (size_t)be->info.max_batch_tok * be->codes.n_blocks;
+    be->codes.n_rows = be->info.max_batch_tok | 1;
+    const size_t n = (size_t)be->codes.n_rows * be->codes.n_blocks;
     be->codes.code = cpu_take(be, n * CPU_BLOCK * sizeof *be->codes.code, err);
     be->codes.scale = be->codes.code ? cpu_take(be, n * sizeof *be->codes.scale, err) : NULL;
     be->codes.sum = be->codes.scale ? cpu_take(be, n * sizeof *be->codes.sum, err) : NULL;

@@ -73,8 +73,8 @@ static struct pair random_pair(struct format f, uint32_t rows, uint32_t cols, bo
 static void free_pair(struct pair *p) { free(p->m.data), free(p->codes), free(p->scales), free(p->zeros); }
 
 static struct cpu_codes make_codes(uint32_t rows, uint32_t cols) {
-    struct cpu_codes c = {.n_blocks = (cols + CPU_BLOCK - 1) / CPU_BLOCK};
-    const size_t n = (size_t)rows * c.n_blocks;
+    struct cpu_codes c = {.n_blocks = (cols + CPU_BLOCK - 1) / CPU_BLOCK, .n_rows = rows + pick_up_to(3)};
+    const size_t n = (size_t)c.n_rows * c.n_blocks;
     c.code = zeroed(n * CPU_BLOCK * sizeof *c.code);
     c.scale = zeroed(n * sizeof *c.scale);
     c.sum = zeroed(n * sizeof *c.sum);
@@ -112,21 +112,22 @@ static void codes_of_activations_are_the_twins_bits_also_of_zeros_and_of_tiny_an
         if (round % 7 == 0) memset(x, 0, sizeof *x * (cols < 128 ? cols : 128));
         struct cpu_codes got = make_codes(1, cols);
         FOR_EACH_ISA(ops) {
-            memset(got.code, 0x55, got.n_blocks * CPU_BLOCK * sizeof *got.code);
+            memset(got.code, 0x55, (size_t)got.n_rows * got.n_blocks * CPU_BLOCK * sizeof *got.code);
             encode_rows(ops, x, 1, cols, &got);
             for (uint32_t b = 0; b < got.n_blocks; b++) {
+                const size_t at = (size_t)b * got.n_rows;
                 int16_t want[CPU_BLOCK] = {0};
                 float scale;
                 int32_t sum;
                 ref_encode(x + (size_t)b * CPU_BLOCK,
                            cols - b * CPU_BLOCK < CPU_BLOCK ? cols - b * CPU_BLOCK : CPU_BLOCK, want, &scale, &sum);
-                if (memcmp(&scale, got.scale + b, 4) || sum != got.sum[b])
+                if (memcmp(&scale, got.scale + at, 4) || sum != got.sum[at])
                     fail_msg("%s: block %u has scale %.9g and sum %d, the twin %.9g and %d", ops->isa, b,
-                             (double)got.scale[b], got.sum[b], (double)scale, sum);
+                             (double)got.scale[at], got.sum[at], (double)scale, sum);
                 for (uint32_t i = 0; i < CPU_BLOCK; i++)
-                    if (want[i] != got.code[b * CPU_BLOCK + i])
+                    if (want[i] != got.code[at * CPU_BLOCK + i])
                         fail_msg("%s: code %u of block %u is %d, the twin's %d", ops->isa, i, b,
-                                 got.code[b * CPU_BLOCK + i], want[i]);
+                                 got.code[at * CPU_BLOCK + i], want[i]);
             }
         }
         free_codes(&got), free(x);
@@ -172,8 +173,8 @@ static void a_row_is_the_same_to_the_bit_beside_any_other_rows_and_at_any_split_
             encode_rows(ops, x, N, COLS, &codes);
             for (uint32_t r = 0; r < N; r++) {
                 struct cpu_codes row = codes;
-                row.code += (size_t)r * codes.n_blocks * CPU_BLOCK;
-                row.scale += (size_t)r * codes.n_blocks, row.sum += (size_t)r * codes.n_blocks;
+                row.code += (size_t)r * CPU_BLOCK;
+                row.scale += r, row.sum += r;
                 for (uint32_t p = 0; p < w.m.n_panels; p++)
                     ops->linear(&w.m, p, p + 1, 1, &row, NULL, 0, one + (size_t)r * ROWS, ROWS);
             }
