@@ -41,8 +41,10 @@ SIMD_ISA := base
 QUANT_ISA := base
 endif
 SIMD_FLAGS_base   :=
-SIMD_FLAGS_avx2   := -mavx2 -mfma -mf16c
-SIMD_FLAGS_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c -mprefer-vector-width=512
+# From GCC 13 on its tuning leaves some sums unfused and others not, of the same text; a row's bits may not depend on that.
+FUSED := --param=avoid-fma-max-bits=0
+SIMD_FLAGS_avx2   := -mavx2 -mfma -mf16c $(FUSED)
+SIMD_FLAGS_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c -mprefer-vector-width=512 $(FUSED)
 SIMD_FLAGS_avxvnni := $(SIMD_FLAGS_avx2) -mavxvnni
 SIMD_FLAGS_avx512vnni := $(SIMD_FLAGS_avx512) -mavx512vnni
 SIMD_OBJ := $(SIMD_ISA:%=$(BUILD)/kernels/cpu/cpu_simd_%.o) $(QUANT_ISA:%=$(BUILD)/kernels/cpu/cpu_quant_%.o)
