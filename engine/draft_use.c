@@ -129,7 +129,8 @@ static uint32_t draft_use_settle(struct rod_engine *e, enum sampling_site site, 
     const double plain = draft_price_plain(&e->price[site], streams, draft_use_ahead(e, site));
     uint32_t class = draft_offers_settle(offers, &e->price[site], streams, plain);
     *tries = class == DRAFT_CLASSES && plain > 0 && draft_account_rich(&e->draft_account);
-    if (*tries) class = draft_offers_try(offers, &e->drafts_refused);
+    if (class < DRAFT_CLASSES) e->draft_tries.n = 0;
+    if (*tries) class = draft_offers_try(offers, &e->draft_tries);
     *tries &= class < DRAFT_CLASSES;
     return class;
 }

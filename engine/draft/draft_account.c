@@ -3,9 +3,9 @@
 
 #include <math.h>
 
-static const double PAID_IN = 0.004;                  /* of the time without drafts: what they may lose of it */
-static const double FIRST = 2, MOST = 4, LEAST = -16; /* steps */
-static const double MOST_LOST = 2;                    /* by one step: beyond that the machine did something else */
+static const double PAID_IN = 0.003;                  /* of the time without drafts: what they may lose of it */
+static const double FIRST = 1, MOST = 2, LEAST = -16; /* steps */
+static const double MOST_LOST = 4;                    /* by one step: beyond that the machine did something else */
 
 static double account_of(const struct draft_account *a) { return a->opened ? a->steps : FIRST; }
 

@@ -70,10 +70,10 @@ uint32_t draft_offers_settle(const struct draft_offers *offers, const struct dra
     return class;
 }
 
-uint32_t draft_offers_try(const struct draft_offers *offers, double *refused) {
-    for (uint32_t c = PRICE_CLASS; c < DRAFT_CLASSES; c++) *refused += offers->right[c];
-    if (*refused < PRICE_TRY) return DRAFT_CLASSES;
-    *refused = 0;
+uint32_t draft_offers_try(const struct draft_offers *offers, struct draft_tries *tries) {
+    for (uint32_t c = PRICE_CLASS; c < DRAFT_CLASSES; c++) tries->refused += offers->right[c];
+    if (tries->refused < (PRICE_TRY << (tries->n < MOST_TRIES ? tries->n : MOST_TRIES))) return DRAFT_CLASSES;
+    *tries = (struct draft_tries){0, tries->n + 1};
     return PRICE_CLASS;
 }
 

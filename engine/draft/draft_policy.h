@@ -50,8 +50,12 @@ uint32_t draft_offers_settle(const struct draft_offers *offers, const struct dra
 /* How many tokens of an offer are in these classes. */
 uint32_t draft_offer_taken(const struct draft_offer *offer, uint32_t class);
 /* A step that takes none: whether to take those that are not mostly wrong, to learn what that takes; the class, or
- * DRAFT_CLASSES. refused counts what they would give; 0 at first. */
-uint32_t draft_offers_try(const struct draft_offers *offers, double *refused);
+ * DRAFT_CLASSES. */
+struct draft_tries {
+    double refused; /* right draft tokens since the last try */
+    uint32_t n;     /* tries since drafts were taken for good: each waits twice as long */
+};
+uint32_t draft_offers_try(const struct draft_offers *offers, struct draft_tries *tries);
 /* A draft of which none is taken: whether to try one token of it. Counts it. */
 bool draft_try(struct draft_chances *own, uint32_t kind);
 /* It is taken, or tried. */

@@ -255,7 +255,8 @@ static double lived(const struct machine *m, uint32_t n_steps) {
     struct draft_price price = {0};
     struct draft_chances all = {0}, own[256] = {{{{0, 0}}, {0}, {0}}};
     struct draft_account account = {0};
-    double time = 0, tokens = 0, refused = 0;
+    struct draft_tries tries = {0};
+    double time = 0, tokens = 0;
     bool late = false;
     for (uint32_t step = 0; step < n_steps; step++) {
         const double plain = draft_price_plain(&price, m->streams, true);
@@ -269,8 +270,10 @@ static double lived(const struct machine *m, uint32_t n_steps) {
             draft_offer_add(&offers, &offer[i]);
         }
         uint32_t class = draft_offers_settle(&offers, &price, m->streams, plain);
-        if (class == DRAFT_CLASSES && plain > 0 && draft_account_rich(&account))
-            class = draft_offers_try(&offers, &refused);
+        if (class < DRAFT_CLASSES)
+            tries.n = 0;
+        else if (plain > 0 && draft_account_rich(&account))
+            class = draft_offers_try(&offers, &tries);
         for (uint32_t i = 0; i < m->streams && draft_account_allows(&account); i++) {
             uint32_t n = draft_offer_taken(&offer[i], class), right = 0;
             if (!n) n = offer[i].n && draft_try(&own[i], 0);
