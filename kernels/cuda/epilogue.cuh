@@ -175,6 +175,15 @@ template <int MOST_K> struct out_conv { // E1, E2: a, then from column Ep on z. 
             x.tap[MOST_K - 1 - j] = used && j < K ? from[(size_t)before * shape.Ep] : from_float<T>(0.0f);
         }
     }
+    template <class T> __device__ float convolved(const column<T, 1> &c, const row<T, 1> &x, float a) const {
+        float weight[8], tap[8];
+#pragma unroll
+        for (int j = 0; j < 8; j++) { // conv_sum's eight taps: those that are none are 0
+            weight[j] = j + MOST_K >= 8 ? c.weight[(j + MOST_K) % 8 % MOST_K] : 0.0f;
+            tap[j] = j + MOST_K >= 8 && j < 7 ? to_float(x.tap[(j + MOST_K) % 8 % (MOST_K - 1)]) : 0.0f;
+        }
+        return conv_sum(weight, tap, a, c.bias);
+    }
     template <class T, int N> __device__ void late(row<T, N> &, uint32_t, uint32_t, bool) const {}
     template <class T, int N>
     __device__ void finish(const column<T, N> &c, const row<T, N> &x, uint32_t r, uint32_t o, bool mine, float (&v)[N],
@@ -185,13 +194,7 @@ template <int MOST_K> struct out_conv { // E1, E2: a, then from column Ep on z. 
         az[(size_t)r * 2 * shape.Ep + o] = v[0];
         if (o >= shape.E) return;
         const T stored = from_float<T>(v[0]);
-        float weight[8], tap[8];
-#pragma unroll
-        for (int j = 0; j < 8; j++) { // conv_sum's eight taps: those that are none are 0
-            weight[j] = j + MOST_K >= 8 ? c.weight[(j + MOST_K) % 8 % MOST_K] : 0.0f;
-            tap[j] = j + MOST_K >= 8 && j < 7 ? to_float(x.tap[(j + MOST_K) % 8 % (MOST_K - 1)]) : 0.0f;
-        }
-        const float sum = conv_sum(weight, tap, v[0], c.bias);
+        const float sum = convolved<T>(c, x, v[0]);
         s[(size_t)r * shape.Ep + o] = sum;
         ((T *)s_act)[act_at<T>(r, o, shape.E)] = from_float<T>(sum);
         ((T *)a_act)[act_at<T>(r, o, shape.E)] = stored;

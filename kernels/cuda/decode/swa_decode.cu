@@ -86,15 +86,8 @@ __global__ void __launch_bounds__(THREADS, 2) decode_window_kernel(const __grid_
                         if (k == own) value[u][k][c] = new_value[c * 32 + lane];
             }
             const uint32_t next = j + STEP < last * RANGE ? j + STEP : n;
-            // Scores: heads are rows of the product, in pairs of high and low part, keys its columns. Which dims a step
-            // of 16 takes does not matter, so a lane gives those that it loaded.
             float score[4] = {};
-#pragma unroll
-            for (int i = 0; i < KEY; i++) {
-                const uint4 q = qs[g % (2 * HEADS) * Q_ROW + 4 * i + t];
-                mma(score, make_uint4(q.x, 0, q.y, 0), make_uint2(key[u][i].x, key[u][i].y), T());
-                mma(score, make_uint4(q.z, 0, q.w, 0), make_uint2(key[u][i].z, key[u][i].w), T());
-            }
+            score_tile<T, P, HEADS, Q_ROW>(score, qs, key[u]);
             if (AHEAD < TILES) fetch_keys(u, next);
             float w[2];
             uint32_t head[VALUE];
@@ -114,9 +107,7 @@ __global__ void __launch_bounds__(THREADS, 2) decode_window_kernel(const __grid_
     }
 }
 
-// A block: a head of a row. A warp weighs 32 ranges at a time, a lane each; its group of threads adds every fourth
-// range.
-enum { GROUPS = 4 };
+// A block: a head of a row.
 template <class T, int P>
 __global__ void __launch_bounds__(GROUPS *P / 2) decode_combine_kernel(const __grid_constant__ decode_window a) {
     __shared__ float2 sums[GROUPS][P / 2];
@@ -132,36 +123,24 @@ __global__ void __launch_bounds__(GROUPS *P / 2) decode_combine_kernel(const __g
     const float2 *part_ml = a.part_ml + (size_t)blockIdx.y * a.n_ranges * s.H + h;
     if (a.early) wait_for_inputs();
     if (padding) return;
-    float top = -INFINITY, total = 0;
-    float2 sum = {0, 0};
-    for (uint32_t b0 = 0; b0 < n; b0 += 32) {
-        const float2 ml = b0 + lane < n ? part_ml[(size_t)(b0 + lane) * s.H] : make_float2(-INFINITY, 0);
-        float2 x[32 / GROUPS];
+    range_sums all;
+    all.add(n, group, [&](uint32_t b0, float2 &ml, float2(&x)[32 / GROUPS]) {
+        ml = b0 + lane < n ? part_ml[(size_t)(b0 + lane) * s.H] : make_float2(-INFINITY, 0);
 #pragma unroll
         for (int i = 0; i < 32 / GROUPS; i++) {
             const uint32_t b = b0 + group + GROUPS * i;
             x[i] = b < n ? *(const float2 *)(part + (size_t)b * s.H * P) : make_float2(0, 0);
         }
-        float m = fmaxf(ml.x, top);
-#pragma unroll
-        for (int i = 16; i; i >>= 1) m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, i));
-        const float w = power(ml.x - m), keep = power(top - m);
-        total = total * keep + warp_sum(w * ml.y);
-        sum.x *= keep, sum.y *= keep, top = m;
-#pragma unroll
-        for (int i = 0; i < 32 / GROUPS; i++) {
-            const float f = __shfl_sync(0xffffffffu, w, group + GROUPS * i);
-            sum.x += f * x[i].x, sum.y += f * x[i].y;
-        }
-    }
+    });
+    float2 sum = all.sum;
     sums[group][o / 2] = sum;
     __syncthreads(); // the groups' sums
     if (group) return;
 #pragma unroll
     for (int i = 1; i < GROUPS; i++) sum.x += sums[i][o / 2].x, sum.y += sums[i][o / 2].y;
     T *act = (T *)a.act + act_at<T>(r, h * P + o, s.H * P); // pairs of columns are neighbours
-    act[0] = from_float<T>(__fdividef(sum.x, total));
-    act[1] = from_float<T>(__fdividef(sum.y, total));
+    act[0] = from_float<T>(__fdividef(sum.x, all.total));
+    act[1] = from_float<T>(__fdividef(sum.y, all.total));
 }
 
 void decode_combine(const decode_window &a, uint32_t n_list, void *stream) {

@@ -54,35 +54,26 @@ __device__ __forceinline__ float2 two_floats(uint32_t x, __nv_bfloat16) {
     return make_float2(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u));
 }
 
-// One head of query or key by a warp: the partial products' sum, q/k norm, rotary; lane l has dims l, l + 32 ... head:
-// P floats shared.
-template <int P>
-__device__ __forceinline__ void turned_head(const decode_window &a, uint32_t row, uint32_t h, const float *norm,
-                                            float *head, float (&x)[P / 32]) {
-    const uint32_t lane = threadIdx.x % 32, half = a.shape.rot_dim / 2;
-    const float *in = a.qkv + (size_t)row * (2 * a.shape.H + 1) * P + h * P;
-    const bool pairs = a.shape.rot_interleaved;
-    float2 w[P / 32];
+// The row's cosines and sines at a lane's dims, which are lane, lane + 32 ... here and below. turn: the row's.
+template <int P> __device__ __forceinline__ void turn_of(const cuda_shape &s, const float2 *turn, float2 (&w)[P / 32]) {
+    const uint32_t half = s.rot_dim / 2;
 #pragma unroll
     for (int i = 0; i < P / 32; i++) {
-        const uint32_t p = lane + 32 * i;
-        x[i] = 0;
-        if (p < 2 * half) w[i] = a.turn[(size_t)row * half + (pairs ? p / 2 : p < half ? p : p - half)];
+        const uint32_t p = threadIdx.x % 32 + 32 * i;
+        if (p < 2 * half) w[i] = turn[s.rot_interleaved ? p / 2 : p < half ? p : p - half];
     }
-#pragma unroll 1
-    for (uint32_t s = 0; s < a.splits; s++)
-#pragma unroll
-        for (int i = 0; i < P / 32; i++) x[i] += in[s * a.split_stride + lane + 32 * i];
-    if (a.row_scale) {
-        const float scale = a.row_scale[row];
-#pragma unroll
-        for (int i = 0; i < P / 32; i++) x[i] *= scale;
-    }
-    if (a.shape.qk_norm) {
+}
+// One head of query or key by a warp: q/k norm, rotary. head: P floats shared.
+template <int P>
+__device__ __forceinline__ void turn_head(const cuda_shape &s, const float2 (&w)[P / 32], const float *norm,
+                                          float *head, float (&x)[P / 32]) {
+    const uint32_t lane = threadIdx.x % 32, half = s.rot_dim / 2;
+    const bool pairs = s.rot_interleaved;
+    if (s.qk_norm) {
         float squares = 0;
 #pragma unroll
         for (int i = 0; i < P / 32; i++) squares = __fmaf_rn(x[i], x[i], squares);
-        const float scale = rsqrtf(__fmaf_rn(warp_sum(squares), 1.0f / P, a.shape.qk_norm_eps));
+        const float scale = rsqrtf(__fmaf_rn(warp_sum(squares), 1.0f / P, s.qk_norm_eps));
 #pragma unroll
         for (int i = 0; i < P / 32; i++) x[i] *= scale * norm[lane + 32 * i];
     }
@@ -97,6 +88,45 @@ __device__ __forceinline__ void turned_head(const decode_window &a, uint32_t row
         const float other = head[pairs ? p ^ 1 : second ? p - half : p + half];
         const float across = __fmul_rn(other, w[i].y);
         x[i] = __fmaf_rn(x[i], w[i].x, second ? across : -across);
+    }
+}
+// The same from the partial products.
+template <int P>
+__device__ __forceinline__ void turned_head(const decode_window &a, uint32_t row, uint32_t h, const float *norm,
+                                            float *head, float (&x)[P / 32]) {
+    const uint32_t lane = threadIdx.x % 32, half = a.shape.rot_dim / 2;
+    const float *in = a.qkv + (size_t)row * (2 * a.shape.H + 1) * P + h * P;
+    float2 w[P / 32];
+    turn_of<P>(a.shape, a.turn + (size_t)row * half, w);
+#pragma unroll
+    for (int i = 0; i < P / 32; i++) x[i] = 0;
+#pragma unroll 1
+    for (uint32_t s = 0; s < a.splits; s++)
+#pragma unroll
+        for (int i = 0; i < P / 32; i++) x[i] += in[s * a.split_stride + lane + 32 * i];
+    if (a.row_scale) {
+        const float scale = a.row_scale[row];
+#pragma unroll
+        for (int i = 0; i < P / 32; i++) x[i] *= scale;
+    }
+    turn_head<P>(a.shape, w, norm, head, x);
+}
+// A query's dim as a number of T, and what rounding took off.
+template <class T> __device__ __forceinline__ T two_parts(float x, T &low) {
+    const T high = from_float<T>(x);
+    low = from_float<T>(x - to_float(high));
+    return high;
+}
+// Scores of a tile: heads are rows of the product, in pairs of high and low part, keys its columns. Which dims a step
+// of 16 takes does not matter, so a lane gives those that it loaded.
+template <class T, int P, int HEADS, int Q_ROW>
+__device__ __forceinline__ void score_tile(float (&score)[4], const uint4 *qs, const uint4 (&key)[P / 32]) {
+    const uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (int i = 0; i < P / 32; i++) {
+        const uint4 q = qs[g % (2 * HEADS) * Q_ROW + 4 * i + t];
+        mma(score, make_uint4(q.x, 0, q.y, 0), make_uint2(key[i].x, key[i].y), T());
+        mma(score, make_uint4(q.z, 0, q.w, 0), make_uint2(key[i].z, key[i].w), T());
     }
 }
 
@@ -134,10 +164,11 @@ __device__ __forceinline__ void make_queries(const decode_window &a, uint32_t r,
 #pragma unroll
             for (int i = 0; i < P / 32; i++) {
                 const uint32_t p = lane + 32 * i;
-                const T y = from_float<T>(x[i]);
+                T low;
+                const T y = two_parts(x[i], low);
                 high[p] = y;
                 if (job < HEADS)
-                    high[Q_ROW * 8 + p] = from_float<T>(x[i] - to_float(y));
+                    high[Q_ROW * 8 + p] = low;
                 else if (h0 == 0)
                     keys[newest_at * P + p] = y;
             }
@@ -175,6 +206,15 @@ __device__ __forceinline__ void weigh_keys(float (&score)[2], uint32_t j, uint32
     top = m;
 }
 
+// 16 bytes that are read once, or zeros.
+__device__ __forceinline__ uint4 stream16(const void *p, bool wanted) {
+    uint4 v;
+    asm volatile("{.reg .pred w; setp.ne.u32 w, %5, 0; mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0;\n"
+                 "@w ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];}"
+                 : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
+                 : "l"(p), "r"((uint32_t)wanted));
+    return v;
+}
 // A warp's sums over the tiles of a range: of lane (g, t) = (lane / 4, lane % 4) the maximum and sum of head g / 2, and
 // of its values.
 template <int VALUE> struct tile_sums {
@@ -219,11 +259,12 @@ template <int VALUE> struct tile_sums {
         if (t == 0 && g % 2 == 0 && g < 2 * HEADS) mine_ml[g / 2] = make_float2(top, sum);
     }
 };
-// The warps' sums -> the range's, at place (row of the list, range, h0) of a.part and a.part_ml. A thread: two dims.
-template <int P, int HEADS>
-__device__ __forceinline__ void fold_warps(const decode_window &a, const float (&sums)[WARPS][HEADS * P],
-                                           const float2 (&sums_ml)[WARPS][HEADS], size_t at) {
-    const uint32_t o = threadIdx.x * 2, h = o / P;
+// The warps' sums -> the range's: put(o, two dims from o on) of all heads, put_ml(h, maximum and sum). A thread: two
+// dims, o = 2 * thread.
+template <int P, int HEADS, class Put, class PutMl>
+__device__ __forceinline__ void fold_sums(const float (&sums)[WARPS][HEADS * P], const float2 (&sums_ml)[WARPS][HEADS],
+                                          uint32_t thread, Put put, PutMl put_ml) {
+    const uint32_t o = thread * 2, h = o / P;
     if (h >= HEADS) return;
     float m = -INFINITY, total = 0;
     float2 x = {0, 0};
@@ -236,9 +277,43 @@ __device__ __forceinline__ void fold_warps(const decode_window &a, const float (
         total = __fmaf_rn(f, ml.y, total);
         x.x = __fmaf_rn(f, v.x, x.x), x.y = __fmaf_rn(f, v.y, x.y);
     }
-    *(float2 *)(a.part + at * P + o) = x;
-    if (o % P == 0) a.part_ml[at + h] = make_float2(m, total);
+    put(o, x);
+    if (o % P == 0) put_ml(h, make_float2(m, total));
 }
+// At place (row of the list, range, h0) of a.part and a.part_ml.
+template <int P, int HEADS>
+__device__ __forceinline__ void fold_warps(const decode_window &a, const float (&sums)[WARPS][HEADS * P],
+                                           const float2 (&sums_ml)[WARPS][HEADS], size_t at) {
+    fold_sums<P, HEADS>(
+        sums, sums_ml, threadIdx.x, [&](uint32_t o, float2 x) { *(float2 *)(a.part + at * P + o) = x; },
+        [&](uint32_t h, float2 ml) { a.part_ml[at + h] = ml; });
+}
+
+// A head's ranges put together, two dims a thread: a warp weighs 32 ranges at a time, a lane each; its group of threads
+// adds every GROUPS-th range, from `group` on. load(b0, this lane's maximum and sum of range b0 + lane, the dims of
+// ranges b0 + group + GROUPS i); what is beyond the n ranges is -INFINITY and zeros.
+enum { GROUPS = 4 };
+struct range_sums {
+    float top = -INFINITY, total = 0;
+    float2 sum = {0, 0};
+    template <class Load> __device__ __forceinline__ void add(uint32_t n, uint32_t group, Load load) {
+        for (uint32_t b0 = 0; b0 < n; b0 += 32) {
+            float2 ml, x[32 / GROUPS];
+            load(b0, ml, x);
+            float m = fmaxf(ml.x, top);
+#pragma unroll
+            for (int i = 16; i; i >>= 1) m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, i));
+            const float w = power(__fsub_rn(ml.x, m)), keep = power(__fsub_rn(top, m));
+            total = __fmaf_rn(total, keep, warp_sum(__fmul_rn(w, ml.y)));
+            sum.x = __fmul_rn(sum.x, keep), sum.y = __fmul_rn(sum.y, keep), top = m;
+#pragma unroll
+            for (int i = 0; i < 32 / GROUPS; i++) {
+                const float f = __shfl_sync(0xffffffffu, w, group + GROUPS * i);
+                sum.x = __fmaf_rn(f, x[i].x, sum.x), sum.y = __fmaf_rn(f, x[i].y, sum.y);
+            }
+        }
+    }
+};
 
 // By the whole block: sum of x over the threads before this one; all: over all threads.
 __device__ __forceinline__ uint32_t sum_before(uint32_t x, uint32_t (&warps)[WARPS], uint32_t &all) {

@@ -156,12 +156,7 @@ __global__ void __launch_bounds__(THREADS, 1)
                         if (own && k == have) value[k][c] = new_value[c * 32 + lane];
             }
             float score[4] = {};
-#pragma unroll
-            for (int i = 0; i < KEY; i++) {
-                const uint4 x = qs[g % (2 * HEADS) * Q_ROW + 4 * i + t];
-                mma(score, make_uint4(x.x, 0, x.y, 0), make_uint2(key[i].x, key[i].y), T());
-                mma(score, make_uint4(x.z, 0, x.w, 0), make_uint2(key[i].z, key[i].w), T());
-            }
+            score_tile<T, P, HEADS, Q_ROW>(score, qs, key);
             float w[2];
             uint32_t head[VALUE];
             tiles.template weigh<P>(score, j, n, scale, w, head);
