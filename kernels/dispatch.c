@@ -15,7 +15,7 @@ bool dispatch_fused(struct dispatch_device device, const struct cuda_shape *s) {
     const uint32_t inputs[] = {s->D, s->E, s->F, s->H * s->P};
     if (!is_hopper(device) || s->dtype == CUDA_F32 || s->D % 16 || s->E % 16 || s->H * s->P % 16) return false;
     for (int i = 0; i < 4; i++)
-        if (dispatch_few_bytes(cuda_pad16(inputs[i]) / 16) > 227 << 10) return false;
+        if (dispatch_few_bytes(cuda_pad16(inputs[i]) / 16) > DISPATCH_MOST_SHARED) return false;
     return true;
 }
 bool dispatch_wide_scan(struct dispatch_device device, const struct cuda_shape *s) {
@@ -113,6 +113,12 @@ static bool prompt_wide_few(const struct dispatch_case *c) {
 static bool prompt_wide(const struct dispatch_case *c) { return dispatch_prompt_wide(c->device, c->shape); }
 static bool P_up_to_64(const struct dispatch_case *c) { return c->shape->P <= 64; }
 static bool P_up_to_128(const struct dispatch_case *c) { return c->shape->P <= 128; }
+static bool has_persistent(const struct dispatch_case *c) {
+    const struct cuda_shape *s = c->shape;
+    if (!dispatch_fused(c->device, s) || (c->n_rows & (c->n_rows - 1))) return false;
+    if (s->H && !dispatch_decode_window(s)) return false;
+    return s->K <= 4 && s->M <= 64 && s->D % 64 == 0 && s->E % 128 == 0;
+}
 static bool draws_none(const struct dispatch_case *c) { return !c->draws; }
 
 /* ---- the table ---- */
@@ -226,6 +232,11 @@ static const struct rule rules[] = {
     {OP(PROMPT_WINDOW), PROMPT_ANY_128, .also = P_up_to_128, .also_text = "P up to 128"},
     {OP(PROMPT_WINDOW), PROMPT_ANY_256},
     /* sampling: some 128 multiprocessors for few rows; the token is the same whatever the number of blocks */
+    /* without drafts */
+    {OP(DECODE_STEP), PERSISTENT, HOPPER, BITS_16, .rows_to = 8, .also = has_persistent,
+     .also_text = "1, 2, 4, 8; fused, K up to 4, M up to 64, D a multiple of 64, E of 128, the window of decode steps; "
+                  "no drafts; the blocks resident at once"},
+    {OP(DECODE_STEP), STAGES},
     {OP(SAMPLE), PICK_1, ELSEWHERE},
     {OP(SAMPLE), PICK_1, .also = draws_none, .also_text = "no row draws"},
     {OP(SAMPLE), PICK_8, .rows_to = 16},
@@ -312,6 +323,8 @@ static const char *kernel_text(enum dispatch_kernel k) {
         [PICK_2] = "pick_kernel, a cluster of 2",
         [PICK_4] = "pick_kernel, a cluster of 4",
         [PICK_8] = "pick_kernel, a cluster of 8",
+        [PERSISTENT] = "persistent_kernel",
+        [STAGES] = "the kernels above",
         DISPATCH_WIDE_PLAIN(WIDE_TEXT) DISPATCH_WIDE_RESIDUAL(WIDE_TEXT) DISPATCH_WIDE_FINISHED(WIDE_TEXT)
             DISPATCH_WIDE_ANY(WIDE_TEXT)};
     return text[k];
@@ -332,7 +345,8 @@ static const char *ops_text(uint32_t ops) {
                                                      "window of a decode step",
                                                      "window of a step with drafts",
                                                      "window of prompts",
-                                                     "sampling"};
+                                                     "sampling",
+                                                     "whole decode step"};
     if (ops == MANY) return "all products but prompts'";
     uint32_t op = 0;
     while (!(ops >> op & 1)) op++;

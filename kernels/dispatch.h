@@ -32,6 +32,7 @@ enum dispatch_op {
     DISPATCH_DRAFT_WINDOW,  /* the same of a step with drafts: k_draft_window, or k_window */
     DISPATCH_PROMPT_WINDOW, /* E9 of prompts: k_prompt_window, or k_window */
     DISPATCH_SAMPLE,        /* k_sample */
+    DISPATCH_DECODE_STEP,   /* a whole step of single tokens: k_persistent_step, or the kernels of its stages */
     DISPATCH_N_OPS
 };
 
@@ -111,6 +112,8 @@ enum dispatch_kernel {
     PICK_2,
     PICK_4,
     PICK_8,
+    PERSISTENT,
+    STAGES,
     DISPATCH_WIDE_PLAIN(DISPATCH_WIDE_ENUM) DISPATCH_WIDE_RESIDUAL(DISPATCH_WIDE_ENUM)
         DISPATCH_WIDE_FINISHED(DISPATCH_WIDE_ENUM) DISPATCH_WIDE_ANY(DISPATCH_WIDE_ENUM) DISPATCH_N_KERNELS
 };
@@ -149,7 +152,8 @@ enum {
     DISPATCH_TALL_ROWS = 128,
     DISPATCH_PROMPT_TILE = 64,
     DISPATCH_FEW_WARPS = 16,
-    DISPATCH_FEW_LD = 20
+    DISPATCH_FEW_LD = 20,
+    DISPATCH_MOST_SHARED = 227 << 10 /* bytes of a block's shared memory */
 };
 /* Shared memory of few_kernel, for k_tiles. */
 static inline size_t dispatch_few_bytes(uint32_t k_tiles) {

@@ -240,6 +240,25 @@ static void launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t smem, voi
     launch_clusters(1, kernel, grid, block, smem, stream, args...);
 }
 
+// All blocks are resident at once, or none: so they may wait for each other.
+template <class... P, class... A>
+static void launch_cooperative(void (*kernel)(P...), dim3 grid, dim3 block, size_t smem, void *stream, A... args) {
+    cudaLaunchConfig_t config = {};
+    cudaLaunchAttribute attr[2];
+    fill_shared(stream);
+    config.gridDim = grid;
+    config.blockDim = block;
+    config.dynamicSmemBytes = smem;
+    config.stream = (cudaStream_t)stream;
+    attr[0].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
+    attr[0].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
+    attr[1].id = cudaLaunchAttributeCooperative;
+    attr[1].val.cooperative = 1;
+    config.attrs = attr;
+    config.numAttrs = 2;
+    cudaLaunchKernelEx(&config, kernel, P(args)...);
+}
+
 #define FOR_DTYPE(dtype, call)                                                                                         \
     do {                                                                                                               \
         if ((dtype) == CUDA_F32) {                                                                                     \

@@ -335,6 +335,40 @@ static inline uint32_t cuda_fused_pair_splits(uint32_t n_rows) { return n_rows <
 void k_fused_linear_pair(const struct cuda_matrix *w1, const void *x1, float *y1, size_t ldy1, size_t split_stride1,
                          const struct cuda_matrix *w2, const void *x2, float *y2, size_t ldy2, size_t split_stride2,
                          uint32_t n_rows, void *stream);
+/* ---- a whole decode step as one launch (persistent.cu) ---- */
+
+/* A layer's weights: packed matrices and fp32 vectors as the kernels above take them (c1 [R][Ep], conv [K][Ep]); from
+ * qkv and attn_norm on Rodimus+ alone. */
+struct cuda_step_layer {
+    const void *fc, *in, *c0, *out, *qkv, *ao, *f1, *f2;
+    const float *mixer_norm, *conv, *conv_b, *g_b, *t_b, *c1, *c1_b, *residual, *act_norm;
+    const float *attn_norm, *q_norm, *k_norm, *ffn_norm;
+};
+struct cuda_whole_step {
+    struct cuda_shape shape; /* H = 0: without window and FFN */
+    struct cuda_rows rows;
+    uint32_t n_layers;
+    const struct cuda_step_layer *layers; /* [n_layers], on the device */
+    const float *norm_f, *x, *turn;       /* x [n_rows][D], turn: k_embed's */
+    const void *head;                     /* packed */
+    float *logits;                        /* [n_rows][V] */
+    void *words;                          /* cuda_persistent_bytes, zeroed before the first step */
+    uint32_t *note;                       /* 4 words of the host's memory that the device reaches, or NULL */
+};
+/* Steps of 1, 2, 4 and 8 rows have one. Whether this device and these sizes do: dispatch.h; and whether its blocks are
+ * resident at once. */
+bool cuda_persistent_possible(const struct cuda_shape *shape, uint32_t n_layers, uint32_t n_rows);
+/* Of the words by which blocks talk. They hold epochs, so a step clears nothing; after CUDA_PERSISTENT_STEPS steps they
+ * are zeroed again. */
+size_t cuda_persistent_bytes(const struct cuda_shape *shape);
+enum { CUDA_PERSISTENT_STEPS = 1 << 20 };
+/* From the rows' embeddings to their logits: the kernels k_add_norm, k_fused_* , k_gla_gates, k_decode_window of all
+ * layers, the last norm and the head, to the same bits. Padding rows get no state and no window. Each block waits for
+ * what others make; a wait without end (nine seconds) is a fault of the device, and note, if there is one, says where:
+ * {1, layer * 16 + stage, block, warp}. Bytes: weights once; S read and written, window read, a row. No twin of its
+ * own: the twins are those of the kernels, whose bits it has. */
+void k_persistent_step(const struct cuda_whole_step *step, uint32_t n_rows, void *stream);
+
 /* k_conv of single tokens and k_linear_pair of W_in with its s and W_c0 with its a as one kernel, for more rows than
  * CUDA_FEW_ROWS, and for any up to CUDA_CONV_PAIR_ROWS in a step with drafts (rows->lead): az [n_rows][2 Ep], scaled;
  * four partial products each, [n_rows][rows of W], strides apart. Neither operand is packed. Hopper, 16 bit, E a

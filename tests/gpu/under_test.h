@@ -67,7 +67,10 @@
     X(k_step_rows)                                                                                                     \
     X(k_step_draft_rows)                                                                                               \
     X(k_sample)                                                                                                        \
-    X(k_sample_drafts)
+    X(k_sample_drafts)                                                                                                 \
+    X(cuda_persistent_possible)                                                                                        \
+    X(cuda_persistent_bytes)                                                                                           \
+    X(k_persistent_step)
 
 struct under_test {
     const char *(*open)(void **stream); /* the first usable GPU */

@@ -1,0 +1,182 @@
+// exchange.cuh - how the blocks of one launch give each other what a stage makes (persistent.cu): words that carry
+// their epoch, so that a reader needs no counter, no fence and no clearing; and how a block's warps hand weights on
+// through a ring in shared memory. Every wait has an end: what never comes is a fault of the device, with a note in the
+// host's memory of where.
+//
+// A word: 4 bytes of data, 4 of epoch, written and read as one. Two neighbours are a piece, which one load brings; each
+// of its words is looked at by itself.
+#pragma once
+#include "kernels/cuda/common.cuh"
+
+enum { EXCHANGE_WAIT_CLOCKS = 34 }; // a wait of 2^34 clocks, some nine seconds, is a fault
+
+struct word_piece {
+    uint32_t first, first_epoch, second, second_epoch;
+    __device__ __forceinline__ bool is_of(uint32_t epoch) const {
+        return first_epoch == epoch && second_epoch == epoch;
+    }
+};
+
+__device__ __forceinline__ word_piece piece_now(const uint2 *words) { // at a multiple of 16 bytes
+    word_piece p;
+    asm volatile("{.reg .b64 a, b; ld.relaxed.gpu.global.v2.b64 {a, b}, [%4];\n"
+                 "mov.b64 {%0, %1}, a; mov.b64 {%2, %3}, b;}"
+                 : "=r"(p.first), "=r"(p.first_epoch), "=r"(p.second), "=r"(p.second_epoch)
+                 : "l"(words)
+                 : "memory");
+    return p;
+}
+__device__ __forceinline__ uint2 word_now(const uint2 *word) { // {data, epoch}
+    uint2 w;
+    asm volatile("{.reg .b64 a; ld.relaxed.gpu.global.b64 a, [%2]; mov.b64 {%0, %1}, a;}"
+                 : "=r"(w.x), "=r"(w.y)
+                 : "l"(word)
+                 : "memory");
+    return w;
+}
+__device__ __forceinline__ void give_word(uint2 *word, uint32_t data, uint32_t epoch) {
+    asm volatile("{.reg .b64 a; mov.b64 a, {%1, %2}; st.relaxed.gpu.global.b64 [%0], a;}" ::"l"(word), "r"(data),
+                 "r"(epoch)
+                 : "memory");
+}
+__device__ __forceinline__ void give_float(uint2 *word, float x, uint32_t epoch) {
+    give_word(word, __float_as_uint(x), epoch);
+}
+
+// Where a wait that ends too late says so.
+struct wait_note {
+    volatile uint32_t *note; // pinned: [0] set last, then stage, block, warp
+    uint32_t stage;
+};
+// Of a loop that waits: its rounds so far and when it began.
+struct patience {
+    uint32_t rounds = 0;
+    long long since = 0;
+    __device__ __forceinline__ void spend(const wait_note &at) {
+        if (++rounds % 1024) return;
+        const long long now = clock64();
+        if (rounds == 1024) since = now;
+        if (now - since < 1ll << EXCHANGE_WAIT_CLOCKS) return;
+        at.note[1] = at.stage, at.note[2] = blockIdx.x, at.note[3] = threadIdx.x / 32;
+        __threadfence_system();
+        at.note[0] = 1;
+        __threadfence_system();
+        asm volatile("trap;");
+    }
+};
+
+// A lane waits for up to N pieces of an epoch at once: those i of which has(i) is true, at place(i); the others are
+// zeros. take(i, data, data). The lambdas are asked again in each round, which costs less than registers.
+template <int N, class Has, class Place, class Take>
+__device__ __forceinline__ void await_pieces(uint32_t epoch, const wait_note &at, Has has, Place place, Take take) {
+    word_piece got[N];
+    uint32_t missing = 0;
+    delay(256);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        got[i] = word_piece{0, 0, 0, 0};
+        if (has(i)) missing |= 1u << i;
+    }
+    for (patience p; missing; p.spend(at)) {
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if (missing >> i & 1) got[i] = piece_now(place(i));
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if ((missing >> i & 1) && got[i].is_of(epoch)) missing &= ~(1u << i);
+    }
+#pragma unroll
+    for (int i = 0; i < N; i++) take(i, got[i].first, got[i].second);
+}
+// The same of single words.
+template <int N, class Has, class Place>
+__device__ __forceinline__ void await_words(uint32_t (&data)[N], uint32_t epoch, const wait_note &at, Has has,
+                                            Place place) {
+    uint32_t missing = 0;
+    delay(256);
+#pragma unroll
+    for (int i = 0; i < N; i++) {
+        data[i] = 0;
+        if (has(i)) missing |= 1u << i;
+    }
+    for (patience p; missing; p.spend(at)) {
+        uint2 got[N];
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if (missing >> i & 1) got[i] = word_now(place(i));
+#pragma unroll
+        for (int i = 0; i < N; i++)
+            if ((missing >> i & 1) && got[i].y == epoch) data[i] = got[i].x, missing &= ~(1u << i);
+    }
+}
+
+// ---- the ring of weights: barriers of a place in it ----
+
+__device__ __forceinline__ void ring_barrier_init(uint64_t *bar) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(bar)) : "memory");
+}
+__device__ __forceinline__ void ring_barriers_there() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+__device__ __forceinline__ bool ring_passed(uint64_t *bar, uint32_t parity) {
+    uint32_t is = 1;
+#if __CUDA_ARCH__ >= 900
+    asm volatile("{.reg .pred p; mbarrier.test_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+                 : "=r"(is)
+                 : "r"(shared_address(bar)), "r"(parity)
+                 : "memory");
+#endif
+    return is;
+}
+__device__ __forceinline__ void ring_await(uint64_t *bar, uint32_t parity, const wait_note &at) {
+#if __CUDA_ARCH__ >= 900
+    for (patience p;; p.spend(at)) {
+        uint32_t is;
+        asm volatile("{.reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+                     : "=r"(is)
+                     : "r"(shared_address(bar)), "r"(parity)
+                     : "memory");
+        if (is) break;
+    }
+#endif
+}
+__device__ __forceinline__ void ring_release(uint64_t *bar) { // one lane, when its warp has read the place
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(bar)) : "memory");
+#endif
+}
+__device__ __forceinline__ void ring_fetch(void *to, const void *from, uint32_t bytes, uint64_t *bar, uint64_t policy) {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(bar)), "r"(bytes)
+                 : "memory");
+    asm volatile(
+        "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
+            "r"(shared_address(to)),
+        "l"(from), "r"(bytes), "r"(shared_address(bar)), "l"(policy)
+        : "memory");
+#endif
+}
+__device__ __forceinline__ uint64_t ring_policy() { // weights are read once a step
+    uint64_t policy = 0;
+#if __CUDA_ARCH__ >= 900
+    asm volatile("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+#endif
+    return policy;
+}
+// 16 bytes of a place: all of a warp's loads are under way before the first product.
+__device__ __forceinline__ uint4 load_place(const uint4 *p) {
+    uint4 x;
+    asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "r"(shared_address(p))
+                 : "memory");
+    return x;
+}
+// So many threads of the block; id: 1 and on.
+__device__ __forceinline__ void barrier_of(uint32_t id, uint32_t n_threads) {
+    delay(256);
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(n_threads) : "memory");
+    delay(256);
+}

@@ -1,0 +1,255 @@
+// persistent.cuh - what the parts of the persistent decode step share (persistent.cu): its arguments, the order of its
+// products, a block's shared memory, and how weights come to a block.
+//
+// All layers of a step of R rows are one launch of a block a multiprocessor. A block has 16 warps, each with a slice of
+// k of every product, and four that fetch: each warp's weights come through a ring of places of its own, in the order
+// in which it will want them, across stages and layers. What a stage makes goes to all blocks as words (exchange.cuh).
+#pragma once
+#include "kernels/cuda/decode/exchange.cuh"
+#include "kernels/cuda/epilogue.cuh"
+
+enum {
+    STEP_WARPS = 16,
+    STEP_FETCHING = 4,                       // warps
+    STEP_RINGS = STEP_WARPS / STEP_FETCHING, // of each
+    STEP_THREADS = (STEP_WARPS + STEP_FETCHING) * 32,
+    PLACE_TILES = 4, // tiles of 16 x 16 in a place of a ring
+    PLACE_BYTES = PLACE_TILES * 512,
+    STEP_MOST_PLACES = 8,
+    STEP_PACE = 6, // places that a fetching warp has on their way at most: more would queue in front of the words
+    STEP_ALL = 1,  // barriers: of the 16 warps, and of each half of them
+    STEP_HALF = 2
+};
+
+// Of a vector of K: tiles of 16; of a warp's slice.
+__host__ __device__ __forceinline__ uint32_t tiles_of(uint32_t n) { return (n + 15) / 16; }
+__host__ __device__ __forceinline__ uint32_t slice_begin(uint32_t KT, uint32_t slice) {
+    return KT * slice / STEP_WARPS;
+}
+// Shared memory: offsets in bytes.
+struct step_places {
+    uint32_t ring, scratch, part, layers, full, empty, pos, slot, scales, residual, bytes, slice_tiles;
+    __host__ __device__ step_places(const cuda_shape &s, uint32_t R, uint32_t n_layers, uint32_t n_blocks,
+                                    uint32_t places) {
+        const uint32_t units = R >= 4 ? 1 : 4 / R, ld = R == 1 ? 16 : (uint32_t)DISPATCH_FEW_LD;
+        slice_tiles = slice_tiles_of(s);
+        ring = 0;
+        scratch = ring + STEP_WARPS * places * PLACE_BYTES;
+        part = scratch + scratch_bytes(s, R);
+        layers = part + 2 * units * STEP_WARPS * R * ld * 4;
+        full = layers + n_layers * (uint32_t)sizeof(cuda_step_layer);
+        empty = full + STEP_WARPS * places * 8;
+        pos = empty + STEP_WARPS * places * 8;
+        slot = pos + R * 8;
+        scales = slot + R * 4;
+        residual = (scales + 2 * R * 4 + 15) / 16 * 16;
+        bytes = residual + (tiles_of(s.D) + n_blocks - 1) / n_blocks * R * 64;
+    }
+    // Of a warp's slice of an act; of the state's stage; of the window's.
+    static __host__ __device__ uint32_t slice_tiles_of(const cuda_shape &s) {
+        uint32_t most = s.D > s.E ? s.D : s.E;
+        if (s.H && s.H * s.P > most) most = s.H * s.P;
+        if (s.H && s.F > most) most = s.F;
+        return (tiles_of(most) + STEP_WARPS - 1) / STEP_WARPS;
+    }
+    static __host__ __device__ uint32_t scratch_bytes(const cuda_shape &s, uint32_t R) {
+        uint32_t most = STEP_WARPS * slice_tiles_of(s) * R * 32;
+        const uint32_t state = STATE_FLOATS(R) * 4, window = s.H ? 2 * WINDOW_BYTES : 0;
+        if (state > most) most = state;
+        return ((window > most ? window : most) + 127) / 128 * 128;
+    }
+    static __host__ __device__ uint32_t STATE_FLOATS(uint32_t R) { return 576 + R * (4 + 1 + 1 + 16) * 32; }
+    enum { WINDOW_BYTES = 4 * 20 * 16 + 256 + 512 + 8 * 256 * 4 + 8 * 2 * 8 + 256 }; // at least window_scratch
+};
+
+// Words of one kind each. Act: [k / 16][row][8], the columns 2 t, 2 t + 1 and 2 t + 8, 2 t + 9 of mma's lane t beside
+// each other. squares, o_sums: [row][sums]. az: [row][3][Ep], a, z, s. gates: [row][4][4 M + R]. part: [row][range][H
+// P], part_ml: [row][range][H][2]. x: [k / 16][row][16].
+struct step_words {
+    uint2 *normed[3], *squares[3]; // after W_o, W_ao, W_f2
+    uint2 *s, *a, *az, *gates, *o, *o_sums, *qkv, *part, *part_ml, *heads, *ffn, *x;
+};
+struct step_args {
+    cuda_shape shape;
+    cuda_rows rows;
+    uint32_t n_layers, places; // of a ring
+    step_places at;
+    const cuda_step_layer *layers;
+    const float *norm_f, *x, *turn;
+    const void *head;
+    float *logits;
+    step_words words;
+    uint32_t *epochs; // [block] the last one that has been
+    uint32_t *note;
+};
+
+// Where columns 2 pair and 2 pair + 1 of a tile of an act lie among its eight words.
+__device__ __forceinline__ uint32_t act_slot(uint32_t pair) { return (pair & 3) * 2 + (pair >> 2); }
+
+// ---- the products of a step, in order ----
+
+enum product_kind { W_FC, W_SMALL, W_OUT, W_QKV, W_AO, W_F1, W_F2, W_HEAD };
+
+// A unit is a tile of 16 outputs, whole; of W_in and W_c0 a quarter of k of one. Units go round the blocks; those of
+// the residual's products always to the same block, which keeps its columns of the residual.
+struct product {
+    uint32_t layer = 0, turn = 0, KT, n_units; // turn: of the blocks, who begins
+    product_kind kind = W_FC;
+    __device__ __forceinline__ void size(const step_args &a) {
+        const cuda_shape &s = a.shape;
+        const uint32_t D = tiles_of(s.D), E = tiles_of(s.E), HP = tiles_of(s.H * s.P), F = tiles_of(s.F);
+        switch (kind) {
+        case W_FC: KT = D, n_units = s.Ep / 8; break;
+        case W_SMALL: KT = E, n_units = 4 * (tiles_of(4 * s.M) + tiles_of(s.R)); break;
+        case W_OUT: KT = E, n_units = D; break;
+        case W_QKV: KT = D, n_units = tiles_of((2 * s.H + 1) * s.P); break;
+        case W_AO: KT = HP, n_units = D; break;
+        case W_F1: KT = D, n_units = 2 * F; break;
+        case W_F2: KT = F, n_units = D; break;
+        default: KT = D, n_units = tiles_of(s.V); break;
+        }
+    }
+    __device__ __forceinline__ bool is_residual() const { return kind == W_OUT || kind == W_AO || kind == W_F2; }
+    __device__ __forceinline__ uint32_t first() const {
+        return is_residual() || blockIdx.x >= turn ? blockIdx.x - (is_residual() ? 0 : turn)
+                                                   : blockIdx.x + gridDim.x - turn;
+    }
+    template <bool PLUS> __device__ __forceinline__ bool next(const step_args &a) { // false: that was the last
+        if (kind == W_HEAD) return false;
+        if (!is_residual()) turn = (turn + n_units) % gridDim.x;
+        if (kind == (PLUS ? W_F2 : W_OUT))
+            layer++, kind = layer < a.n_layers ? W_FC : W_HEAD;
+        else
+            kind = product_kind(kind + 1);
+        size(a);
+        return true;
+    }
+    // The weights of a slice of a unit.
+    __device__ __forceinline__ const unsigned char *weights(const step_args &a, const cuda_step_layer *layers,
+                                                            uint32_t unit, uint32_t k0) const {
+        const cuda_step_layer &l = layers[layer];
+        const void *w;
+        uint32_t tile = kind == W_SMALL ? unit / 4 : unit;
+        switch (kind) {
+        case W_FC: w = l.fc; break;
+        case W_SMALL:
+            w = l.in;
+            if (tile >= tiles_of(4 * a.shape.M)) w = l.c0, tile -= tiles_of(4 * a.shape.M);
+            break;
+        case W_OUT: w = l.out; break;
+        case W_QKV: w = l.qkv; break;
+        case W_AO: w = l.ao; break;
+        case W_F1: w = l.f1; break;
+        case W_F2: w = l.f2; break;
+        default: w = a.head; break;
+        }
+        return (const unsigned char *)w + ((size_t)tile * KT + k0) * 512;
+    }
+    __device__ __forceinline__ bool wants(uint32_t unit, uint32_t slice) const {
+        return kind != W_SMALL || unit % 4 == slice / 4;
+    }
+};
+
+// ---- a block ----
+
+// A block of a step of R rows.
+template <int R> struct step_block {
+    const step_args &a;
+    unsigned char *smem;
+    const uint32_t warp, lane; // warp: by a shuffle, so that the compiler sees that a warp has one
+    const uint32_t base;       // the epoch of the residual before the first layer
+    __device__ __forceinline__ step_block(const step_args &args, unsigned char *shared)
+        : a(args), smem(shared), warp(__shfl_sync(0xffffffffu, threadIdx.x / 32, 0)), lane(threadIdx.x % 32),
+          base(args.epochs[blockIdx.x] + 1) {}
+    __device__ __forceinline__ const cuda_step_layer *layers() const {
+        return (const cuda_step_layer *)(smem + a.at.layers);
+    }
+    __device__ __forceinline__ uint64_t *full(uint32_t ring) const {
+        return (uint64_t *)(smem + a.at.full) + ring * a.places;
+    }
+    __device__ __forceinline__ uint64_t *empty(uint32_t ring) const {
+        return (uint64_t *)(smem + a.at.empty) + ring * a.places;
+    }
+    __device__ __forceinline__ unsigned char *ring(uint32_t ring) const {
+        return smem + a.at.ring + ring * a.places * PLACE_BYTES;
+    }
+    __device__ __forceinline__ int64_t *pos() const { return (int64_t *)(smem + a.at.pos); }
+    __device__ __forceinline__ int32_t *slot() const { return (int32_t *)(smem + a.at.slot); }
+    __device__ __forceinline__ float *scales(uint32_t set) const { return (float *)(smem + a.at.scales) + set * R; }
+    __device__ __forceinline__ float *residual() const { return (float *)(smem + a.at.residual); }
+    __device__ __forceinline__ float *scratch() const { return (float *)(smem + a.at.scratch); }
+    __device__ __forceinline__ bool is_padding(uint32_t r) const { return (uint32_t)slot()[r] == a.shape.n_slots; }
+    // What layer makes has this epoch; the residual before a layer that of the layer before.
+    __device__ __forceinline__ uint32_t made(uint32_t layer) const { return base + layer + 1; }
+    __device__ __forceinline__ wait_note note(uint32_t layer, uint32_t stage) const {
+        return {a.note, layer * 16 + stage};
+    }
+};
+
+// ---- fetching ----
+
+// A ring's places, in the order in which they are wanted.
+template <bool PLUS> struct places_to_come {
+    product of;
+    uint32_t unit, k, k1; // tiles [k, k1) of the unit's slice are still to come
+    bool any = true;
+    __device__ __forceinline__ void begin(const step_args &a, uint32_t slice) {
+        of.size(a), unit = of.first(), k = slice_begin(of.KT, slice), k1 = slice_begin(of.KT, slice + 1);
+        find(a, slice);
+    }
+    __device__ __forceinline__ void find(const step_args &a, uint32_t slice) { // from (unit, k) on
+        while (any && (unit >= of.n_units || k == k1 || !of.wants(unit, slice))) {
+            if (unit < of.n_units)
+                unit += gridDim.x;
+            else if ((any = of.next<PLUS>(a)))
+                unit = of.first();
+            k = slice_begin(of.KT, slice), k1 = slice_begin(of.KT, slice + 1);
+        }
+    }
+    __device__ __forceinline__ uint32_t tiles() const { return min(k1 - k, (uint32_t)PLACE_TILES); }
+    __device__ __forceinline__ void taken(const step_args &a, uint32_t slice) {
+        k += tiles();
+        find(a, slice);
+    }
+};
+
+// By one of the fetching warps, a lane a ring. Of all rings the one that is least far goes first, and so many
+// places are on their way at a time.
+template <bool PLUS, int R> __device__ __forceinline__ void fetch_weights(const step_block<R> &block) {
+    const step_args &a = block.a;
+    const bool is = block.lane < STEP_RINGS;
+    const uint32_t slice = (block.warp - STEP_WARPS) * STEP_RINGS + block.lane % STEP_RINGS;
+    uint64_t *full = block.full(slice), *empty = block.empty(slice);
+    unsigned char *ring = block.ring(slice);
+    const uint64_t policy = ring_policy();
+    places_to_come<PLUS> next;
+    next.begin(a, slice);
+    uint32_t asked = 0, landed = 0, ask_at = 0, land_at = 0, land_parity = 0, free_parity = 1;
+    patience p;
+    for (;;) {
+        const bool more = is && next.any;
+        if (!__any_sync(0xffffffffu, more)) break;
+#pragma unroll
+        for (int i = 0; i < 2; i++)
+            if (is && landed < asked && ring_passed(full + land_at, land_parity)) {
+                landed++;
+                if (++land_at == a.places) land_at = 0, land_parity ^= 1;
+            }
+        const bool want =
+            more && asked - landed < a.places && (asked < a.places || ring_passed(empty + ask_at, free_parity));
+        const uint32_t least = __reduce_min_sync(0xffffffffu, want ? asked : ~0u),
+                       flying = __reduce_add_sync(0xffffffffu, is ? asked - landed : 0u),
+                       ready = __ballot_sync(0xffffffffu, want && asked == least);
+        if ((ready >> block.lane & 1) && flying + __popc(ready & ((1u << block.lane) - 1)) < STEP_PACE) {
+            delay(1024);
+            ring_fetch(ring + ask_at * PLACE_BYTES, next.of.weights(a, block.layers(), next.unit, next.k),
+                       next.tiles() * 512, full + ask_at, policy);
+            next.taken(a, slice);
+            asked++;
+            if (++ask_at == a.places) ask_at = 0, free_parity ^= 1;
+            p = patience{};
+        } else
+            p.spend(block.note(next.of.layer, 15));
+        __syncwarp();
+    }
+}

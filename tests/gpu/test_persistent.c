@@ -1,0 +1,426 @@
+/* test_persistent.c - persistent.cu: whole decode steps as one launch have the bits of the kernels of their stages,
+ * which have twins of their own: over random shapes with rows that are padding, beside rows of NaN, at the published
+ * sizes, and over as many steps as RODIMUS_TEST_FULL asks for. Devices without it have nothing to test. */
+#include "gpu.h"
+
+#include <time.h>
+
+enum { MOST_LAYERS = 24, STEPS = 3 };
+
+struct layer {
+    struct cuda_matrix fc, in, c0, out, qkv, ao, f1, f2;
+};
+/* A model on the device, two pools of slots (the stages' and the whole step's), and the stages' workspaces. */
+struct trial {
+    struct cuda_shape s, two;
+    bool plus;
+    uint32_t L, n_rows;
+    struct layer layer[MOST_LAYERS];
+    struct cuda_step_layer w[MOST_LAYERS];
+    struct cuda_matrix head;
+    float *norm_f, *x, *x_two, *turn, *squares, *row_scale, *az, *conv_s, *in, *c0, *sums, *qkv, *part, *part_ml,
+        *logits, *logits_two;
+    void *act_d, *act_e, *act_a, *act_q, *act_f, *words;
+    size_t n_S, n_conv, n_keys, n_values;
+    struct cuda_rows rows;
+    int32_t slot[CUDA_FEW_ROWS];
+    int64_t pos[CUDA_FEW_ROWS];
+    const struct cuda_step_layer *layers;
+};
+
+/* ---- made ---- */
+
+/* n random values up to `range`; many repeat themselves, at places that are no multiple of a row. */
+static void fill_random(void *device, size_t n, double range, enum cuda_dtype dtype) {
+    const size_t some = n < 1000003 ? n : 1000003, size = dtype == CUDA_F32 ? 4 : 2;
+    unsigned char *values = malloc(some * size + 4);
+    assert_non_null(values);
+    for (size_t i = 0; i < some; i++) {
+        const float x = gpu_round(gpu_uniform(-range, range), dtype);
+        const uint16_t half = dtype == CUDA_F32 ? 0 : gpu_half_bits(x, dtype);
+        memcpy(values + i * size, dtype == CUDA_F32 ? (const void *)&x : (const void *)&half, size);
+    }
+    for (size_t at = 0; at < n; at += some)
+        gpu_expect(gpu.k->write((unsigned char *)device + at * size, values, (n - at < some ? n - at : some) * size,
+                                gpu.stream),
+                   "writing to the GPU");
+    free(values);
+}
+/* A packed matrix, its padding among the values: both sides read the same. */
+static struct cuda_matrix random_matrix(uint32_t rows, uint32_t cols, enum cuda_dtype dtype) {
+    const size_t n = (size_t)cuda_pad16(rows) * cuda_pad16(cols);
+    struct cuda_matrix m = {.data = gpu_bytes(n * 2), .rows = rows, .cols = cols, .dtype = dtype};
+    fill_random(m.data, n, 1.7 / sqrt(cols), dtype);
+    return m;
+}
+static float *random_floats(size_t n, double lo, double hi) {
+    float *p = malloc(n * sizeof *p + 4);
+    assert_non_null(p);
+    for (size_t i = 0; i < n; i++) p[i] = gpu_uniform(lo, hi);
+    float *device = gpu_from(p, n);
+    free(p);
+    return device;
+}
+static void *zero_act(uint32_t cols, enum cuda_dtype dtype) {
+    return gpu_zeros(gpu.k->cuda_activation_bytes(CUDA_FEW_ROWS, cols ? cols : 16, dtype));
+}
+
+static void make_layer(struct trial *t, uint32_t i) {
+    const struct cuda_shape *s = &t->s;
+    const enum cuda_dtype dtype = s->dtype;
+    struct layer *m = &t->layer[i];
+    *m = (struct layer){.fc = random_matrix(2 * s->Ep, s->D, dtype),
+                        .in = random_matrix(4 * s->M, s->E, dtype),
+                        .c0 = random_matrix(s->R, s->E, dtype),
+                        .out = random_matrix(s->D, s->E, dtype)};
+    if (t->plus) {
+        m->qkv = random_matrix((2 * s->H + 1) * s->P, s->D, dtype), m->ao = random_matrix(s->D, s->H * s->P, dtype);
+        m->f1 = random_matrix(2 * s->F, s->D, dtype), m->f2 = random_matrix(s->D, s->F, dtype);
+    }
+    t->w[i] = (struct cuda_step_layer){.fc = m->fc.data,
+                                       .in = m->in.data,
+                                       .c0 = m->c0.data,
+                                       .out = m->out.data,
+                                       .qkv = m->qkv.data,
+                                       .ao = m->ao.data,
+                                       .f1 = m->f1.data,
+                                       .f2 = m->f2.data,
+                                       .mixer_norm = random_floats(s->D, 0.5, 1.5),
+                                       .conv = random_floats((size_t)s->K * s->Ep, -1, 1),
+                                       .conv_b = random_floats(s->Ep, -1, 1),
+                                       .g_b = random_floats(s->M, -1, 1),
+                                       .t_b = random_floats(s->M, -1, 1),
+                                       .c1 = random_floats((size_t)s->R * s->Ep, -0.3, 0.3),
+                                       .c1_b = random_floats(s->Ep, -1, 1),
+                                       .residual = random_floats(s->Ep, -1, 1),
+                                       .act_norm = random_floats(s->Ep, 0.5, 1.5),
+                                       .attn_norm = random_floats(s->D, 0.5, 1.5),
+                                       .q_norm = random_floats(s->P + 1, 0.5, 1.5),
+                                       .k_norm = random_floats(s->P + 1, 0.5, 1.5),
+                                       .ffn_norm = random_floats(s->D, 0.5, 1.5)};
+}
+
+/* The same random contents in both pools. */
+static void *twice(size_t n, enum cuda_dtype dtype, void **two) {
+    if (!n) return *two = NULL;
+    const size_t bytes = n * (dtype == CUDA_F32 ? 4 : 2);
+    void *one = gpu_bytes(bytes), *host = malloc(bytes);
+    assert_non_null(host);
+    fill_random(one, n, 1, dtype);
+    gpu_expect(gpu.k->read(host, one, bytes, gpu.stream), "reading from the GPU");
+    *two = gpu_copy(host, bytes);
+    free(host);
+    return one;
+}
+
+static void make_slots(struct trial *t) {
+    struct cuda_shape *s = &t->s;
+    void *S, *conv, *keys, *values;
+    s->S_layer = (size_t)s->Ep * s->M, s->S_slot = s->S_layer * t->L;
+    s->conv_ring = s->K + CUDA_DRAFTS, s->conv_layer = (size_t)s->conv_ring * s->Ep,
+    s->conv_slot = s->conv_layer * t->L;
+    s->keys_layer = (size_t)s->ring_keys * s->P, s->keys_slot = s->keys_layer * t->L;
+    s->values_layer = s->keys_layer * s->H, s->values_slot = s->values_layer * t->L;
+    t->n_S = (s->n_slots + 1) * s->S_slot, t->n_conv = (s->n_slots + 1) * s->conv_slot;
+    t->n_keys = (s->n_slots + 1) * s->keys_slot, t->n_values = (s->n_slots + 1) * s->values_slot;
+    s->S = twice(t->n_S, CUDA_F32, &S), s->conv = twice(t->n_conv, s->dtype, &conv);
+    s->keys = twice(t->n_keys, s->dtype, &keys), s->values = twice(t->n_values, s->dtype, &values);
+    t->two = *s;
+    t->two.S = S, t->two.conv = conv, t->two.keys = keys, t->two.values = values;
+}
+
+/* False: the whole step does not run here. */
+static bool make_trial(struct trial *t) {
+    struct cuda_shape *s = &t->s;
+    const size_t R = t->n_rows, width = (2 * (size_t)s->H + 1) * s->P, ranges = s->H ? (s->visible + 127) / 128 : 0;
+    s->Ep = s->E, s->norm_eps = 1e-5f, s->k_eps = s->qk_norm_eps = 1e-6f;
+    if (!gpu.k->cuda_persistent_possible(s, t->L, t->n_rows)) return false;
+    make_slots(t);
+    for (uint32_t i = 0; i < t->L; i++) make_layer(t, i);
+    t->layers = gpu_copy(t->w, t->L * sizeof *t->w);
+    t->head = random_matrix(s->V, s->D, s->dtype), t->norm_f = random_floats(s->D, 0.5, 1.5);
+    t->x = gpu_floats(R * s->D), t->x_two = gpu_floats(R * s->D), t->turn = gpu_floats(R * s->rot_dim + 4);
+    t->squares = gpu_floats(R * (s->D / 16)), t->row_scale = gpu_floats(R), t->az = gpu_floats(R * 2 * s->Ep);
+    t->conv_s = gpu_floats(R * s->Ep), t->in = gpu_floats(4 * R * 4 * s->M), t->c0 = gpu_floats(4 * R * s->R);
+    t->sums = gpu_floats(R * (s->Ep / 32)), t->qkv = gpu_floats(R * width + 4);
+    t->part = gpu_floats(R * ranges * s->H * s->P + 4), t->part_ml = gpu_floats(R * ranges * s->H * 2 + 4);
+    t->logits = gpu_floats(R * s->V), t->logits_two = gpu_floats(R * s->V);
+    t->act_d = zero_act(s->D, s->dtype), t->act_e = zero_act(s->E, s->dtype), t->act_a = zero_act(s->E, s->dtype);
+    t->act_q = zero_act(s->H * s->P, s->dtype), t->act_f = zero_act(s->F, s->dtype);
+    t->words = gpu_zeros(gpu.k->cuda_persistent_bytes(s));
+    return true;
+}
+
+/* ---- run ---- */
+
+static void launch_stages(struct trial *t) {
+    struct cuda_shape *s = &t->s;
+    void *st = gpu.stream;
+    const uint32_t n = t->n_rows;
+    const struct cuda_normed x = {t->act_d, t->squares, s->norm_eps, s->D}, last = {t->act_d, NULL, 0, 0};
+    gpu.k->k_add_norm(t->x, NULL, 0, 0, NULL, 0, 0, t->w[0].mixer_norm, s->norm_eps, n, s->D, NULL, t->act_d,
+                      t->row_scale, t->squares, s->D / 16, s->dtype, st);
+    for (uint32_t i = 0; i < t->L; i++) {
+        const struct layer *m = &t->layer[i];
+        const struct cuda_step_layer *w = &t->w[i];
+        const float *next = i + 1 < t->L ? w[1].mixer_norm : NULL;
+        gpu.k->k_fused_conv(s, i, &t->rows, &m->fc, &x, w->conv, w->conv_b, n, t->az, t->conv_s, t->act_e, t->act_a,
+                            st);
+        gpu.k->k_fused_linear_pair(&m->in, t->act_e, t->in, 4 * s->M, n * 4 * s->M, &m->c0, t->act_a, t->c0, s->R,
+                                   n * s->R, n, st);
+        gpu.k->k_gla_gates(s, i, &t->rows, n, t->in, 4, n * 4 * s->M, t->c0, 4, n * s->R, w->g_b, w->t_b, w->c1,
+                           w->c1_b, t->az, NULL, t->conv_s, w->residual, w->act_norm, t->sums, t->act_e, st);
+        gpu.k->k_fused_residual(&m->out, t->act_e, t->sums, s->Ep / 32, s->E, s->norm_eps, t->x,
+                                t->plus ? w->attn_norm : next, n, t->x, t->squares, t->act_d, st);
+        if (!t->plus) continue;
+        gpu.k->k_fused_linear(&m->qkv, &x, n, t->qkv, (2 * (size_t)s->H + 1) * s->P, st);
+        gpu.k->k_decode_window(s, i, &t->rows, NULL, n, true, t->qkv, 1, 0, NULL, t->turn, w->q_norm, w->k_norm,
+                               t->part, t->part_ml, t->act_q, st);
+        gpu.k->k_fused_residual(&m->ao, t->act_q, NULL, 0, 0, 0, t->x, w->ffn_norm, n, NULL, t->squares, t->act_d, st);
+        gpu.k->k_fused_ffn(&m->f1, &x, n, t->act_f, st);
+        gpu.k->k_fused_residual(&m->f2, t->act_f, NULL, 0, 0, 0, t->x, next, n, t->x, t->squares, t->act_d, st);
+    }
+    gpu.k->k_add_norm(t->x, NULL, 0, 0, NULL, 0, 0, t->norm_f, s->norm_eps, n, s->D, NULL, t->act_d, NULL, NULL, 0,
+                      s->dtype, st);
+    gpu.k->k_fused_linear(&t->head, &last, n, t->logits, s->V, st);
+}
+static void launch_whole(struct trial *t) {
+    const struct cuda_whole_step step = {.shape = t->two,
+                                         .rows = t->rows,
+                                         .n_layers = t->L,
+                                         .layers = t->layers,
+                                         .norm_f = t->norm_f,
+                                         .x = t->x_two,
+                                         .turn = t->turn,
+                                         .head = t->head.data,
+                                         .logits = t->logits_two,
+                                         .words = t->words};
+    gpu.k->k_persistent_step(&step, t->n_rows, gpu.stream);
+}
+static void run_stages(struct trial *t) {
+    launch_stages(t);
+    gpu_expect(gpu.k->wait(gpu.stream), "running the stages");
+}
+static void run_whole(struct trial *t) {
+    gpu_fill_blocks();
+    launch_whole(t);
+    gpu_expect(gpu.k->wait(gpu.stream), "running k_persistent_step");
+}
+
+/* The rows' next tokens: new embeddings, one position on. */
+static void next_step(struct trial *t, uint32_t n_padding, bool first) {
+    const struct cuda_shape *s = &t->s;
+    for (uint32_t r = 0; r < t->n_rows; r++) {
+        const bool padding = r + n_padding >= t->n_rows;
+        t->slot[r] = padding ? (int32_t)s->n_slots : (int32_t)((r * 5 + 3) % s->n_slots);
+        if (first)
+            t->pos[r] = padding ? 0 : gpu_pick(0, 2) ? gpu_pick(0, 2 * s->visible + 200) : (int64_t)gpu_pick(0, 5);
+        else if (!padding)
+            t->pos[r]++;
+    }
+    t->rows = (struct cuda_rows){.slot = gpu_copy(t->slot, t->n_rows * sizeof *t->slot),
+                                 .pos = gpu_copy(t->pos, t->n_rows * sizeof *t->pos)};
+    const float *x = host_random((size_t)t->n_rows * s->D, -1, 1, CUDA_F32),
+                *turn = host_random((size_t)t->n_rows * s->rot_dim + 1, -1, 1, CUDA_F32);
+    gpu_expect(gpu.k->write(t->x, x, (size_t)t->n_rows * s->D * 4, gpu.stream), "writing to the GPU");
+    gpu_expect(gpu.k->write(t->x_two, x, (size_t)t->n_rows * s->D * 4, gpu.stream), "writing to the GPU");
+    gpu_expect(gpu.k->write(t->turn, turn, (size_t)t->n_rows * s->rot_dim * 4, gpu.stream), "writing to the GPU");
+}
+
+static void compare_pool(const char *what, const void *got, const void *want, size_t n, enum cuda_dtype dtype) {
+    if (!n) return;
+    const size_t bytes = n * (dtype == CUDA_F32 ? 4 : 2);
+    unsigned char *x = malloc(bytes), *y = malloc(bytes);
+    assert_true(x && y);
+    gpu_expect(gpu.k->read(x, got, bytes, gpu.stream), "reading from the GPU");
+    gpu_expect(gpu.k->read(y, want, bytes, gpu.stream), "reading from the GPU");
+    for (size_t i = 0; i < bytes; i++)
+        if (x[i] != y[i])
+            fail_msg("%s (%s, seed %llu): byte %zu of %zu is %02x, want %02x", what, gpu.what,
+                     (unsigned long long)gpu.seed, i, bytes, x[i], y[i]);
+    free(x), free(y);
+}
+static void compare(const struct trial *t, uint32_t n_padding) {
+    const struct cuda_shape *s = &t->s;
+    const size_t n = (size_t)(t->n_rows - n_padding) * s->V;
+    gpu_check_same("logits", gpu_fetch(t->logits_two, n), gpu_fetch(t->logits, n), n);
+    /* The padding's slot is nobody's. */
+    compare_pool("S", t->two.S, s->S, t->n_S - s->S_slot, CUDA_F32);
+    compare_pool("convolution ring", t->two.conv, s->conv, t->n_conv - s->conv_slot, s->dtype);
+    compare_pool("keys", t->two.keys, s->keys, s->H ? t->n_keys - s->keys_slot : 0, s->dtype);
+    compare_pool("values", t->two.values, s->values, s->H ? t->n_values - s->values_slot : 0, s->dtype);
+}
+
+/* ---- tests ---- */
+
+static void random_shape(struct trial *t, enum cuda_dtype dtype) {
+    struct cuda_shape *s = &t->s;
+    t->plus = gpu_pick(0, 2) > 0, t->L = gpu_pick(1, 3);
+    *s = (struct cuda_shape){.D = 64 * gpu_pick(1, 12),
+                             .E = 128 * gpu_pick(1, 12),
+                             .M = gpu_pick(0, 1) ? 64 : gpu_pick(1, 64),
+                             .R = gpu_pick(1, 40),
+                             .K = gpu_pick(2, 4),
+                             .V = gpu_pick(20, 5000),
+                             .n_slots = 9,
+                             .dtype = dtype};
+    if (t->plus) {
+        s->P = gpu_pick(0, 1) ? 64 : 128, s->H = 4 * gpu_pick(1, 4), s->Hk = 1, s->Hv = s->H;
+        s->F = 16 * gpu_pick(1, 60), s->visible = gpu_pick(0, 1) ? gpu_pick(1, 300) : gpu_pick(1, 2300);
+        s->ring_keys = s->visible + 63, s->rot_dim = 2 * gpu_pick(1, s->P / 2);
+        s->rot_interleaved = gpu_pick(0, 1), s->qk_norm = gpu_pick(0, 1);
+    }
+    snprintf(gpu.what, sizeof gpu.what, "%u rows, %s, D %u, E %u, M %u, R %u, K %u, H %u, P %u, F %u, V %u, window %u",
+             t->n_rows, gpu_dtype_name(dtype), s->D, s->E, s->M, s->R, s->K, s->H, s->P, s->F, s->V, s->visible);
+}
+static void whole_steps_of(uint32_t n_rows, enum cuda_dtype dtype) {
+    struct trial *t = host_bytes(sizeof *t);
+    t->n_rows = n_rows;
+    random_shape(t, dtype);
+    if (!make_trial(t)) return;
+    const uint32_t n_padding = n_rows > 1 && gpu_pick(0, 1) ? gpu_pick(1, n_rows - 1) : 0;
+    for (int step = 0; step < STEPS; step++) {
+        next_step(t, n_padding, step == 0);
+        run_stages(t);
+        run_whole(t);
+        compare(t, n_padding);
+    }
+}
+static void a_whole_step_has_the_bits_of_its_stages(void **state) {
+    (void)state;
+    const uint32_t n = gpu.n_shapes ? gpu.n_shapes : 64;
+    for (uint32_t i = 0; i < n; i++) {
+        whole_steps_of(1u << i % 4, i / 4 % 2 ? CUDA_F16 : CUDA_BF16);
+        gpu_round_end();
+    }
+}
+
+static void a_row_of_nan_changes_no_other_row_of_a_whole_step(void **state) {
+    (void)state;
+    const uint32_t n = gpu.n_shapes ? gpu.n_shapes / 3 : 18;
+    for (uint32_t i = 0; i < n; i++) {
+        struct trial *t = host_bytes(sizeof *t);
+        t->n_rows = 2u << i % 3;
+        random_shape(t, i % 2 ? CUDA_F16 : CUDA_BF16);
+        if (make_trial(t)) {
+            const struct cuda_shape *s = &t->s;
+            next_step(t, 0, true);
+            run_stages(t);
+            const uint32_t broken = gpu_pick(0, t->n_rows - 1);
+            const size_t slot = (size_t)t->slot[broken];
+            gpu_expect(gpu.k->fill(t->two.S + slot * s->S_slot, 0xff, s->S_slot * 4, gpu.stream), "poisoning memory");
+            gpu_expect(gpu.k->fill(t->x_two + (size_t)broken * s->D, 0xff, s->D * 4, gpu.stream), "poisoning memory");
+            run_whole(t);
+            for (uint32_t r = 0; r < t->n_rows; r++)
+                if (r != broken)
+                    gpu_check_same("logits beside a row of NaN", gpu_fetch(t->logits_two + (size_t)r * s->V, s->V),
+                                   gpu_fetch(t->logits + (size_t)r * s->V, s->V), s->V);
+        }
+        gpu_round_end();
+    }
+}
+
+static double us_of(void (*launch)(struct trial *), struct trial *t, uint32_t n) {
+    struct timespec begin, end;
+    for (uint32_t i = 0; i <= n; i++) { /* the first one warms up */
+        if (i < 2) {
+            gpu_expect(gpu.k->wait(gpu.stream), "running a step");
+            clock_gettime(CLOCK_MONOTONIC, &begin);
+        }
+        launch(t);
+    }
+    gpu_expect(gpu.k->wait(gpu.stream), "running steps");
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    return (1e6 * (double)(end.tv_sec - begin.tv_sec) + 1e-3 * (double)(end.tv_nsec - begin.tv_nsec)) / n;
+}
+/* Of one row 24 layers, half of Rodimus-1.4B; of more rows fewer. */
+static void published(bool plus, uint32_t n_rows) {
+    struct trial *t = host_bytes(sizeof *t);
+    t->n_rows = n_rows, t->plus = plus, t->L = MOST_LAYERS / n_rows;
+    t->s = (struct cuda_shape){
+        .D = 2048, .E = 4096, .M = 64, .R = 32, .K = 4, .V = 126464, .n_slots = 9, .dtype = CUDA_BF16};
+    if (plus) {
+        t->s.H = t->s.Hv = 16, t->s.Hk = 1, t->s.P = t->s.rot_dim = 128, t->s.F = 2736;
+        t->s.visible = 2049, t->s.ring_keys = 2112;
+    }
+    snprintf(gpu.what, sizeof gpu.what, "Rodimus%s, %u layers, %u rows", plus ? "+" : "", t->L, n_rows);
+    if (!make_trial(t)) return;
+    next_step(t, 0, true);
+    for (uint32_t r = 0; r < n_rows; r++) t->pos[r] = 4096 + r;
+    for (int step = 0; step < STEPS; step++) {
+        next_step(t, 0, false);
+        run_stages(t);
+        run_whole(t);
+        compare(t, 0);
+    }
+    printf("note: %s: stages, not as a graph, %.0f us; whole %.0f us\n", gpu.what, us_of(launch_stages, t, 50),
+           us_of(launch_whole, t, 200));
+}
+static void the_published_sizes_have_the_same_bits(void **state) {
+    (void)state;
+    if (gpu.n_shapes) skip(); /* sanitizers */
+    for (uint32_t n_rows = 1; n_rows <= 8; n_rows *= 2)
+        for (int plus = 0; plus < 2; plus++) {
+            published(plus, n_rows);
+            gpu_round_end();
+        }
+}
+
+/* Small layers, so that a step is little but exchanges. RODIMUS_TEST_FULL=1: 10^8 of them. S goes on from step to step;
+ * a few steps are compared with the stages', many with themselves. */
+static void many_exchanges_end_and_give_the_same_again(void **state) {
+    (void)state;
+    const bool full = getenv("RODIMUS_TEST_FULL") != NULL;
+    const uint32_t n = (uint32_t)gpu_setting("RODIMUS_TEST_STEPS", full ? 200000 : 500), few = 100;
+    if (gpu.n_shapes) skip();
+    struct trial *t = host_bytes(sizeof *t);
+    t->n_rows = 1, t->plus = true, t->L = MOST_LAYERS;
+    t->s = (struct cuda_shape){.D = 256,
+                               .E = 1152,
+                               .M = 64,
+                               .R = 16,
+                               .K = 4,
+                               .V = 500,
+                               .n_slots = 2,
+                               .H = 4,
+                               .Hk = 1,
+                               .Hv = 4,
+                               .P = 64,
+                               .rot_dim = 64,
+                               .F = 512,
+                               .visible = 200,
+                               .ring_keys = 263,
+                               .dtype = CUDA_BF16};
+    snprintf(gpu.what, sizeof gpu.what, "%u steps of %u layers", n, t->L);
+    if (!make_trial(t)) return;
+    next_step(t, 0, true);
+    const size_t S_bytes = t->n_S * 4;
+    float *first_S = host_floats(t->n_S), *logits[2];
+    gpu_expect(gpu.k->read(first_S, t->two.S, S_bytes, gpu.stream), "reading from the GPU");
+    for (int again = 0; again < 2; again++) {
+        gpu_expect(gpu.k->write(t->two.S, first_S, S_bytes, gpu.stream), "writing to the GPU");
+        for (uint32_t i = 0; i < n; i++) {
+            launch_whole(t);
+            if (i % 1000 == 999) gpu_expect(gpu.k->wait(gpu.stream), "running k_persistent_step");
+        }
+        gpu_expect(gpu.k->wait(gpu.stream), "running k_persistent_step");
+        logits[again] = gpu_fetch(t->logits_two, t->s.V);
+    }
+    for (uint32_t k = 0; k < t->s.V; k++)
+        if (!isfinite(logits[0][k])) fail_msg("%s: logit %u is %g", gpu.what, k, (double)logits[0][k]);
+    gpu_check_same("logits, again", logits[1], logits[0], t->s.V);
+    gpu_expect(gpu.k->write(t->two.S, first_S, S_bytes, gpu.stream), "writing to the GPU");
+    const float *x = gpu_fetch(t->x_two, t->s.D);
+    for (uint32_t i = 0; i < few; i++) {
+        gpu_expect(gpu.k->write(t->x, x, t->s.D * 4, gpu.stream), "writing to the GPU"); /* the stages add to it */
+        run_stages(t);
+        run_whole(t);
+    }
+    compare(t, 0);
+    gpu_round_end();
+}
+
+GPU_MAIN(cmocka_unit_test(a_whole_step_has_the_bits_of_its_stages),
+         cmocka_unit_test(a_row_of_nan_changes_no_other_row_of_a_whole_step),
+         cmocka_unit_test(the_published_sizes_have_the_same_bits),
+         cmocka_unit_test(many_exchanges_end_and_give_the_same_again))
