@@ -19,7 +19,7 @@
 #include <time.h>
 
 struct bench_options {
-    char *model, *synthetic, *adapter, *device, *precision, *weights, *json;
+    char *model, *synthetic, *adapter, *device, *precision, *weights, *decode_kernel, *json;
     struct option_list batches, contexts, drafts, prompts, packed, acceptance;
     uint64_t threads, tokens;
     bool deterministic;
@@ -54,6 +54,8 @@ static const struct option bench_flags[] = {
      .help = PRECISION_HELP},
     {"weights", OPTION_CHOICE, AT(weights), HOW, .fallback = "auto", .choices = "auto|fp8|int8|int4", .metavar = "NAME",
      .help = WEIGHTS_HELP},
+    {"decode_kernel", OPTION_CHOICE, AT(decode_kernel), HOW, .fallback = "auto", .choices = "auto|graph|persistent", .metavar = "NAME",
+     .help = "steps of up to 8 sessions on a GPU: a kernel for each stage, or one for all; no bit differs"},
     {"threads", OPTION_AUTO, AT(threads), HOW, .fallback = "auto", RANGE(1, 1024), .help = THREADS_HELP},
     {"deterministic", OPTION_BOOL, AT(deterministic), HOW, .help = DETERMINISTIC_HELP},
     {"seconds", OPTION_FLOAT, AT(seconds), HOW, .fallback = "2", RANGE(0.01, 600), .metavar = "S", .help = "time to measure a row"},
@@ -200,6 +202,7 @@ static int run_bench(const struct bench_options *options, const char *dir, struc
                                           .device = options->device,
                                           .precision = options->precision,
                                           .weights = options->weights,
+                                          .decode_kernel = options->decode_kernel,
                                           .deterministic = options->deterministic,
                                           .n_threads = (uint32_t)options->threads,
                                           .batches = batches,

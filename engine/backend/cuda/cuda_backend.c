@@ -256,6 +256,7 @@ static void backend_cuda_close(struct backend *be) {
         for (int b = 0; b < CUDA_DRAFT_BUCKETS; b++)
             if (be->draft_graphs[end][b]) cudaGraphExecDestroy(be->draft_graphs[end][b]);
     cuda_sample_close(be);
+    cuda_whole_close(be);
     cuda_state_close(be);
     for (size_t i = 0; i < be->n_allocations; i++) cudaFree(be->allocations[i]);
     if (be->host_block) cudaFreeHost(be->host_block);
@@ -329,6 +330,7 @@ static int open_parts(struct backend *be, const struct model *model, const struc
     if (!rc) rc = cuda_sample_open(be, logit_rows(be, config), err);
     if (!rc) rc = cuda_state_open(be, err);
     if (!rc) rc = cuda_check(cudaStreamSynchronize(be->stream), "setting up", err);
+    if (!rc) rc = cuda_whole_open(be, config, err);
     if (!rc) rc = cuda_forward_capture(be, err);
     return rc;
 }

@@ -65,6 +65,16 @@ struct cuda_flight {
     uint64_t n_ops; /* those that have run when it has */
 };
 
+/* Steps of these buckets as one launch (cuda_whole.c). */
+enum { CUDA_WHOLE_BUCKETS = 4 };
+struct cuda_whole {
+    bool runs[CUDA_WHOLE_BUCKETS];
+    const struct cuda_step_layer *layers; /* on the device */
+    void *words;                          /* NULL: no step runs so */
+    uint32_t *note;                       /* pinned: where a wait had no end */
+    uint64_t n_steps;
+};
+
 struct backend {
     struct backend_info info;
     struct model_dims d;
@@ -117,6 +127,7 @@ struct backend {
 
     struct CUgraphExec_st *graphs[CUDA_N_ENDS][CUDA_N_BUCKETS]; /* cudaGraphExec_t */
     struct CUgraphExec_st *draft_graphs[CUDA_N_ENDS][CUDA_DRAFT_BUCKETS];
+    struct cuda_whole whole;
     uint64_t fault_step; /* backend_config.fault_step */
     void **allocations;
     size_t n_allocations;
@@ -164,6 +175,19 @@ bool cuda_state_busy(const struct backend *be, uint32_t slot);
 void cuda_state_on_moved(struct backend *be, void (*moved)(void *arg), void *arg);
 void *cuda_state_host_take(struct backend *be, size_t bytes);
 void cuda_state_host_give(void *memory, size_t bytes);
+
+/* ---- cuda_whole.c, above base ---- */
+
+/* After the weights, before cuda_forward_capture. */
+int cuda_whole_open(struct backend *be, const struct backend_config *config, struct rod_error *err);
+void cuda_whole_close(struct backend *be);
+bool cuda_whole_runs(const struct backend *be, const struct step *st);
+/* From be->x to be->logits, where cuda_whole_runs. */
+void cuda_whole_enqueue(struct backend *be, const struct step *st);
+/* Before each step of decode rows: now and then the words are cleared. */
+void cuda_whole_count(struct backend *be);
+/* A step's rc, with where it was where a wait had no end. */
+int cuda_whole_fault(const struct backend *be, int rc, struct rod_error *err);
 
 /* ---- cuda_forward.c ---- */
 

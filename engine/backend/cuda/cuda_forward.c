@@ -285,7 +285,9 @@ void cuda_forward_enqueue(struct backend *be, const struct step *st) {
     k_embed(&be->embed, &be->rows, st->n_rows, d->scale_embed ? sqrtf((float)d->M) : 1.0f, be->x, be->inv_freq,
             d->rot_dim / 2, be->turn, be->stream);
     if (d->norm_embed) k_norm_rows(be->x, be->embed_norm, be->shape.norm_eps, st->n_rows, be->shape.D, be->stream);
-    if (be->fused && (st->single || be->scan))
+    if (cuda_whole_runs(be, st))
+        cuda_whole_enqueue(be, st);
+    else if (be->fused && (st->single || be->scan))
         enqueue_fused(be, st);
     else
         enqueue_many(be, st);

@@ -276,7 +276,7 @@ int cuda_sample_collect(struct backend *be, const struct backend_token **tokens,
     const uint64_t at = p->n_collected++ % 2;
     cudaSetDevice(be->device);
     if (p->n_collected == p->n_launched && p->flight[at].kind < CUDA_N_KINDS) wait_alone(p, at);
-    int rc = cuda_check(cudaEventSynchronize(p->done[at]), "running a step", err);
+    int rc = cuda_whole_fault(be, cuda_check(cudaEventSynchronize(p->done[at]), "running a step", err), err);
     if (rc) return rc;
     be->info.host_bytes = p->mask_bytes[at]; /* of this step: its masks and rows in, its tokens out */
     p->mask_bytes[at] = 0;

@@ -1,0 +1,120 @@
+/* cuda_whole.c - decode steps of few rows as one launch (k_persistent_step) in place of the kernels of their stages:
+ * which steps are, what the launch needs, and what it says where a block's wait had no end. */
+#include "cuda_backend.h"
+#include "engine/base/fail.h"
+
+#include <cuda_runtime.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+/* As k_persistent_step takes a shape: a model without a window has no heads. */
+static struct cuda_shape whole_shape(const struct backend *be) {
+    struct cuda_shape shape = be->shape;
+    if (!be->d.plus) shape.H = 0;
+    return shape;
+}
+
+static int upload_layers(struct backend *be, struct rod_error *err) {
+    const uint32_t L = be->d.L;
+    struct cuda_step_layer *layers = calloc(L, sizeof *layers);
+    if (!layers) return rod_fail_no_memory(err);
+    for (uint32_t i = 0; i < L; i++) {
+        const struct cuda_layer *w = &be->layers[i];
+        layers[i] = (struct cuda_step_layer){.fc = w->fc.data,
+                                             .in = w->in.data,
+                                             .c0 = w->c0.data,
+                                             .out = w->out.data,
+                                             .qkv = w->qkv.data,
+                                             .ao = w->ao.data,
+                                             .f1 = w->f1.data,
+                                             .f2 = w->f2.data,
+                                             .mixer_norm = w->mixer_norm,
+                                             .conv = w->conv,
+                                             .conv_b = w->conv_b,
+                                             .g_b = w->g_b,
+                                             .t_b = w->t_b,
+                                             .c1 = w->c1_t,
+                                             .c1_b = w->c1_b,
+                                             .residual = w->residual,
+                                             .act_norm = w->act_norm,
+                                             .attn_norm = w->attn_norm,
+                                             .q_norm = w->q_norm,
+                                             .k_norm = w->k_norm,
+                                             .ffn_norm = w->ffn_norm};
+    }
+    void *to = cuda_take(be, L * sizeof *layers, "a table of weights", err);
+    int rc = to ? cuda_check(cudaMemcpy(to, layers, L * sizeof *layers, cudaMemcpyHostToDevice),
+                             "uploading a table of weights", err)
+                : ROD_ENOMEM;
+    be->whole.layers = to;
+    free(layers);
+    return rc;
+}
+
+int cuda_whole_open(struct backend *be, const struct backend_config *config, struct rod_error *err) {
+    struct cuda_whole *whole = &be->whole;
+    const struct cuda_shape shape = whole_shape(be);
+    const char *asked = config->decode_kernel ? config->decode_kernel : "auto";
+    const bool may = strcmp(asked, "graph") != 0;
+    if (may && strcmp(asked, "auto") != 0 && strcmp(asked, "persistent") != 0)
+        return rod_fail_at(err, ROD_EINVALID, "decode_kernel",
+                           "decode_kernel is '%s', it must be auto, graph or persistent.", asked);
+    for (uint32_t b = 0; may && b < CUDA_WHOLE_BUCKETS; b++)
+        whole->runs[b] = cuda_persistent_possible(&shape, be->d.L, cuda_bucket_rows(b));
+    if (!whole->runs[0]) {
+        if (!strcmp(asked, "persistent"))
+            return rod_fail_at(err, ROD_EUNSUPPORTED, "decode_kernel",
+                               "decode_kernel persistent does not run on this device, or not this model in this type.");
+        return 0;
+    }
+    const size_t bytes = cuda_persistent_bytes(&shape);
+    int rc = upload_layers(be, err);
+    if (!rc && !(whole->words = cuda_take(be, bytes, "a workspace", err))) rc = err ? err->code : ROD_ENOMEM;
+    if (!rc) rc = cuda_check(cudaMemsetAsync(whole->words, 0, bytes, be->stream), "clearing a workspace", err);
+    if (!rc)
+        rc = cuda_check(cudaHostAlloc((void **)&whole->note, 4 * sizeof *whole->note, cudaHostAllocMapped),
+                        "taking pinned memory", err);
+    if (!rc) memset(whole->note, 0, 4 * sizeof *whole->note);
+    return rc;
+}
+
+void cuda_whole_close(struct backend *be) {
+    if (be->whole.note) cudaFreeHost(be->whole.note);
+}
+
+bool cuda_whole_runs(const struct backend *be, const struct step *st) {
+    const uint32_t b = cuda_bucket_of(st->n_rows);
+    return st->single && !st->drafts && st->n_out == st->n_rows && b < CUDA_WHOLE_BUCKETS && be->whole.runs[b] &&
+           cuda_bucket_rows(b) == st->n_rows;
+}
+
+void cuda_whole_enqueue(struct backend *be, const struct step *st) {
+    const struct cuda_whole_step step = {.shape = whole_shape(be),
+                                         .rows = be->rows,
+                                         .n_layers = be->d.L,
+                                         .layers = be->whole.layers,
+                                         .norm_f = be->norm_f,
+                                         .x = be->x,
+                                         .turn = be->turn,
+                                         .head = be->lm_head.data,
+                                         .logits = be->logits,
+                                         .words = be->whole.words,
+                                         .note = be->whole.note};
+    k_persistent_step(&step, st->n_rows, be->stream);
+}
+
+void cuda_whole_count(struct backend *be) {
+    const struct cuda_shape shape = whole_shape(be);
+    if (!be->whole.words || ++be->whole.n_steps % CUDA_PERSISTENT_STEPS) return;
+    cudaMemsetAsync(be->whole.words, 0, cuda_persistent_bytes(&shape), be->stream);
+}
+
+int cuda_whole_fault(const struct backend *be, int rc, struct rod_error *err) {
+    const volatile uint32_t *note = be->whole.note;
+    if (!rc || !note || !note[0]) return rc;
+    return rod_fail(err, ROD_EDEVICE,
+                    "A decode step was given up: block %u, warp %u waited nine seconds at layer %u, stage %u, for what "
+                    "another block makes.",
+                    note[2], note[3], note[1] / 16, note[1] % 16);
+}
