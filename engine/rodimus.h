@@ -702,9 +702,11 @@ struct rod_bench_row {
     double ms_low, ms_high;   /* fastest and slowest */
     double tokens_per_s;      /* from the median */
     double bytes, flop;       /* that must move and be done: weights once a step, states, windows */
+    double moved_bytes;       /* that do move: a GPU writes the states of many sessions at every fourth token */
     double read_bytes_per_s;  /* ceiling: reading as many bytes as one such step touches, all threads */
     double flop_per_s;        /* ceiling: a matrix product in cache, all threads */
     double ceiling, fraction; /* tokens/s if the larger of the two floors were reached; tokens_per_s / ceiling */
+    double moved_fraction;    /* the same of the bytes that do move */
     uint64_t resident_bytes;  /* of the process, after the row */
     double host_cpu;          /* decode: processor time of the thread that drives the device, of a step's time */
     double host_bytes;        /* decode: between host and device, a step; 0 on the CPU */

@@ -94,6 +94,9 @@ struct backend_info {
     char state_id[BACKEND_STATE_ID_BYTES];
     uint32_t n_slots, max_batch_tok, max_out, chunk_tok;
     uint64_t weight_bytes, slot_bytes;
+    /* Decode steps of more than defer_rows rows write a state at one token of deferred_tok + 1, and keep what changes
+     * it of the others; deferred_tok 0: every step writes it. */
+    uint32_t defer_rows, deferred_tok;
     uint64_t host_bytes; /* moved between host and device by the last step; 0 where they are one */
 };
 

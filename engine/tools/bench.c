@@ -140,6 +140,14 @@ static double state_bytes(const struct model_dims *d, double keys, double size) 
     return d->L * (8.0 * d->M * d->E + size * ((double)d->K * d->E + keys * d->P * (d->Hk + d->Hv)));
 }
 
+/* Of these, what a decode step of so many sessions does not move: it writes S at one token of a few, and of the others
+ * what changes S, in fp32, which those up to the next writing read. */
+static double bench_unwritten_bytes(const struct model_dims *d, const struct backend_info *info, uint32_t batch) {
+    const double n = info->deferred_tok, token = 4.0 * (d->E + 2.0 * d->M);
+    if (!info->deferred_tok || batch <= info->defer_rows) return 0;
+    return d->L * (4.0 * d->M * d->E * n / (n + 1) - token * (n / (n + 1) + n / 2));
+}
+
 /* ---- rows ---- */
 
 struct bench {
@@ -196,10 +204,13 @@ static void bench_fill_row(struct bench *b, struct rod_bench_row *row, size_t n_
     row->bytes = (double)model_step_bytes(b->model) * n_steps +
                  (row->prefill ? fmax(n_steps, row->batch) : (double)row->batch) *
                      state_bytes(d, keys, b->ops->ceilings && b->model->weight_dtype != DTYPE_F32 ? 2 : 4);
+    row->moved_bytes = row->bytes - (row->prefill ? 0 : row->batch * bench_unwritten_bytes(d, info, row->batch));
     row->read_bytes_per_s = b->read_bytes_per_s ? b->read_bytes_per_s : read_rate(b->team, row->bytes / n_steps);
     row->flop_per_s = b->flop_per_s;
     row->ceiling = tokens / fmax(row->bytes / row->read_bytes_per_s, row->flop / row->flop_per_s);
     row->fraction = row->tokens_per_s / row->ceiling;
+    row->moved_fraction =
+        row->tokens_per_s / tokens * fmax(row->moved_bytes / row->read_bytes_per_s, row->flop / row->flop_per_s);
     row->resident_bytes = resident_bytes();
     snprintf(row->model, sizeof row->model, "%s", b->model->name);
     snprintf(row->device, sizeof row->device, "%s", info->device);

@@ -113,14 +113,15 @@ static int report_row(void *arg, const struct rod_bench_row *row) {
            (unsigned long long)row->context, row->tokens_per_s, row->ms, row->bytes / 1e6, row->read_bytes_per_s / 1e9,
            row->flop / 1e9, 100 * row->fraction, (double)row->resident_bytes / 1e6);
     if (fflush(stdout)) return -1; /* main.c says so */
-    json_t *object = json_pack(
-        "{s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:i,s:I,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:I,s:f,s:f}", "model",
-        row->model, "phase", phase, "device", row->device, "commit", version_commit(), "date", output->date, "dtype",
-        row->dtype, "weights", row->weights, "batch", (int)row->batch, "context", (json_int_t)row->context,
-        "tokens_per_s", row->tokens_per_s, "ms", row->ms, "ms_low", row->ms_low, "ms_high", row->ms_high, "bytes",
-        row->bytes, "flop", row->flop, "ceiling", row->ceiling, "fraction", row->fraction, "read_bytes_per_s",
-        row->read_bytes_per_s, "flop_per_s", row->flop_per_s, "resident_bytes", (json_int_t)row->resident_bytes,
-        "host_cpu", row->host_cpu, "host_bytes", row->host_bytes);
+    json_t *object =
+        json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:i,s:I,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:I,s:f,s:f}",
+                  "model", row->model, "phase", phase, "device", row->device, "commit", version_commit(), "date",
+                  output->date, "dtype", row->dtype, "weights", row->weights, "batch", (int)row->batch, "context",
+                  (json_int_t)row->context, "tokens_per_s", row->tokens_per_s, "ms", row->ms, "ms_low", row->ms_low,
+                  "ms_high", row->ms_high, "bytes", row->bytes, "moved_bytes", row->moved_bytes, "flop", row->flop,
+                  "ceiling", row->ceiling, "fraction", row->fraction, "moved_fraction", row->moved_fraction,
+                  "read_bytes_per_s", row->read_bytes_per_s, "flop_per_s", row->flop_per_s, "resident_bytes",
+                  (json_int_t)row->resident_bytes, "host_cpu", row->host_cpu, "host_bytes", row->host_bytes);
     if (row->verify) json_object_set_new(object, "drafts", json_integer(row->drafts));
     return json_array_append_new(output->rows, object);
 }

@@ -34,6 +34,7 @@ def test_bytes_are_weights_and_states_as_inspect_has_them(measured):
         tokens = r["batch"] * (r["context"] if r["phase"] == "prefill" else 1)
         assert r["ceiling"] == pytest.approx(tokens / max(r["bytes"] / r["read_bytes_per_s"], r["flop"] / r["flop_per_s"]), rel=2e-6), r
         assert r["fraction"] == pytest.approx(r["tokens_per_s"] / r["ceiling"], rel=2e-6), r
+        assert r["moved_bytes"] == r["bytes"] and r["moved_fraction"] == r["fraction"], r  # a CPU writes every state
         assert 0 < r["ms_low"] <= r["ms"] <= r["ms_high"], r
         # every weight of a layer is used once by a token, the tied head by those that have logits
         head = facts["sizes"]["vocab_size"] * facts["sizes"]["d_model"]
