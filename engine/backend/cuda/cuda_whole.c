@@ -52,6 +52,17 @@ static int upload_layers(struct backend *be, struct rod_error *err) {
     return rc;
 }
 
+/* Its stages read 16-bit matrices alone. */
+static bool has_codes(const struct backend *be) {
+    for (uint32_t i = 0; i < be->d.L; i++) {
+        const struct cuda_layer *w = &be->layers[i];
+        const struct cuda_matrix *of[] = {&w->fc, &w->out, &w->qkv, &w->ao, &w->f1, &w->f2};
+        for (size_t k = 0; k < sizeof of / sizeof *of; k++)
+            if (of[k]->format != CUDA_STORED) return true;
+    }
+    return be->lm_head.format != CUDA_STORED;
+}
+
 int cuda_whole_open(struct backend *be, const struct backend_config *config, struct rod_error *err) {
     struct cuda_whole *whole = &be->whole;
     const struct cuda_shape shape = whole_shape(be);
@@ -60,7 +71,7 @@ int cuda_whole_open(struct backend *be, const struct backend_config *config, str
     if (may && strcmp(asked, "auto") != 0 && strcmp(asked, "persistent") != 0)
         return rod_fail_at(err, ROD_EINVALID, "decode_kernel",
                            "decode_kernel is '%s', it must be auto, graph or persistent.", asked);
-    for (uint32_t b = 0; may && b < CUDA_WHOLE_BUCKETS; b++)
+    for (uint32_t b = 0; may && !has_codes(be) && b < CUDA_WHOLE_BUCKETS; b++)
         whole->runs[b] = cuda_persistent_possible(&shape, be->d.L, cuda_bucket_rows(b));
     if (!whole->runs[0]) {
         if (!strcmp(asked, "persistent"))
