@@ -206,15 +206,6 @@ __device__ __forceinline__ void weigh_keys(float (&score)[2], uint32_t j, uint32
     top = m;
 }
 
-// 16 bytes that are read once, or zeros.
-__device__ __forceinline__ uint4 stream16(const void *p, bool wanted) {
-    uint4 v;
-    asm volatile("{.reg .pred w; setp.ne.u32 w, %5, 0; mov.u32 %0, 0; mov.u32 %1, 0; mov.u32 %2, 0; mov.u32 %3, 0;\n"
-                 "@w ld.global.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];}"
-                 : "=&r"(v.x), "=&r"(v.y), "=&r"(v.z), "=&r"(v.w)
-                 : "l"(p), "r"((uint32_t)wanted));
-    return v;
-}
 // A warp's sums over the tiles of a range: of lane (g, t) = (lane / 4, lane % 4) the maximum and sum of head g / 2, and
 // of its values.
 template <int VALUE> struct tile_sums {
