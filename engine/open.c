@@ -69,7 +69,6 @@ static int open_backend(const struct rod_engine_config *config, const struct mod
         .deterministic = config->deterministic,
         .no_drafts = config->speculative == ROD_SPECULATIVE_NONE,
         .beside = draft,
-        .decode_kernel = test_hooks_decode_kernel(),
         .fault_step = open_fault_step(config),
         .log = config->log,
         .log_arg = config->log_arg,

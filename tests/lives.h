@@ -206,6 +206,7 @@ static inline int subject_host(const struct subject *s, struct rod_engine_config
                                       .precision = config.precision,
                                       .deterministic = config.deterministic,
                                       .no_drafts = config.speculative == ROD_SPECULATIVE_NONE,
+                                      .decode_kernel = h == &s->idle ? "graph" : "auto",
                                       .log = config.log,
                                       .log_arg = config.log_arg};
     memcpy(parts.fingerprint, s->model->fingerprint, sizeof parts.fingerprint);

@@ -77,9 +77,9 @@ struct backend_config {
     bool no_drafts;         /* no segment has drafts: slots need no room for them */
     const struct model *beside; /* or NULL: gets a backend of its own there, with twice the slots and no_drafts; where
                                  * slots are chosen its room is kept free */
-    const char *decode_kernel;  /* of steps of few rows: "auto", "graph" (a kernel a stage), "persistent" (one for all);
-                                   NULL is auto */
-    uint64_t fault_step;        /* for tests: this step (from 1) is a device fault; 0 = none */
+    const char *decode_kernel; /* of steps of few rows: "graph" (a kernel a stage; NULL is that), "auto" (one launch for
+                                * all stages, where it runs), "persistent" (the same, or an error) */
+    uint64_t fault_step;       /* for tests: this step (from 1) is a device fault; 0 = none */
     void (*log)(void *arg, int level, const char *line);
     void *log_arg;
     struct rod_progress_to progress; /* of packing and uploading the weights */

@@ -8,6 +8,5 @@ uint64_t test_hooks_fault_step(void) {
     return text ? strtoull(text, NULL, 10) : 0;
 }
 
-const char *test_hooks_decode_kernel(void) { return getenv("RODIMUS_TEST_DECODE_KERNEL"); }
 bool test_hooks_entries_pay(void) { return getenv("RODIMUS_TEST_CHECKPOINTS_PAY") != NULL; }
 bool test_hooks_drafts_pay(void) { return getenv("RODIMUS_TEST_DRAFTS_PAY") != NULL; }

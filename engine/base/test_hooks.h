@@ -7,8 +7,6 @@
 
 /* RODIMUS_TEST_FAULT_STEP=N: the device fails in step N; 0 = it does not. */
 uint64_t test_hooks_fault_step(void);
-/* RODIMUS_TEST_DECODE_KERNEL=NAME: backend_config.decode_kernel; NULL = auto. */
-const char *test_hooks_decode_kernel(void);
 /* RODIMUS_TEST_CHECKPOINTS_PAY: the prefix cache keeps an entry at each place, whatever it costs. */
 bool test_hooks_entries_pay(void);
 /* RODIMUS_TEST_DRAFTS_PAY: each draft is read, whatever it costs. */
