@@ -7,14 +7,20 @@
 /* What is stored in another format would be rounded twice. Beside int4 others may stand: 8 bits where that counts. */
 static int open_check_stored(const struct model *model, enum weight_format format, struct rod_error *err) {
     const struct weight *w;
+    enum weight_format other = WEIGHT_STORED;
+    bool named = false;
     for (size_t i = 0; format != WEIGHT_STORED && (w = model_product(model, i)); i++)
         for (uint32_t p = 0; p < w->n_parts; p++) {
-            if (!w->part[p].codes || w->part[p].codes->quant.format == format || format == WEIGHT_INT4) continue;
-            return rod_fail_at(err, ROD_EUNSUPPORTED, "weights",
-                               "weights is %s; the directory keeps weights in %s: auto takes them as they are.",
-                               weight_format_name(format), weight_format_name(w->part[p].codes->quant.format));
+            if (!w->part[p].codes) continue;
+            if (w->part[p].codes->quant.format == format)
+                named = true;
+            else
+                other = w->part[p].codes->quant.format;
         }
-    return 0;
+    if (other == WEIGHT_STORED || (named && format == WEIGHT_INT4)) return 0;
+    return rod_fail_at(err, ROD_EUNSUPPORTED, "weights",
+                       "weights is %s; the directory keeps weights in %s: auto takes them as they are.",
+                       weight_format_name(format), weight_format_name(other));
 }
 
 /* Which weights a format is for depends on the shape alone: the name of the format is enough. */

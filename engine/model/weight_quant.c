@@ -177,11 +177,20 @@ static int refuse_format(enum weight_format format, unsigned runs, const char *d
                        format_names[format], device, others);
 }
 
+/* No other format is there instead of one that is stored: opening refuses to round twice. */
+static int refuse_stored(enum weight_format format, unsigned runs, const char *device, struct rod_error *err) {
+    return rod_fail_at(err, ROD_EUNSUPPORTED, "weights",
+                       "the directory keeps weights in %s, which do not run on %s: precision %s takes them.",
+                       format_names[format], device, runs ? "fp32" : "auto");
+}
+
 int weight_quant_check(const struct model *model, unsigned runs, const char *device, struct rod_error *err) {
     const struct weight *w;
     struct weight_quant q;
-    for (size_t i = 0; (w = model_product(model, i)); i++)
-        if (weight_quant_of(model, w, &q) && !(runs >> q.format & 1)) return refuse_format(q.format, runs, device, err);
+    for (size_t i = 0; (w = model_product(model, i)); i++) {
+        if (!weight_quant_of(model, w, &q) || runs >> q.format & 1) continue;
+        return (w->part[0].codes ? refuse_stored : refuse_format)(q.format, runs, device, err);
+    }
     return 0;
 }
 

@@ -193,13 +193,14 @@ static int fill_calibrated(void *arg, const struct weight *w, const struct weigh
     return 0;
 }
 
+/* Codes are of the format that was asked for, or stand beside such: opening refuses others. */
 static int check_wide(const struct model *model, struct rod_error *err) {
     const struct weight *w;
     for (size_t i = 0; (w = model_product(model, i)); i++)
         for (uint32_t p = 0; p < w->n_parts; p++)
             if (w->part[p].codes)
                 return rod_fail(err, ROD_EUNSUPPORTED, "%.120s is quantised already, in %s: begin from its 16 bits.",
-                                model->name, weight_format_name(w->part[p].codes->quant.format));
+                                model->name, weight_format_name(model->weights));
     return 0;
 }
 

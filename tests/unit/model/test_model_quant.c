@@ -143,11 +143,18 @@ static void a_stored_format_is_not_rounded_into_another(void **state) {
     (void)state;
     struct model *m;
     struct rod_error err;
-    assert_int_equal(
-        model_open_either(&(struct model_choice){.dir = QUANTISED "awq", .weights = "int8"}, NULL, &m, &err),
-        ROD_EUNSUPPORTED);
-    assert_string_equal(err.message,
-                        "weights is int8; the directory keeps weights in int4: auto takes them as they are.");
+    static const char *const others[][3] = {{QUANTISED "awq", "int8", "int4"},
+                                            {QUANTISED "ct-int8", "int4", "int8"},
+                                            {QUANTISED "hf-fp8-block", "int4", "fp8"}};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        char says[128];
+        snprintf(says, sizeof says, "weights is %s; the directory keeps weights in %s: auto takes them as they are.",
+                 others[i][1], others[i][2]);
+        assert_int_equal(
+            model_open_either(&(struct model_choice){.dir = others[i][0], .weights = others[i][1]}, NULL, &m, &err),
+            ROD_EUNSUPPORTED);
+        assert_string_equal(err.message, says);
+    }
     /* The format that is stored, named: the head follows. */
     struct weight_quant q;
     m = open_set("ct-int8", "auto");
@@ -159,6 +166,21 @@ static void a_stored_format_is_not_rounded_into_another(void **state) {
 }
 
 /* ---- refusals ---- */
+
+static void a_device_without_the_stored_format_names_the_precision_that_takes_it(void **state) {
+    (void)state;
+    struct model *m = open_set("hf-fp8-block", "auto");
+    struct rod_error err = {0};
+    assert_int_equal(weight_quant_check(m, 1u << WEIGHT_INT8 | 1u << WEIGHT_INT4, "the CPU", &err), ROD_EUNSUPPORTED);
+    assert_string_equal(err.message,
+                        "the directory keeps weights in fp8, which do not run on the CPU: precision fp32 takes them.");
+    assert_string_equal(err.param, "weights");
+    assert_int_equal(weight_quant_check(m, 0, "a GPU in fp32", &err), ROD_EUNSUPPORTED);
+    assert_string_equal(
+        err.message,
+        "the directory keeps weights in fp8, which do not run on a GPU in fp32: precision auto takes them.");
+    model_close(m);
+}
 
 /* A copy of the set with one place of a file changed: by a text of the same length in the header, or at a tensor. */
 static void expect_refusal_of(const char *set, const char *file, const char *old, const char *new, const char *says) {
@@ -295,6 +317,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(weights_are_those_that_the_program_which_wrote_them_unpacks),
         cmocka_unit_test(a_stored_format_is_not_rounded_into_another),
+        cmocka_unit_test(a_device_without_the_stored_format_names_the_precision_that_takes_it),
         cmocka_unit_test(what_would_change_results_is_refused_by_name),
         cmocka_unit_test(tensors_that_do_not_fit_are_refused_by_name),
         cmocka_unit_test(changed_bytes_are_refused_or_read_within_bounds),
