@@ -18,6 +18,7 @@
 
 #define MAX_COPIED_BYTES (256u << 20)
 #define WEIGHTS_FILE     "model.safetensors"
+#define CONFIG_FILE      "config.json"
 
 enum { ROWS_AT_ONCE = 256, COPIED_AT_ONCE = 1 << 16 };
 
@@ -217,22 +218,24 @@ static int write_text(const struct writing *w, const char *file, const char *byt
     return rc;
 }
 
+static const char *const copied[] = {"tokenizer.json",
+                                     "tokenizer_config.json",
+                                     "generation_config.json",
+                                     "chat_template.jinja",
+                                     "chat_template.json",
+                                     "special_tokens_map.json",
+                                     "added_tokens.json",
+                                     "vocab.json",
+                                     "merges.txt",
+                                     "LICENSE"};
+enum { N_COPIED = sizeof copied / sizeof *copied };
+
 static int write_copies(const struct writing *w, const char *from) {
-    static const char *const files[] = {"tokenizer.json",
-                                        "tokenizer_config.json",
-                                        "generation_config.json",
-                                        "chat_template.jinja",
-                                        "chat_template.json",
-                                        "special_tokens_map.json",
-                                        "added_tokens.json",
-                                        "vocab.json",
-                                        "merges.txt",
-                                        "LICENSE"};
-    for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
+    for (size_t i = 0; i < N_COPIED; i++) {
         struct file_bytes bytes;
-        int rc = file_load(from, files[i], MAX_COPIED_BYTES, &bytes, w->err);
+        int rc = file_load(from, copied[i], MAX_COPIED_BYTES, &bytes, w->err);
         if (rc == ROD_ENOTFOUND) continue;
-        if (!rc) rc = write_text(w, files[i], bytes.data, bytes.n);
+        if (!rc) rc = write_text(w, copied[i], bytes.data, bytes.n);
         file_wipe(&bytes);
         if (rc) return rc;
     }
@@ -269,21 +272,22 @@ static json_t *quantization_config(const struct writing *w) {
 
 static int write_config(const struct writing *w, const char *from) {
     struct file_bytes bytes;
-    int rc = file_load(from, "config.json", MAX_COPIED_BYTES, &bytes, w->err);
+    int rc = file_load(from, CONFIG_FILE, MAX_COPIED_BYTES, &bytes, w->err);
     if (rc) return rc;
     json_t *root = json_loadb(bytes.data, bytes.n, 0, NULL); /* it was parsed before */
     file_wipe(&bytes);
     json_object_set_new(root, "quantization_config", quantization_config(w));
     json_object_set_new(root, "tie_word_embeddings", json_false());
     char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
-    rc = text ? write_text(w, "config.json", text, strlen(text)) : rod_fail_no_memory(w->err);
+    rc = text ? write_text(w, CONFIG_FILE, text, strlen(text)) : rod_fail_no_memory(w->err);
     free(text);
     json_decref(root);
     return rc;
 }
 
-static int make_directory(const char *to, struct rod_error *err) {
-    if (!mkdir(to, 0777)) return 0;
+static int make_directory(const char *to, bool *made, struct rod_error *err) {
+    *made = !mkdir(to, 0777);
+    if (*made) return 0;
     if (errno != EEXIST) return rod_fail(err, ROD_EIO, "cannot make %.250s: %s", to, strerror(errno));
     DIR *dir = opendir(to);
     if (!dir) return rod_fail(err, ROD_EIO, "cannot read %.250s: %s", to, strerror(errno));
@@ -293,16 +297,30 @@ static int make_directory(const char *to, struct rod_error *err) {
     return n <= 2 ? 0 : rod_fail(err, ROD_EINVALID, "%.250s is not empty: name a directory that is not there.", to);
 }
 
+/* After a fault: a full disk gets its room back, and the same command may be given again. */
+static void remove_written(const char *to, bool made) {
+    for (size_t i = 0; i < N_COPIED + 2; i++) {
+        char *path = NULL;
+        const char *name = i < N_COPIED ? copied[i] : i == N_COPIED ? WEIGHTS_FILE : CONFIG_FILE;
+        if (asprintf(&path, "%s/%s", to, name) < 0) return;
+        unlink(path);
+        free(path);
+    }
+    if (made) rmdir(to);
+}
+
 int model_write(const struct model *model, const char *from, const char *to, const struct model_rows *rows,
                 const struct rod_progress_to *progress, struct rod_error *err) {
     struct writing w = {.model = model, .to = to, .rows = rows, .progress = progress, .err = err};
-    int rc = make_directory(to, err);
+    bool made;
+    int rc = make_directory(to, &made, err);
     if (rc) return rc;
     w.header = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
     w.eights = json_array();
     rc = w.header && w.eights ? write_weights(&w) : rod_fail_no_memory(err);
     if (!rc) rc = write_copies(&w, from);
     if (!rc) rc = write_config(&w, from);
+    if (rc) remove_written(to, made);
     json_decref(w.header);
     json_decref(w.eights);
     return rc;

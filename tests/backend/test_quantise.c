@@ -3,7 +3,9 @@
  * fp32: the CPU has no product of it. */
 #include "tests/held_out.h"
 
+#include <signal.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 enum { SOME_TOKENS = 2000, CALIBRATION_TOKENS = 4096 };
@@ -150,11 +152,33 @@ static void what_cannot_be_written_is_refused_and_nothing_is_lost(void **state) 
     remove_folder(dir); /* its text is there, and nothing else */
 }
 
+/* A file that may not grow, as on a full disk. */
+static void a_directory_that_cannot_be_finished_is_removed(void **state) {
+    (void)state;
+    char dir[64], out[80];
+    make_folder(dir, NULL, 0);
+    snprintf(out, sizeof out, "%s/out", dir);
+    struct rlimit before, small;
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    small = (struct rlimit){1 << 20, before.rlim_max};
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    const struct rod_quantise_options made = {.model_dir = "config/models/tales", .out_dir = out, .weights = "int8"};
+    const struct rod_quantise_options given = {.model_dir = "config/models/tales", .out_dir = dir, .weights = "int8"};
+    expect_refusal(&made, "/out/model.safetensors: File too large");
+    expect_refusal(&given, "/model.safetensors: File too large");
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    signal(SIGXFSZ, SIG_DFL);
+    assert_int_equal(access(out, F_OK), -1);
+    assert_int_equal(rmdir(dir), 0); /* it was there before, and is empty */
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tales_are_nearly_as_likely_in_each_format),
         cmocka_unit_test(skills_find_tales_nearly_as_likely_in_each_format),
         cmocka_unit_test(what_cannot_be_written_is_refused_and_nothing_is_lost),
+        cmocka_unit_test(a_directory_that_cannot_be_finished_is_removed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
