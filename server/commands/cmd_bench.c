@@ -130,9 +130,9 @@ static int report_drafts(void *arg, const struct rod_model_info *info, const str
     struct bench_output *output = arg;
     progress_hide(&output->progress);
     if (!output->header) {
-        printf("%s, %s, %s: greedy, with drafts and without\n\n%8s %10s %12s %12s %8s %9s %9s\n", info->name,
-               info->device, info->weight_dtype, "sessions", "acceptance", "plain tok/s", "tokens/s", "factor",
-               "accepted", "rejected");
+        printf("%s, %s, %s, weights %s: greedy, with drafts and without\n\n%8s %10s %12s %12s %8s %9s %9s\n",
+               info->name, info->device, info->weight_dtype, info->weights, "sessions", "acceptance", "plain tok/s",
+               "tokens/s", "factor", "accepted", "rejected");
         output->header = true;
     }
     printf("%8u %10.2f %12.1f %12.1f %8.2f %9llu %9llu\n", row->n_sessions, row->acceptance, row->plain_tokens_per_s,
@@ -140,11 +140,11 @@ static int report_drafts(void *arg, const struct rod_model_info *info, const str
            (unsigned long long)row->rejected);
     if (fflush(stdout)) return -1;
     json_t *object =
-        json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:i,s:f,s:f,s:f,s:I,s:I}", "model", info->name, "phase", "drafts",
+        json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:i,s:f,s:f,s:f,s:I,s:I}", "model", info->name, "phase", "drafts",
                   "device", info->device, "commit", version_commit(), "date", output->date, "dtype", info->weight_dtype,
-                  "speculative", "prediction", "batch", (int)row->n_sessions, "acceptance", row->acceptance,
-                  "tokens_per_s", row->tokens_per_s, "plain_tokens_per_s", row->plain_tokens_per_s, "accepted",
-                  (json_int_t)row->accepted, "rejected", (json_int_t)row->rejected);
+                  "weights", info->weights, "speculative", "prediction", "batch", (int)row->n_sessions, "acceptance",
+                  row->acceptance, "tokens_per_s", row->tokens_per_s, "plain_tokens_per_s", row->plain_tokens_per_s,
+                  "accepted", (json_int_t)row->accepted, "rejected", (json_int_t)row->rejected);
     return json_array_append_new(output->rows, object);
 }
 

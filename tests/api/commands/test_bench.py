@@ -72,6 +72,17 @@ def test_steps_with_drafts_have_rows_of_their_own(tmp_path):
     assert too_many.returncode == 2 and "8 drafts" in too_many.stderr, too_many.stderr
 
 
+def test_rows_of_answers_with_drafts_name_the_format_of_the_weights(tmp_path):
+    path = tmp_path / "rows.json"
+    for asked, name in (("auto", "bf16"), ("int8", "int8")):
+        done = command("bench", "--model", MODEL, "--device", "cpu", "--acceptance", "0.75", "--batches", "1", "--contexts", "64", "--tokens", "16",
+                       "--weights", asked, "--json", str(path))
+        assert done.returncode == 0, done.stderr
+        (row,) = json.loads(path.read_text())
+        assert (row["dtype"], row["weights"], row["acceptance"]) == ("bf16", name, 0.75), row
+        assert f"bf16, weights {name}: " in done.stdout, done.stdout
+
+
 def test_rows_say_what_was_measured(measured):
     commit = re.search(r"commit (\w+)", command("version").stdout).group(1)
     for r in measured[1]:
