@@ -13,13 +13,18 @@ __device__ __forceinline__ void bulk_copy(void *to, const void *from, uint32_t b
         : "memory");
 }
 #endif
-// One thread: `bytes` from global into shared memory, and `more` from elsewhere; bar (one word, this thread's)
-// completes when they are there.
-__device__ __forceinline__ void bulk_load(void *to, const void *from, uint32_t bytes, uint64_t *bar, void *to_more,
-                                          const void *from_more, uint32_t more) {
+// One thread: its barrier bar (one word), before the first bulk_ask.
+__device__ __forceinline__ void bulk_init(uint64_t *bar) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(bar)) : "memory");
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+#endif
+}
+// The same thread: `bytes` from global into shared memory, and `more` from elsewhere; bar completes a phase when they
+// are there.
+__device__ __forceinline__ void bulk_ask(void *to, const void *from, uint32_t bytes, uint64_t *bar, void *to_more,
+                                         const void *from_more, uint32_t more) {
+#if __CUDA_ARCH__ >= 900
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(bar)), "r"(bytes + more)
                  : "memory");
     if (bytes) bulk_copy(to, from, bytes, bar);
@@ -27,26 +32,16 @@ __device__ __forceinline__ void bulk_load(void *to, const void *from, uint32_t b
 #endif
 }
 __device__ __forceinline__ void bulk_load(void *to, const void *from, uint32_t bytes, uint64_t *bar) {
-    bulk_load(to, from, bytes, bar, to, from, 0);
+    bulk_init(bar);
+    bulk_ask(to, from, bytes, bar, to, from, 0);
 }
-// Whether they are there; the same for all lanes of a warp.
-__device__ __forceinline__ bool bulk_there(uint64_t *bar) {
-    uint32_t there = 0;
+// phase: the parity of the bar's phase, 0 for what was asked first.
+__device__ __forceinline__ void await_bulk(uint64_t *bar, uint32_t phase = 0) {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("{\n.reg .pred done;\nmbarrier.test_wait.parity.shared::cta.b64 done, [%1], 0;\nselp.u32 %0, 1, 0, "
-                 "done;\n}"
-                 : "=r"(there)
-                 : "r"(shared_address(bar))
+    asm volatile("{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra "
+                 "again;\n}" ::"r"(shared_address(bar)),
+                 "r"(phase)
                  : "memory");
-#endif
-    return __all_sync(0xffffffffu, there);
-}
-__device__ __forceinline__ void await_bulk(uint64_t *bar) {
-#if __CUDA_ARCH__ >= 900
-    asm volatile(
-        "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], 0;\n@!done bra again;\n}" ::
-            "r"(shared_address(bar))
-        : "memory");
 #endif
     delay(16);
 }

@@ -44,6 +44,10 @@ __device__ __forceinline__ uint32_t load_if(const uint32_t *p, bool wanted) {
                  : "memory");
     return x;
 }
+__device__ __forceinline__ void store_shared(uint32_t at, uint4 x) {
+    asm volatile("st.shared.v4.u32 [%0], {%1, %2, %3, %4};" ::"r"(at), "r"(x.x), "r"(x.y), "r"(x.z), "r"(x.w)
+                 : "memory");
+}
 // The slice of a warp: its tiles in shared memory and the scale words of its rows, in registers or, where a slice may
 // lie in several groups (GROUPS), in shared memory, from its first group on.
 template <int BITS, bool GROUPS> struct few_slice {
@@ -90,84 +94,151 @@ template <bool GROUPS> static __host__ __device__ __forceinline__ uint32_t few_s
     return !GROUPS ? 0 : per == 3 ? ((longest + 6) / 8 + 1) * 64 : 64;
 }
 
-// A block: a tile of 16 outputs, whole. A slice has TILES tiles of k at most, or is taken by so many at a time. early:
+// The n tiles of a warp's slice, whose codes lie at the end of n * 512 bytes, to numbers of 16 bits from the start of
+// these bytes on: a number never reaches a code that is still to be read. to: of this lane.
+template <class T, int U, int BITS, bool GROUPS>
+__device__ __forceinline__ void widen(const few_slice<BITS, GROUPS> &slice, uint32_t to, uint32_t n, T) {
+#pragma unroll 1
+    for (uint32_t k = 0; k < n; k += U) {
+        uint4 a[U];
+        slice.operands(a, k, n, T());
+        __syncwarp(); // every lane has its codes of these tiles
+#pragma unroll
+        for (int u = 0; u < U; u++)
+            if (k + u < n) store_shared(to + (k + u) * 512, a[u]);
+        __syncwarp();
+    }
+}
+
+// Shared memory of a block, in bytes: a stage, its slices' scale words at its end; where sums and barriers are. Without
+// a ring the scale words of a slice lie where its sums will.
+enum { FEW_SUMS = FEW_WARPS * 8 * FEW_LD };
+struct few_room {
+    uint32_t stage, scales, sums, bars, all;
+};
+// stages: 0: one, with room for numbers of 16 bits.
+template <int BITS, bool GROUPS>
+static __host__ __device__ __forceinline__ few_room few_room_of(uint32_t KT, uint32_t per, uint32_t stages) {
+    few_room x;
+    x.scales = few_scale_bytes<GROUPS>(KT, per);
+    x.stage = stages ? KT * BITS * 32 + FEW_WARPS * x.scales : KT * 512;
+    x.sums = x.stage * (stages ? stages : 1);
+    x.bars = x.sums + (stages ? 2 : 1) * FEW_SUMS * 4;
+    x.all = x.bars + (stages ? stages : 1) * FEW_WARPS * 8;
+    return x;
+}
+
+// A block: tiles of 16 outputs, whole. A slice has TILES tiles of k at most, or is taken by so many at a time. early:
 // the next kernel may start before the inputs are ready. The device starts one at a time, and the end of another may
-// wait for that: so not always.
+// wait for that: so not always. Codes: a tile's become numbers before the inputs are ready, in shared memory; or, where
+// there are more tiles than blocks at once, a block takes several, of which a ring of `stages` is on its way.
 template <class T, int BITS, bool GROUPS, int TILES, class Out>
 __global__ void __launch_bounds__(FEW_WARPS * 32, 2)
-    few_kernel(const weights<BITS> w, const uint32_t *act, uint32_t KT, uint32_t n_rows, bool early, Out out) {
+    few_kernel(const weights<BITS> w, const uint32_t *act, uint32_t KT, uint32_t n_rows, uint32_t n_tiles,
+               uint32_t stages, bool early, Out out) {
 #if __CUDA_ARCH__ >= 900
     using W = weights<BITS>;
+    enum { RING = BITS < 16, U = RING ? 4 : 1 };
     extern __shared__ __align__(128) unsigned char smem[];
-    const uint32_t scale_bytes = few_scale_bytes<GROUPS>(KT, w.per);
-    unsigned char *scale_words = smem + (size_t)KT * W::TILE;
-    float *part = (float *)(scale_words + FEW_WARPS * scale_bytes);
-    uint64_t *bars = (uint64_t *)(part + FEW_WARPS * 8 * FEW_LD);
     __shared__ float scales[8];
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, tile = blockIdx.x;
-    const uint32_t k0 = KT * warp / FEW_WARPS, n = KT * (warp + 1) / FEW_WARPS - k0;
+    const bool ring = RING && stages;
+    const few_room room = few_room_of<BITS, GROUPS>(KT, w.per, stages);
+    float *part = (float *)(smem + room.sums);
+    uint64_t *bars = (uint64_t *)(smem + room.bars);
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const uint32_t k0 = KT * warp / FEW_WARPS, n = KT * (warp + 1) / FEW_WARPS - k0, g0 = k0 >> w.per;
+    const uint32_t codes_at = ring ? k0 * W::TILE : k0 * 512 + n * (512 - W::TILE),
+                   words_at = ring ? room.stage - (FEW_WARPS - warp) * room.scales : room.sums + warp * 8 * FEW_LD * 4;
+    const auto ask = [&](uint32_t tile, uint32_t s) { // one lane
+        const uint32_t groups = GROUPS && n ? ((k0 + n - 1) >> w.per) - g0 + 1 : 0;
+        unsigned char *at = smem + s * room.stage;
+        bulk_ask(at + codes_at, w.tiles + ((size_t)tile * KT + k0) * W::TILE, n * W::TILE, bars + s * FEW_WARPS + warp,
+                 at + words_at, w.scales + ((size_t)tile * w.groups + g0) * 16, groups * 64);
+    };
     if (lane == 0) {
-        const uint32_t g0 = k0 >> w.per, groups = GROUPS && n ? ((k0 + n - 1) >> w.per) - g0 + 1 : 0;
-        bulk_load(smem + (size_t)k0 * W::TILE, w.tiles + ((size_t)tile * KT + k0) * W::TILE, n * W::TILE, bars + warp,
-                  scale_words + warp * scale_bytes, w.scales + ((size_t)tile * w.groups + g0) * 16, groups * 64);
+        bulk_init(bars + warp), ask(blockIdx.x, 0);
+        if (ring)
+            for (uint32_t s = 1; s < stages && blockIdx.x + s * gridDim.x < n_tiles; s++)
+                bulk_init(bars + s * FEW_WARPS + warp), ask(blockIdx.x + s * gridDim.x, s);
     }
-    const uint32_t o_in = threadIdx.x % 16, o = tile * 16 + o_in,
-                   r = threadIdx.x / 16; // of the outputs, threads 0 to 127
+    const uint32_t o_in = threadIdx.x % 16, r = threadIdx.x / 16; // of the outputs, threads 0 to 127
     const bool mine = r < n_rows, weighs = warp >= 8 && warp - 8 < n_rows && out.norm.squares; // a row
-    few_slice<BITS, GROUPS> slice = {w,
-                                     shared_address(smem) + k0 * W::TILE + lane * BITS,
-                                     shared_address(scale_words) + warp * scale_bytes + g * 4,
-                                     k0,
-                                     {0, 0}};
-    if (BITS < 16 && !GROUPS) {
-        const uint32_t *words = w.scales + ((size_t)tile * w.groups + (k0 >> w.per)) * 16 + g;
-        slice.s[0] = words[0], slice.s[1] = words[8];
-    }
+    uint32_t tile = blockIdx.x, stage = 0, phase = 0, next[2] = {0, 0};                        // the next tile's scales
+    const auto ask_words = [&](uint32_t tile) {
+        if (!RING || GROUPS || tile >= n_tiles) return;
+        const uint32_t *words = w.scales + ((size_t)tile * w.groups + g0) * 16 + g;
+        next[0] = words[0], next[1] = words[8];
+    };
+    few_slice<BITS, GROUPS> slice = {
+        w, shared_address(smem) + codes_at + lane * BITS, shared_address(smem) + words_at + g * 4, k0, {0, 0}};
+    const few_slice<16, false> numbers = {{}, shared_address(smem) + k0 * 512 + lane * 16, 0, k0, {0, 0}};
+    ask_words(tile);
     typename Out::template column<T, 1> column;
     typename Out::template row<T, 1> row;
     few_scale scale;
     few_tiles<T, TILES> tiles;
     if (early) let_next_start();
-    if (warp < 4) out.template load<T>(column, o, mine), out.template early<T>(row, r, o, mine);
+    if (warp < 4)
+        out.template load<T>(column, tile * 16 + o_in, mine), out.template early<T>(row, r, tile * 16 + o_in, mine);
     act += k0 * 64 + lane;
-    enum {
-        U = BITS == 16 ? 1 : 4
-    }; // codes become numbers before the operand is there, where their turn comes so early
     uint4 a[U];
-    __syncwarp(); // the barrier is there
-    const bool made = BITS < 16 && n && bulk_there(bars + warp);
-    if (made) slice.operands(a, 0, n, T());
+    __syncwarp(); // the barriers are there
+    if constexpr (RING) {
+        await_bulk(bars + warp);
+        slice.s[0] = next[0], slice.s[1] = next[1];
+        if (!ring)
+            widen<T, U>(slice, numbers.tiles, n, T());
+        else if (n)
+            slice.operands(a, 0, n, T());
+    }
     wait_for_inputs();
     if (!early) let_next_start();
     tiles.ask(act, n, g < n_rows);
-    if (warp < 4) out.template late<T>(row, r, o, mine);
+    if (warp < 4) out.template late<T>(row, r, tile * 16 + o_in, mine);
     if (weighs) scale.ask(out.norm, warp - 8);
-    await_bulk(bars + warp);
-    float acc[4] = {};
-    if constexpr (BITS == 16) {
-        if (n) tiles.add(acc, slice, a, false, 0, n);
+    if (!RING) await_bulk(bars + warp);
 #pragma unroll 1
-        for (uint32_t k = TILES; k < n; k += TILES)
-            tiles.ask(act + k * 64, n - k, g < n_rows), tiles.add(acc, slice, a, false, k, n);
-    } else // much code: once
+    for (bool first = true;; first = false) {
+        float acc[4] = {};
+        if (ring) {
+            ask_words(tile + gridDim.x);
+            if (n) tiles.add(acc, slice, a, first, 0, n);
+            __syncwarp(); // the stage is read
+            if (lane == 0 && tile + stages * gridDim.x < n_tiles) ask(tile + stages * gridDim.x, stage);
+        } else {
+            uint4 one[1];
+            if (n) tiles.add(acc, numbers, one, false, 0, n);
 #pragma unroll 1
-        for (uint32_t k = 0; k < n; k += TILES) {
-            if (k) tiles.ask(act + k * 64, n - k, g < n_rows);
-            tiles.add(acc, slice, a, made && !k, k, n);
+            for (uint32_t k = TILES; k < n; k += TILES)
+                tiles.ask(act + k * 64, n - k, g < n_rows), tiles.add(acc, numbers, one, false, k, n);
         }
-    float *mine_part = part + warp * 8 * FEW_LD;
-    mine_part[2 * t * FEW_LD + g] = acc[0];
-    mine_part[(2 * t + 1) * FEW_LD + g] = acc[1];
-    mine_part[2 * t * FEW_LD + g + 8] = acc[2];
-    mine_part[(2 * t + 1) * FEW_LD + g + 8] = acc[3];
-    if (weighs) {
-        const float x = scale.get<T>(out.norm, warp - 8);
-        if (lane == 0) scales[warp - 8] = x;
+        float *mine_part = part + warp * 8 * FEW_LD;
+        mine_part[2 * t * FEW_LD + g] = acc[0];
+        mine_part[(2 * t + 1) * FEW_LD + g] = acc[1];
+        mine_part[2 * t * FEW_LD + g + 8] = acc[2];
+        mine_part[(2 * t + 1) * FEW_LD + g + 8] = acc[3];
+        if (weighs && first) {
+            const float x = scale.get<T>(out.norm, warp - 8);
+            if (lane == 0) scales[warp - 8] = x;
+        }
+        __syncthreads(); // every slice's sum before they are added; the scales
+        if (warp < 4) {
+            float sum[1] = {canonical_sum(part + r * FEW_LD + o_in, 8 * FEW_LD)};
+            out.template finish<T>(column, row, r, tile * 16 + o_in, mine, sum, out.norm.squares ? scales[r] : 1.0f);
+        }
+        if (!ring || (tile += gridDim.x) >= n_tiles) return;
+        // The next tile; its sums where nobody reads: those of this one are still being added.
+        part = (float *)(smem + room.sums) + (part == (float *)(smem + room.sums)) * FEW_SUMS;
+        if (++stage == stages) stage = 0, phase ^= 1;
+        slice.tiles = shared_address(smem) + stage * room.stage + codes_at + lane * BITS;
+        slice.scales = shared_address(smem) + stage * room.stage + words_at + g * 4;
+        slice.s[0] = next[0], slice.s[1] = next[1];
+        const uint32_t o = tile * 16 + o_in;
+        if (warp < 4)
+            out.template load<T>(column, o, mine), out.template early<T>(row, r, o, mine),
+                out.template late<T>(row, r, o, mine);
+        await_bulk(bars + stage * FEW_WARPS + warp, phase);
     }
-    __syncthreads(); // every slice's sum before they are added; the scales
-    if (warp >= 4) return;
-    float sum[1] = {canonical_sum(part + r * FEW_LD + o_in, 8 * FEW_LD)};
-    out.template finish<T>(column, row, r, o, mine, sum, out.norm.squares ? scales[r] : 1.0f);
 #endif
 }
 
@@ -179,6 +250,16 @@ static enum dispatch_kernel kernel_of(enum dispatch_op op, const struct cuda_mat
 }
 static bool is_few(enum dispatch_kernel kernel) { return kernel == FEW_8 || kernel == FEW_12 || kernel == FEW_16; }
 
+// Of the ring of a block that takes several tiles: as many as two blocks of a multiprocessor have room for. 0: a block
+// a tile; also where a slice has more tiles of k than a warp keeps operands of.
+template <int BITS, bool GROUPS> static uint32_t few_stages(uint32_t KT, uint32_t per, uint32_t n_tiles) {
+    enum { ROOM = 112 << 10, MOST = 4 };
+    if (BITS == 16 || n_tiles <= 2 * multiprocessors() || KT > FEW_WARPS * (KT > 128 ? KT > 192 ? 16 : 12 : 8))
+        return 0;
+    uint32_t stages = MOST;
+    while (stages > 1 && few_room_of<BITS, GROUPS>(KT, per, stages).all > ROOM) stages--;
+    return stages > 1 ? stages : 0;
+}
 template <class T, int BITS, bool GROUPS, class Out>
 static void few_launch(const struct cuda_matrix *m, const void *act, uint32_t n_rows, bool early, const Out &out,
                        void *stream) {
@@ -188,11 +269,12 @@ static void few_launch(const struct cuda_matrix *m, const void *act, uint32_t n_
     auto kernel = k == FEW_12   ? few_kernel<T, BITS, GROUPS, 12, Out>
                   : k == FEW_16 ? few_kernel<T, BITS, GROUPS, 16, Out>
                                 : few_kernel<T, BITS, GROUPS, 8, Out>;
-    const size_t bytes = dispatch_few_bytes(KT) - (size_t)KT * (512 - weights<BITS>::TILE) +
-                         FEW_WARPS * few_scale_bytes<GROUPS>(KT, w.per);
+    const uint32_t n_tiles = cuda_pad16(m->rows) / 16, stages = few_stages<BITS, GROUPS>(KT, w.per, n_tiles),
+                   blocks = stages ? 2 * multiprocessors() : n_tiles;
+    const size_t bytes = few_room_of<BITS, GROUPS>(KT, w.per, stages).all;
     allow_shared(kernel, bytes);
-    launch(kernel, dim3(cuda_pad16(m->rows) / 16), dim3(FEW_WARPS * 32), bytes, stream, w, (const uint32_t *)act, KT,
-           n_rows, early, out);
+    launch(kernel, dim3(blocks), dim3(FEW_WARPS * 32), bytes, stream, w, (const uint32_t *)act, KT, n_rows, n_tiles,
+           stages, early, out);
 }
 // Two products of the same k with operands of their own. A block: a tile, a quarter of k, a warp a slice; out:
 // [4][n_rows][ldy].
