@@ -75,13 +75,14 @@ template <class T, int N> struct few_tiles {
             b[u].x = load_if(act + u * 64, wanted), b[u].y = load_if(act + u * 64 + 32, wanted);
         }
     }
-    // a: for the first U tiles, made already or not.
-    template <int BITS, bool GROUPS, int U>
-    __device__ __forceinline__ void add(float (&c)[4], const few_slice<BITS, GROUPS> &slice, uint4 (&a)[U], bool made,
-                                        uint32_t k, uint32_t n) const {
+    // U: tiles whose operands are made at once.
+    template <int U, int BITS, bool GROUPS>
+    __device__ __forceinline__ void add(float (&c)[4], const few_slice<BITS, GROUPS> &slice, uint32_t k,
+                                        uint32_t n) const {
 #pragma unroll
         for (int first = 0; first < N; first += U) {
-            if (first || !made) slice.operands(a, k + first, n, T());
+            uint4 a[U];
+            slice.operands(a, k + first, n, T());
 #pragma unroll
             for (int u = 0; u < U; u++) mma(c, a[u], b[first + u], T());
         }
@@ -130,25 +131,23 @@ static __host__ __device__ __forceinline__ few_room few_room_of(uint32_t KT, uin
 
 // A block: tiles of 16 outputs, whole. A slice has TILES tiles of k at most, or is taken by so many at a time. early:
 // the next kernel may start before the inputs are ready. The device starts one at a time, and the end of another may
-// wait for that: so not always. Codes: a tile's become numbers before the inputs are ready, in shared memory; or, where
-// there are more tiles than blocks at once, a block takes several, of which a ring of `stages` is on its way.
-template <class T, int BITS, bool GROUPS, int TILES, class Out>
+// wait for that: so not always. Codes: a tile's become numbers before the inputs are ready, in shared memory. RING,
+// where there are more tiles than blocks at once: a block takes several, of which a ring of `stages` is on its way.
+template <class T, int BITS, bool GROUPS, int TILES, bool RING, class Out>
 __global__ void __launch_bounds__(FEW_WARPS * 32, 2)
     few_kernel(const weights<BITS> w, const uint32_t *act, uint32_t KT, uint32_t n_rows, uint32_t n_tiles,
                uint32_t stages, bool early, Out out) {
 #if __CUDA_ARCH__ >= 900
     using W = weights<BITS>;
-    enum { RING = BITS < 16, U = RING ? 4 : 1 };
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ float scales[8];
-    const bool ring = RING && stages;
-    const few_room room = few_room_of<BITS, GROUPS>(KT, w.per, stages);
+    const few_room room = few_room_of<BITS, GROUPS>(KT, w.per, RING ? stages : 0);
     float *part = (float *)(smem + room.sums);
     uint64_t *bars = (uint64_t *)(smem + room.bars);
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const uint32_t k0 = KT * warp / FEW_WARPS, n = KT * (warp + 1) / FEW_WARPS - k0, g0 = k0 >> w.per;
-    const uint32_t codes_at = ring ? k0 * W::TILE : k0 * 512 + n * (512 - W::TILE),
-                   words_at = ring ? room.stage - (FEW_WARPS - warp) * room.scales : room.sums + warp * 8 * FEW_LD * 4;
+    const uint32_t codes_at = RING ? k0 * W::TILE : k0 * 512 + n * (512 - W::TILE),
+                   words_at = RING ? room.stage - (FEW_WARPS - warp) * room.scales : room.sums + warp * 8 * FEW_LD * 4;
     const auto ask = [&](uint32_t tile, uint32_t s) { // one lane
         const uint32_t groups = GROUPS && n ? ((k0 + n - 1) >> w.per) - g0 + 1 : 0;
         unsigned char *at = smem + s * room.stage;
@@ -157,7 +156,7 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, 2)
     };
     if (lane == 0) {
         bulk_init(bars + warp), ask(blockIdx.x, 0);
-        if (ring)
+        if (RING)
             for (uint32_t s = 1; s < stages && blockIdx.x + s * gridDim.x < n_tiles; s++)
                 bulk_init(bars + s * FEW_WARPS + warp), ask(blockIdx.x + s * gridDim.x, s);
     }
@@ -165,7 +164,7 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, 2)
     const bool mine = r < n_rows, weighs = warp >= 8 && warp - 8 < n_rows && out.norm.squares; // a row
     uint32_t tile = blockIdx.x, stage = 0, phase = 0, next[2] = {0, 0};                        // the next tile's scales
     const auto ask_words = [&](uint32_t tile) {
-        if (!RING || GROUPS || tile >= n_tiles) return;
+        if (BITS == 16 || GROUPS || tile >= n_tiles) return;
         const uint32_t *words = w.scales + ((size_t)tile * w.groups + g0) * 16 + g;
         next[0] = words[0], next[1] = words[8];
     };
@@ -181,36 +180,31 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, 2)
     if (warp < 4)
         out.template load<T>(column, tile * 16 + o_in, mine), out.template early<T>(row, r, tile * 16 + o_in, mine);
     act += k0 * 64 + lane;
-    uint4 a[U];
     __syncwarp(); // the barriers are there
-    if constexpr (RING) {
+    slice.s[0] = next[0], slice.s[1] = next[1];
+    if constexpr (BITS < 16 && !RING) {
         await_bulk(bars + warp);
-        slice.s[0] = next[0], slice.s[1] = next[1];
-        if (!ring)
-            widen<T, U>(slice, numbers.tiles, n, T());
-        else if (n)
-            slice.operands(a, 0, n, T());
+        widen<T, 4>(slice, numbers.tiles, n, T());
     }
     wait_for_inputs();
     if (!early) let_next_start();
     tiles.ask(act, n, g < n_rows);
     if (warp < 4) out.template late<T>(row, r, tile * 16 + o_in, mine);
     if (weighs) scale.ask(out.norm, warp - 8);
-    if (!RING) await_bulk(bars + warp);
+    if (BITS == 16 || RING) await_bulk(bars + warp);
 #pragma unroll 1
     for (bool first = true;; first = false) {
         float acc[4] = {};
-        if (ring) {
+        if constexpr (RING) {
             ask_words(tile + gridDim.x);
-            if (n) tiles.add(acc, slice, a, first, 0, n);
+            if (n) tiles.template add<4>(acc, slice, 0, n);
             __syncwarp(); // the stage is read
             if (lane == 0 && tile + stages * gridDim.x < n_tiles) ask(tile + stages * gridDim.x, stage);
         } else {
-            uint4 one[1];
-            if (n) tiles.add(acc, numbers, one, false, 0, n);
+            if (n) tiles.template add<1>(acc, numbers, 0, n);
 #pragma unroll 1
             for (uint32_t k = TILES; k < n; k += TILES)
-                tiles.ask(act + k * 64, n - k, g < n_rows), tiles.add(acc, numbers, one, false, k, n);
+                tiles.ask(act + k * 64, n - k, g < n_rows), tiles.template add<1>(acc, numbers, k, n);
         }
         float *mine_part = part + warp * 8 * FEW_LD;
         mine_part[2 * t * FEW_LD + g] = acc[0];
@@ -226,7 +220,7 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, 2)
             float sum[1] = {canonical_sum(part + r * FEW_LD + o_in, 8 * FEW_LD)};
             out.template finish<T>(column, row, r, tile * 16 + o_in, mine, sum, out.norm.squares ? scales[r] : 1.0f);
         }
-        if (!ring || (tile += gridDim.x) >= n_tiles) return;
+        if (!RING || (tile += gridDim.x) >= n_tiles) return;
         // The next tile; its sums where nobody reads: those of this one are still being added.
         part = (float *)(smem + room.sums) + (part == (float *)(smem + room.sums)) * FEW_SUMS;
         if (++stage == stages) stage = 0, phase ^= 1;
@@ -252,10 +246,10 @@ static bool is_few(enum dispatch_kernel kernel) { return kernel == FEW_8 || kern
 
 // Of the ring of a block that takes several tiles: as many as two blocks of a multiprocessor have room for. 0: a block
 // a tile; also where a slice has more tiles of k than a warp keeps operands of.
+enum { FEW_RING_TILES = 8 };
 template <int BITS, bool GROUPS> static uint32_t few_stages(uint32_t KT, uint32_t per, uint32_t n_tiles) {
     enum { ROOM = 112 << 10, MOST = 4 };
-    if (BITS == 16 || n_tiles <= 2 * multiprocessors() || KT > FEW_WARPS * (KT > 128 ? KT > 192 ? 16 : 12 : 8))
-        return 0;
+    if (BITS == 16 || n_tiles <= 2 * multiprocessors() || KT > FEW_WARPS * FEW_RING_TILES) return 0;
     uint32_t stages = MOST;
     while (stages > 1 && few_room_of<BITS, GROUPS>(KT, per, stages).all > ROOM) stages--;
     return stages > 1 ? stages : 0;
@@ -266,11 +260,12 @@ static void few_launch(const struct cuda_matrix *m, const void *act, uint32_t n_
     const uint32_t KT = cuda_pad16(m->cols) / 16;
     const weights<BITS> w = weights_of<BITS>(m);
     const enum dispatch_kernel k = kernel_of(DISPATCH_DECODE_PRODUCT, m, n_rows);
-    auto kernel = k == FEW_12   ? few_kernel<T, BITS, GROUPS, 12, Out>
-                  : k == FEW_16 ? few_kernel<T, BITS, GROUPS, 16, Out>
-                                : few_kernel<T, BITS, GROUPS, 8, Out>;
     const uint32_t n_tiles = cuda_pad16(m->rows) / 16, stages = few_stages<BITS, GROUPS>(KT, w.per, n_tiles),
                    blocks = stages ? 2 * multiprocessors() : n_tiles;
+    auto kernel = stages        ? few_kernel<T, BITS, GROUPS, FEW_RING_TILES, (BITS < 16), Out>
+                  : k == FEW_12 ? few_kernel<T, BITS, GROUPS, 12, false, Out>
+                  : k == FEW_16 ? few_kernel<T, BITS, GROUPS, 16, false, Out>
+                                : few_kernel<T, BITS, GROUPS, 8, false, Out>;
     const size_t bytes = few_room_of<BITS, GROUPS>(KT, w.per, stages).all;
     allow_shared(kernel, bytes);
     launch(kernel, dim3(blocks), dim3(FEW_WARPS * 32), bytes, stream, w, (const uint32_t *)act, KT, n_rows, n_tiles,
