@@ -86,12 +86,16 @@ template <int BITS> __device__ __forceinline__ lane_codes<BITS> shared_codes(uin
         x.w[0] = shared_word(at);
     return x;
 }
+// The scale words of rows g and g + 8.
+template <int BITS> __device__ __forceinline__ void shared_scales(uint32_t (&s)[2], uint32_t at) {
+    s[0] = BITS < 16 ? shared_word(at) : 0, s[1] = BITS < 16 ? shared_word(at + 32) : 0;
+}
 // The operand of a tile in shared memory: codes at `at` (this lane's), scale words of its rows at `scales`.
 template <class T, int BITS>
 __device__ __forceinline__ uint4 shared_operand(const weights<BITS> &w, uint32_t at, uint32_t scales, T) {
     const lane_codes<BITS> x = shared_codes<BITS>(at);
-    uint32_t s[2] = {0, 0};
-    if constexpr (BITS < 16) s[0] = shared_word(scales), s[1] = shared_word(scales + 32);
+    uint32_t s[2];
+    shared_scales<BITS>(s, scales);
     return operand_of(w, x, s, T());
 }
 

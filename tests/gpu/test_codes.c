@@ -123,6 +123,8 @@ static bool sizes(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i, uint32_t *
     const struct cuda_shape s = {.D = 64, .E = 64, .F = 64, .H = 1, .P = 64, .dtype = dtype};
     *O = 16 * gpu_pick(1, 40), *K = 16 * gpu_pick(1, 60);
     if (is_tall(n_rows)) *O = 5200 + 16 * gpu_pick(0, 20), *K = 16 * gpu_pick(16, 60);
+    if (i % 12 == 7)
+        *O = 4240 + 16 * gpu_pick(0, 80), *K = 16 * gpu_pick(1, 130); /* several tiles a block of few rows */
     if (i % 12 == 3) *O = published[i / 12 % 5][0], *K = published[i / 12 % 5][1];
     snprintf(gpu.what, sizeof gpu.what, "%u rows, %s, O %u, K %u", n_rows, gpu_dtype_name(dtype), *O, *K);
     return dtype != CUDA_F32 && gpu.k->cuda_fused_possible(&s);

@@ -51,9 +51,7 @@ struct broad_order {
 // The weights of the stage at `at`, of the warp's row of tiles.
 template <class G, class T, int SK>
 __device__ __forceinline__ void load_stage(uint4 (&a)[SK], const weights<G::BITS> &w, uint32_t at, uint32_t row) {
-#pragma unroll
-    for (int j = 0; j < SK; j++) // its tiles of k have one group
-        a[j] = G::weights_of_stage::operand(w, at, row, 0, j, T());
+    G::weights_of_stage::template operands<0, SK>(a, w, at, row, 0, T());
 }
 template <int SK> __device__ __forceinline__ void hold(uint4 (&a)[SK]) { // read until, or there from, here
 #pragma unroll

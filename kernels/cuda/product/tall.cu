@@ -26,19 +26,16 @@ struct tall_order {
 }; // of the tiles; blocks of 128 outputs
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-// The weights of the stage at `at`, which begins with tile k, its tiles [first, first + 2) for this warp; past the
+// The weights of the stage at `at`, which begins with tile k, its tiles [FIRST, FIRST + 2) for this warp; past the
 // slice, which has n more: nothing.
-template <class T, int BITS>
+template <class T, int FIRST, int BITS>
 __device__ __forceinline__ void load_pair(uint4 (&a)[TALL_SK], const weights<BITS> &w, uint32_t at, uint32_t k,
-                                          int first, uint32_t n) {
-#pragma unroll
-    for (int j = 0; j < TALL_SK; j++)
-        if (j >= first && j < first + 2)
-            a[j] = tall<BITS>::weights_of_stage::operand(w, at, threadIdx.x / 32, k, j, T());
+                                          uint32_t n) {
+    tall<BITS>::weights_of_stage::template operands<FIRST, FIRST + 2>(a, w, at, threadIdx.x / 32, k, T());
     if (n < TALL_SK) {
 #pragma unroll
-        for (int j = 0; j < TALL_SK; j++)
-            if (j >= first && j < first + 2 && j >= n) a[j] = make_uint4(0, 0, 0, 0);
+        for (int j = FIRST; j < FIRST + 2; j++)
+            if (j >= n) a[j] = make_uint4(0, 0, 0, 0);
     }
 }
 // Read until, or there from, here.
@@ -168,7 +165,7 @@ __global__ void __launch_bounds__(tall<BITS>::THREADS, 1)
             left += (slice_at(KT, slice + 1) - slice_at(KT, slice) + SK - 1) / SK;
         left *= (n_tiles - blockIdx.x + step - 1) / step;
         barrier_wait(full, 0);
-        load_pair<T>(a, w, a0, 0, 0, slice_at(KT, 1));
+        load_pair<T, 0>(a, w, a0, 0, slice_at(KT, 1));
         hold(a[0]), hold(a[1]);
         for (uint32_t t = blockIdx.x; t < n_tiles; t += step, turn ^= 1) {
 #pragma unroll 1
@@ -191,7 +188,7 @@ __global__ void __launch_bounds__(tall<BITS>::THREADS, 1)
                     wgmma_wait<1>();
                     hold(a[2]), hold(a[3]);
                     if (k && lane == 0) barrier_arrive(empty + (s == 0 ? STAGES - 1 : s - 1));
-                    load_pair<T>(a, w, a0 + s * G::STAGE, k0 + k, 2, n - k);
+                    load_pair<T, 2>(a, w, a0 + s * G::STAGE, k0 + k, n - k);
                     hold(a[2]), hold(a[3]);
                     wgmma_begin();
                     wgmma<false>(acc, a[2], b + 2 * (256 >> 4), 1, T());
@@ -201,7 +198,7 @@ __global__ void __launch_bounds__(tall<BITS>::THREADS, 1)
                     hold(a[0]), hold(a[1]);
                     if (left) {
                         barrier_wait(full + s1, phase);
-                        load_pair<T>(a, w, a0 + s1 * G::STAGE, next_k, 0, ahead);
+                        load_pair<T, 0>(a, w, a0 + s1 * G::STAGE, next_k, ahead);
                         hold(a[0]), hold(a[1]);
                     }
                     s = s1;

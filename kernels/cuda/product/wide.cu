@@ -65,11 +65,11 @@ template <int FROM, int TO, int SK> __device__ __forceinline__ void hold(uint4 (
 template <class S, int FROM, int TO, class T, int BITS, int SK>
 __device__ __forceinline__ void wide_weights(uint4 (&a)[SK], const weights<BITS> &w, const unsigned char *at,
                                              uint32_t warp, uint32_t k, uint32_t n, T) {
+    S::template operands<FROM, TO>(a, w, shared_address(at), warp, k, T());
+    if (BITS == 16 || n < TO)
 #pragma unroll
-    for (int j = FROM; j < TO; j++) {
-        a[j] = S::operand(w, shared_address(at), warp, k, j, T());
-        if (j >= n) a[j] = make_uint4(0, 0, 0, 0);
-    }
+        for (int j = FROM; j < TO; j++)
+            if (j >= n) a[j] = make_uint4(0, 0, 0, 0);
     hold<FROM, TO>(a); // in registers before the fence
 }
 

@@ -47,13 +47,23 @@ template <int BITS_, int ROWS_, int SK_, bool ALIGNED> struct stage_weights {
     static __device__ __forceinline__ uint32_t coming(const weight_codes &w, uint32_t stage) {
         return stage - ROWS * (SPAN - span(w)) * 64;
     }
-    // Operand A of the j-th tile of k in the stage that begins with tile k, of the warp's row of tiles. at: the stage.
-    template <class T>
-    static __device__ __forceinline__ uint4 operand(const weights<BITS> &w, uint32_t at, uint32_t row, uint32_t k,
-                                                    uint32_t j, T) {
-        const uint32_t lane = threadIdx.x % 32, group = ((k + j) >> w.per) - (k >> w.per);
-        return shared_operand(w, at + (row * SK + j) * (BITS * 32) + lane * BITS,
-                              at + TILES + ((row * span(w) + group) * 16 + lane / 4) * 4, T());
+    // Operands A of tiles [FROM, TO) of k in the stage that begins with tile k, of the warp's row of tiles. at: the
+    // stage. The scales are read once where these tiles have one group.
+    template <int FROM, int TO, class T>
+    static __device__ __forceinline__ void operands(uint4 (&a)[SK], const weights<BITS> &w, uint32_t at, uint32_t row,
+                                                    uint32_t k, T) {
+        const uint32_t lane = threadIdx.x % 32, codes = at + row * SK * (BITS * 32) + lane * BITS,
+                       words = at + TILES + (row * span(w) * 16 + lane / 4) * 4;
+        const auto group = [&](int j) { return ALIGNED ? 0 : ((k + j) >> w.per) - (k >> w.per); };
+        if (BITS == 16 || group(FROM) == group(TO - 1)) {
+            uint32_t s[2];
+            shared_scales<BITS>(s, words + group(FROM) * 64);
+#pragma unroll
+            for (int j = FROM; j < TO; j++) a[j] = operand_of(w, shared_codes<BITS>(codes + j * (BITS * 32)), s, T());
+        } else
+#pragma unroll
+            for (int j = FROM; j < TO; j++)
+                a[j] = shared_operand(w, codes + j * (BITS * 32), words + group(j) * 64, T());
     }
 };
 
