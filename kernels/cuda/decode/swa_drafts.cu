@@ -4,8 +4,8 @@
 // Once a window is full, a row's ranges begin one key later than those of the row before it. So a block takes a range
 // of the first row, and with it the same range of the others, in two heads: up to 128 + 7 keys, which lie in shared
 // memory (values) and registers (keys). Scores are made for all keys and rows at once; a warp then weighs a row's
-// range, a lane two keys of each tile, as eight warps do in swa_decode.cu; last, a thread adds up four values of a head
-// for four rows: it goes through the keys once, with the sums of two tiles under way in each row.
+// range, a lane two keys of each tile, as eight warps do in swa_decode.cu; last, a thread adds up a few values of a
+// head for half of the rows: it goes through the keys once, with the sums of two tiles under way in each row.
 //
 // Keys and values of the step's own rows are made by each block that sees them, and go into the ring, where no kernel
 // reads them in this step.
@@ -17,11 +17,11 @@ enum {
     MOST = CUDA_DRAFTS + 1,
     TASKS = MOST * DRAFT_HEADS, // rows and heads
     STAGED = RANGE + MOST,      // keys: one more than there may be
-    EACH = 4,                   // rows, and values, of a thread
+    HALF = MOST / 2,            // rows of a thread at most
     EIGHTS = WARPS + TILES      // of keys that a thread goes through, in two tiles at a time
 };
 static_assert((int)CUDA_DRAFT_WINDOW_ROWS == (int)THREADS, "a thread a row of the list");
-static_assert(TASKS % 8 == 0 && TILES == 2 && MOST == 2 * EACH, "two halves of the rows, two tiles a warp");
+static_assert(TASKS % 8 == 0 && TILES == 2 && HALF == 4, "two halves of the rows, two tiles a warp");
 
 // Rows of a session that follow each other in the list.
 struct draft_rows {
@@ -204,35 +204,39 @@ __device__ __forceinline__ void make_weights(const decode_window &a, const draft
     }
 }
 
-// A thread's sums of four values of a head for rows row0 .. row0 + 3: those of the first tile of one warp of
+// A thread's sums of N values of a head for rows row0 .. row0 + EACH - 1: those of the first tile of one warp of
 // swa_decode.cu's block, of the second tile of the warp before it, of all warps before that.
 // SHIFTED: row e's tiles begin e keys behind row0's, else where row0's do. HIDES: a row may not see all keys of the
 // range; what it does not see adds zeros in swa_decode.cu, so it adds nothing here, but makes a -0 a 0. keys: the
 // first key of row0's tiles; limit: of each row, from there on, the keys that it sees.
-template <class T, int P, bool SHIFTED, bool HIDES>
+template <class T, int P, int EACH, int N, bool SHIFTED, bool HIDES>
 __device__ __forceinline__ void add_values(const draft_shared<P> &sh, uint32_t keys, uint32_t column,
                                            const uint32_t (&task)[EACH], const uint32_t (&limit)[EACH],
-                                           float (&all)[EACH][4]) {
-    float first[EACH][4] = {}, second[EACH][4] = {}, ended[EACH][4] = {};
-    const auto value = [&](uint32_t i) { return *(const uint2 *)((const T *)sh.values[keys + i] + column); };
-    const auto add = [&](float(&sum)[4], float w, const float2 &v, const float2 &v2) {
-        sum[0] = __fmaf_rn(w, v.x, sum[0]), sum[1] = __fmaf_rn(w, v.y, sum[1]);
-        sum[2] = __fmaf_rn(w, v2.x, sum[2]), sum[3] = __fmaf_rn(w, v2.y, sum[3]);
+                                           float (&all)[EACH][N]) {
+    struct alignas(4 * EACH) weights {
+        float of[EACH];
     };
+    struct alignas(2 * N) values {
+        uint32_t pairs[N / 2];
+    };
+    float first[EACH][N] = {}, second[EACH][N] = {}, ended[EACH][N] = {};
     // Four keys from i on, of a tile that ends where key `end` of these would be; ends(e): what then becomes of row e.
-    const auto add_four = [&](float(&sum)[EACH][4], uint32_t i, int k0, const auto &ends) {
-        float4 w[EACH];
-#pragma unroll
-        for (int e = 0; e < EACH; e++) w[e] = *(const float4 *)&sh.weights[task[e]][keys + i];
+    const auto add_four = [&](float(&sum)[EACH][N], uint32_t i, int k0, const auto &ends) {
+        weights w[EACH]; // of EACH keys: keys is a multiple of as many
 #pragma unroll
         for (int k = 0; k < 4; k++) {
-            const uint2 bits = value(i + k);
-            const float2 v = two_floats(bits.x, T()), v2 = two_floats(bits.y, T());
+            const values bits = *(const values *)((const T *)sh.values[keys + i + k] + column);
 #pragma unroll
             for (int e = 0; e < EACH; e++) {
+                if (k % EACH == 0) w[e] = *(const weights *)&sh.weights[task[e]][keys + i + k];
                 if (k0 + k == (SHIFTED ? e : 0)) ends(e);
-                const float weight = k == 0 ? w[e].x : k == 1 ? w[e].y : k == 2 ? w[e].z : w[e].w;
-                if (!HIDES || i + k < limit[e]) add(sum[e], weight, v, v2);
+                if (HIDES && i + k >= limit[e]) continue;
+#pragma unroll
+                for (int d = 0; d < N; d += 2) {
+                    const float2 v = two_floats(bits.pairs[d / 2], T());
+                    sum[e][d] = __fmaf_rn(w[e].of[k % EACH], v.x, sum[e][d]);
+                    sum[e][d + 1] = __fmaf_rn(w[e].of[k % EACH], v.y, sum[e][d + 1]);
+                }
             }
         }
     };
@@ -241,13 +245,13 @@ __device__ __forceinline__ void add_values(const draft_shared<P> &sh, uint32_t k
         const auto end_first = [&](int e) {
             const bool hid = HIDES && limit[e] < TILE * o + (SHIFTED ? e : 0);
 #pragma unroll
-            for (int d = 0; d < 4; d++) ended[e][d] = hid ? first[e][d] + 0.0f : first[e][d], first[e][d] = 0;
+            for (int d = 0; d < N; d++) ended[e][d] = hid ? first[e][d] + 0.0f : first[e][d], first[e][d] = 0;
         };
         const auto end_second = [&](int e) {
             const float2 scale = sh.scales[task[e]][o];
             const bool hid = HIDES && limit[e] < STEP - TILE + TILE * o + (SHIFTED ? e : 0);
 #pragma unroll
-            for (int d = 0; d < 4; d++) {
+            for (int d = 0; d < N; d++) {
                 if (o > 1) all[e][d] = __fmaf_rn(scale.y, hid ? second[e][d] + 0.0f : second[e][d], all[e][d]);
                 second[e][d] = __fmul_rn(ended[e][d], scale.x);
             }
@@ -262,17 +266,18 @@ __device__ __forceinline__ void add_values(const draft_shared<P> &sh, uint32_t k
         const float f = sh.scales[task[e]][EIGHTS - 1].y;
         const bool hid = HIDES && limit[e] < RANGE;
 #pragma unroll
-        for (int d = 0; d < 4; d++) all[e][d] = __fmaf_rn(f, hid ? second[e][d] + 0.0f : second[e][d], all[e][d]);
+        for (int d = 0; d < N; d++) all[e][d] = __fmaf_rn(f, hid ? second[e][d] + 0.0f : second[e][d], all[e][d]);
     }
 }
 
 // The rows whose tiles begin where the first row's do, or (SHIFTED) each a key behind the row before. at: of the first
-// row's result in part.
-template <class T, int P, bool SHIFTED>
+// row's result in part. EACH: half of the rows at least. N: so few that all threads have a part, but a weight that is
+// read must serve four values where it is one of many rows'.
+template <class T, int P, int EACH, int N, bool SHIFTED>
 __device__ __forceinline__ void sum_values(const decode_window &a, const draft_range &of, size_t at, size_t row_size,
                                            const draft_shared<P> &sh) {
-    constexpr uint32_t LANES = DRAFT_HEADS * P / 4;
-    const uint32_t half = threadIdx.x / LANES, column = threadIdx.x % LANES * 4;
+    constexpr uint32_t LANES = DRAFT_HEADS * P / N;
+    const uint32_t half = threadIdx.x / LANES, column = threadIdx.x % LANES * N;
     if (half > 1) return;
     const uint32_t same = of.spare == 0 && of.n > 1 ? 0 : min(of.n, of.spare + 1), // rows that are not shifted
         from = SHIFTED ? same : 0, to = SHIFTED ? of.n : same, row0 = half * EACH + (SHIFTED ? of.spare : 0),
@@ -285,18 +290,25 @@ __device__ __forceinline__ void sum_values(const decode_window &a, const draft_r
         task[e] = row * DRAFT_HEADS + column / P;
         limit[e] = sees > of.b * RANGE ? sees - of.b * RANGE : 0;
     }
-    float all[EACH][4] = {};
+    float all[EACH][N] = {};
     if (of.seen(0) < (of.b + 1) * RANGE)
-        add_values<T, P, SHIFTED, true>(sh, keys, column, task, limit, all);
+        add_values<T, P, EACH, N, SHIFTED, true>(sh, keys, column, task, limit, all);
     else
-        add_values<T, P, SHIFTED, false>(sh, keys, column, task, limit, all);
+        add_values<T, P, EACH, N, SHIFTED, false>(sh, keys, column, task, limit, all);
 #pragma unroll
     for (uint32_t e = 0; e < EACH; e++) {
         const uint32_t row = row0 + e;
         if (row - from < to - from && of.has(row))
-            *(float4 *)(a.part + (at + row * row_size) * P + column) =
-                make_float4(all[e][0], all[e][1], all[e][2], all[e][3]);
+#pragma unroll
+            for (int d = 0; d < N; d += 2)
+                *(float2 *)(a.part + (at + row * row_size) * P + column + d) = make_float2(all[e][d], all[e][d + 1]);
     }
+}
+template <class T, int P, int EACH, int N>
+__device__ __forceinline__ void sum_values(const decode_window &a, const draft_range &of, size_t at, size_t row_size,
+                                           const draft_shared<P> &sh) {
+    sum_values<T, P, EACH, N, false>(a, of, at, row_size, sh);
+    sum_values<T, P, EACH, N, true>(a, of, at, row_size, sh);
 }
 
 // A block: two heads; of all ranges of the list's sessions every `runs`th one.
@@ -351,8 +363,12 @@ __global__ void __launch_bounds__(THREADS, 2)
         make_weights<P>(a, of, to, row_size, sh);
         await_all_but<0>();
         __syncthreads(); // weights, and all threads' values
-        sum_values<T, P, false>(a, of, to, row_size, sh);
-        sum_values<T, P, true>(a, of, to, row_size, sh);
+        if (of.n <= 2)
+            sum_values<T, P, 1, 2>(a, of, to, row_size, sh);
+        else if (of.n <= 4)
+            sum_values<T, P, 2, 2>(a, of, to, row_size, sh);
+        else
+            sum_values<T, P, HALF, 4>(a, of, to, row_size, sh);
         __syncthreads(); // everyone is through with the range
     }
     if (early) wait_for_inputs();
