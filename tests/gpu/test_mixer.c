@@ -459,12 +459,9 @@ static void single_steps(const struct cuda_shape *shape, uint32_t layer, const s
     }
 }
 
-/* wide: a published model's width, so that a block has more than one segment. */
-static struct cuda_shape draft_shape(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i, uint32_t n_slots, bool wide) {
+static struct cuda_shape draft_shape(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i, uint32_t n_slots) {
     struct cuda_shape s = mixer_shape(i, n_rows > 64 ? 120 : 400, dtype);
-    if (i % 2) s.M = 64;
-    if (wide) s.E = gpu_pick(500, 512) * 8, s.Ep = (s.E + 31) / 32 * 32;
-    s.S_layer = (size_t)s.Ep * s.M, s.S_slot = s.S_layer * LAYERS;
+    if (i % 2) s.M = 64, s.S_layer = (size_t)s.Ep * 64, s.S_slot = s.S_layer * LAYERS;
     s.n_slots = n_slots;
     cuda_lay_out_deferred(&s, LAYERS, true, true);
     return s;
@@ -484,9 +481,8 @@ static uint8_t *pad_segments(struct gpu_rows *rows) {
  */
 static void drafts_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     enum { STEPS = 3 };
-    const bool wide = i % 5 < 3 && n_rows > 32 && n_rows < 66;
-    struct gpu_rows rows = gpu_make_rows(n_rows, wide ? 4 : CUDA_DRAFTS + 1, 9);
-    struct cuda_shape shape = draft_shape(n_rows, dtype, i, rows.n_slots, wide);
+    struct gpu_rows rows = gpu_make_rows(n_rows, CUDA_DRAFTS + 1, 9);
+    struct cuda_shape shape = draft_shape(n_rows, dtype, i, rows.n_slots);
     const size_t n = n_rows, E = shape.E, groups = shape.Ep / 32, n_segs = rows.n_segs,
                  n_pool = (rows.n_slots + 1) * shape.S_slot, n_late = (rows.n_slots + 1) * shape.deferred_slot;
     GPU_WHAT(", %u segments, E %u, M %u, R %u", rows.n_segs, shape.E, shape.M, shape.R);
@@ -545,7 +541,7 @@ static void tokens_with_drafts_give_the_bits_of_single_steps(void **state) {
 /* One step, of sessions whose S lacks some tokens. */
 static void drafts_broken_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     struct gpu_rows rows = gpu_make_rows(n_rows, CUDA_DRAFTS + 1, 9);
-    struct cuda_shape shape = draft_shape(n_rows, dtype, i, rows.n_slots, false);
+    struct cuda_shape shape = draft_shape(n_rows, dtype, i, rows.n_slots);
     const size_t n = n_rows, n_pool = (rows.n_slots + 1) * shape.S_slot,
                  n_late = (rows.n_slots + 1) * shape.deferred_slot;
     GPU_WHAT(", %u segments, E %u, M %u, R %u", rows.n_segs, shape.E, shape.M, shape.R);
