@@ -119,6 +119,11 @@ static int open_check_draft_tokens(const struct tokenizer *ours, const struct to
     return 0;
 }
 
+/* What was said of a model's parts, as a fault of the draft model. */
+static int open_fail_draft(int rc, const struct rod_error *fault, struct rod_error *err) {
+    return rod_fail_at(err, rc, "draft_model", "draft_model: %.400s", fault->message);
+}
+
 /* One thread: its steps are short, and the model's threads wait meanwhile. */
 static int open_draft_backend(const struct rod_engine_config *config, const struct model *model,
                               struct engine_parts *parts, struct rod_error *err) {
@@ -133,7 +138,9 @@ static int open_draft_backend(const struct rod_engine_config *config, const stru
                                       .no_drafts = true,
                                       .log = config->log,
                                       .log_arg = config->log_arg};
-    return parts->ops->open(model, &be, &parts->draft_backend, err);
+    struct rod_error fault;
+    const int rc = parts->ops->open(model, &be, &parts->draft_backend, &fault);
+    return rc ? open_fail_draft(rc, &fault, err) : 0;
 }
 
 /* A smaller model that drafts, where drafts are read at all; NULL: there is none. */
@@ -149,9 +156,9 @@ static int open_draft_model(const struct rod_engine_config *config, const struct
     struct tokenizer *tokenizer = NULL;
     struct rod_error fault;
     int rc = model_open_watched(config->draft_model_dir, &config->progress, &model, &fault);
-    if (rc) return rod_fail_at(err, rc, "draft_model", "draft_model: %.400s", fault.message);
-    rc = tokenizer_open(config->draft_model_dir, &tokenizer, err);
-    if (!rc) rc = open_check_draft_tokens(parts->tokenizer, tokenizer, err);
+    if (rc) return open_fail_draft(rc, &fault, err);
+    rc = tokenizer_open(config->draft_model_dir, &tokenizer, &fault);
+    rc = rc ? open_fail_draft(rc, &fault, err) : open_check_draft_tokens(parts->tokenizer, tokenizer, err);
     if (!rc && model->dims.V != parts->V)
         rc = rod_fail_at(err, ROD_EMODEL, "draft_model", "draft_model has a vocabulary of %u, and the model %u.",
                          model->dims.V, parts->V);

@@ -127,11 +127,16 @@ def foreign(tmp_path):
 @pytest.mark.parametrize("flags, status, said", [
     (["--draft-model", "/nowhere"], 2, "draft_model: /nowhere"),
     (["--draft-model", "FOREIGN"], 2, "draft_model has another token"),
+    (["--draft-model", os.path.join(ROOT, "tests", "vectors", "rodimus-small")], 2, "draft_model: " + os.path.join(ROOT, "tests")),
+    (["--draft-model", "IN_FP8"], 2, "draft_model: the directory keeps weights in fp8"),
     (["--draft-model", MODEL, "--speculative", "lookup"], 2, "draft_model needs speculative auto"),
     (["--draft-model", MODEL, "--device", "null"], 2, "draft_model has no use on this device"),
 ])
-def test_a_draft_model_that_cannot_draft_ends_the_start(foreign, flags, status, said):
-    done = command("serve", "--port", 0, *[foreign if f == "FOREIGN" else f for f in flags])
+def test_a_draft_model_that_cannot_draft_ends_the_start(foreign, tmp_path, flags, status, said):
+    if "IN_FP8" in flags:
+        assert command("quantise", MODEL, tmp_path / "fp8", "--weights", "fp8").returncode == 0
+    made = {"FOREIGN": foreign, "IN_FP8": tmp_path / "fp8"}
+    done = command("serve", "--port", 0, *[made.get(f, f) for f in flags])
     assert (done.returncode, said in done.stderr) == (status, True), done.stderr
 
 
