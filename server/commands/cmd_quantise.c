@@ -53,10 +53,10 @@ static int run_quantise(const struct quantise *q) {
 int cmd_quantise(int argc, char **argv) {
     struct quantise q = {0};
     struct option_set set = {quantise_flags, sizeof quantise_flags / sizeof *quantise_flags, &q};
-    if (argc > 2 && *argv[1] != '-' && *argv[2] != '-') {
-        q.in = argv[1], q.out = argv[2];
-        argc -= 2, argv += 2;
-    }
+    int n = 0;
+    while (n < 2 && argc > n + 1 && *argv[n + 1] != '-') n++;
+    if (n == 2) q.in = argv[1], q.out = argv[2];
+    argc -= n, argv += n;
     int rc = command_flags(
         &set, "quantise",
         "IN OUT [flags]\n\n"

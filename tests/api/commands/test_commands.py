@@ -11,7 +11,7 @@ import pytest
 
 from server import DEFAULT, DEVICE, MODEL, RODIMUS, ROOT, SLOWER, command, environment
 
-COMMANDS = ["serve", "generate", "verify", "inspect", "bench", "load", "version"]
+COMMANDS = ["serve", "generate", "verify", "inspect", "quantise", "bench", "load", "version"]
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -59,6 +59,7 @@ def test_usage():
 @pytest.mark.parametrize("flags, word", [
     (("bench", "--synthetic", "rodimus-9b"), "rodimus-9b"), (("bench", "--model", MODEL, "--batches", "0"), "batch"),
     (("bench", "--model", MODEL, "--synthetic", "rodimus-1.4b"), "either"),
+    (("quantise", MODEL, "--weights", "int8"), "two directories"),
     (("verify", "--synthetic", "rodimus-9b", "--against", "cpu"), "rodimus-9b"),
     (("verify", "--synthetic", "tales", "--against", "cpu", "--device", "tpu"), "tpu"),
     (("generate", "--model", MODEL, "-p", "Once", "--device", "cpu", "--precision", "fp16"), "fp16")], ids=lambda v: str(v)[-20:])
