@@ -23,9 +23,11 @@ struct drafts {
     struct rod_engine *engine;
     struct stream *streams;
     uint32_t n_streams, V;
-    uint32_t n_begun;      /* streams that have their first token */
-    size_t n_counted;      /* tokens since all have it */
-    double begin_s, end_s; /* when they had it, and the last token */
+    uint32_t n_begun; /* streams that have their first token */
+    uint32_t n_ended;
+    bool too_few;          /* one ended before all had begun */
+    size_t n_counted;      /* tokens while all of them generate */
+    double begin_s, end_s; /* of that time */
     struct rod_error err;  /* code 0: none */
     sem_t woken;
 };
@@ -79,23 +81,25 @@ static void drafts_see(struct drafts *d, struct stream *s, int32_t id, bool plai
 static void drafts_take(struct drafts *d, struct rod_event *e, bool plain, uint32_t *n_left) {
     struct stream *s = e->user;
     if (e->kind == ROD_EVENT_DELTA) {
-        if (d->n_begun == d->n_streams) d->n_counted += e->n_tokens, d->end_s = drafts_now_s();
+        if (d->n_begun == d->n_streams && !d->n_ended) d->n_counted += e->n_tokens, d->end_s = drafts_now_s();
         if (!s->n_seen && ++d->n_begun == d->n_streams) d->begin_s = drafts_now_s();
         for (size_t k = 0; k < e->n_tokens && s->n_seen < d->options->n_tok; k++)
             drafts_see(d, s, e->tokens[k].id, plain);
     } else if (e->kind == ROD_EVENT_FINISH || e->kind == ROD_EVENT_ERROR) {
         s->accepted = e->accepted_tok, s->rejected = e->rejected_tok;
+        d->too_few |= d->n_begun < d->n_streams;
+        d->n_ended++;
         if (e->kind == ROD_EVENT_ERROR && !d->err.code) d->err = e->error;
         --*n_left;
     }
     rod_event_free(e);
 }
 
-/* All streams together; tokens a second from the time when all have their first one. */
+/* All streams together; tokens a second from the time when all have their first one to that when one has its last. */
 static int drafts_run(struct drafts *d, bool plain, double acceptance, struct bench_drafts_row *row,
                       struct rod_error *err) {
     uint32_t n_left = 0;
-    d->n_begun = 0, d->n_counted = 0;
+    d->n_begun = 0, d->n_ended = 0, d->n_counted = 0, d->too_few = false;
     for (uint32_t i = 0; i < d->n_streams; i++, n_left++) {
         const int rc = drafts_submit(d, i, plain, acceptance, err);
         if (rc) return rc;
@@ -111,7 +115,9 @@ static int drafts_run(struct drafts *d, bool plain, double acceptance, struct be
     *row = (struct bench_drafts_row){.n_sessions = d->n_streams, .acceptance = acceptance, .plain = plain};
     for (uint32_t i = 0; i < d->n_streams; i++)
         row->accepted += d->streams[i].accepted, row->rejected += d->streams[i].rejected;
-    if (!d->n_counted) return rod_fail(err, ROD_EINVALID, "--tokens %u is too few to be timed.", d->options->n_tok);
+    if (!d->n_counted || d->too_few)
+        return rod_fail(err, ROD_EINVALID, "--tokens %u is too few: a session ended before all %u generated.",
+                        d->options->n_tok, d->n_streams);
     row->tokens_per_s = (double)d->n_counted / (d->end_s - d->begin_s);
     return 0;
 }
