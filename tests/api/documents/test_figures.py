@@ -49,7 +49,7 @@ def test_rows_are_whole_and_their_ceilings_and_fractions_follow_from_bytes_and_f
     n = 0
     for name, r in benchmarks():
         assert not [key for key in ROW if key not in r], (name, r)
-        tokens = r["batch"] * (r["context"] if r["phase"] == "prefill" else 1)
+        tokens = r["batch"] * (r["context"] if r["phase"] == "prefill" else 1 + r.get("drafts", 0))
         ceiling = tokens / max(r["bytes"] / r["read_bytes_per_s"], r["flop"] / r["flop_per_s"])
         for what, value in (("ceiling", ceiling), ("fraction", r["tokens_per_s"] / ceiling), ("tokens_per_s", 1e3 * tokens / r["ms"])):
             assert r[what] == pytest.approx(value, rel=2e-6), (name, r["phase"], r["batch"], r["context"], what)
@@ -143,10 +143,27 @@ def agents_table():
 
 def drafts_table():
     """What drafts give, by the chance that a draft token is right."""
-    for name in ("drafts-tales-cpu", "drafts-rodimus-plus-1.6b-cpu", "drafts-rodimus-plus-1.6b-h100", "drafts-rodimus-1.4b-h100"):
+    for name in ("drafts-tales-cpu", "drafts-rodimus-plus-1.6b-cpu", "drafts-rodimus-plus-1.6b-h100", "drafts-rodimus-1.4b-h100",
+                 "drafts-rodimus-plus-1.6b-h200", "drafts-rodimus-1.4b-h200"):
         for r in rows(name):
             plain, drafted, device = r["plain_tokens_per_s"], r["tokens_per_s"], name.rsplit("-", 1)[-1].upper()
             yield f"| {r['model']}, {device} | {r['batch']} | {r['acceptance']:.0%} | {said(plain, 1)} | {said(drafted, 1)} | {said(drafted / plain, 2)} |"
+
+
+def verify_table():
+    """Steps that read drafts, against steps of a token a session."""
+    for name in ("rodimus-plus-1.6b-verify-h200", "rodimus-1.4b-verify-h200"):
+        ms = {(r["batch"], r["drafts"]): r["ms"] for r in rows(name)}
+        for batch in (1, 8, 32):
+            yield f"| {name[:-12]} | {batch} | " + " | ".join(f"{said(ms[batch, k], 2)} ({said(ms[batch, k] / ms[batch, 0], 2)})" for k in (0, 1, 3, 7)) + " |"
+
+
+def codes_table():
+    """Weights in fewer bits on a GPU."""
+    for name in ("rodimus-plus-1.6b-codes-h200", "rodimus-1.4b-codes-h200"):
+        for weights in ("bf16", "fp8", "int8", "int4"):
+            found = [r for r in rows(name) if r["weights"] == weights]
+            yield f"| {name[:-11]} | {weights} | " + " | ".join(said(r["tokens_per_s"]) + (f" ({r['fraction']:.0%})" if r["phase"] == "decode" else "") for r in found) + " |"
 
 
 def lives():
@@ -206,7 +223,7 @@ def with_line(line):
     return [name for name in pages() if any(found.startswith(line) for found in page(name).split("\n"))]
 
 
-@pytest.mark.parametrize("table", [cpu_tables, gpu_tables, cache_table, agents_table, drafts_table, lives, drafted_lives, mask_table, masked_table, upgrades, losses], ids=lambda t: t.__name__)
+@pytest.mark.parametrize("table", [cpu_tables, gpu_tables, cache_table, agents_table, drafts_table, verify_table, codes_table, lives, drafted_lives, mask_table, masked_table, upgrades, losses], ids=lambda t: t.__name__)
 def test_tables_have_the_recorded_figures(table):
     expected = list(table())
     assert not [(line, places) for line in expected if len(places := with_line(line)) != 1]
