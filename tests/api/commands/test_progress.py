@@ -85,7 +85,7 @@ def test_a_terminal_sees_a_line_that_is_gone_at_the_end():
     assert b"reading weights: 0.0 of " in t.seen, t.seen
     lines, _, column = screen(t.seen)
     assert column == 0, lines
-    assert not [l for l in lines if "measuring" in l or "weights" in l], lines
+    assert not [l for l in lines if "measuring" in l or "ing weights" in l], lines
     rows = [l.split()[0] for l in lines if l.startswith(("decode", "prefill"))]
     assert rows == ["decode", "decode", "prefill"], lines
     assert b"\x1b" not in t.seen, t.seen
