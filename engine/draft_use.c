@@ -57,6 +57,10 @@ static uint32_t draft_use_most(const struct sched_req *r) {
     return r->max_out ? draft_use_least(BACKEND_MAX_DRAFTS, r->max_out - r->n_out - 1) : BACKEND_MAX_DRAFTS;
 }
 
+static bool draft_use_allowed(const struct rod_engine *e) {
+    return e->drafts_always || draft_account_allows(&e->draft_account);
+}
+
 /* Whether steps of this site begin while the one before runs, but for drafts. */
 static bool draft_use_ahead(const struct rod_engine *e, enum sampling_site site) {
     return site == SITE_DEVICE && !e->steps[(e->n_planned + 1) % 2].waits;
@@ -115,7 +119,6 @@ static bool draft_use_judge_hope(struct rod_engine *e, struct active *a) {
 static uint32_t draft_use_count(struct rod_engine *e, struct active *a, uint32_t class) {
     struct active_draft *d = &a->draft;
     if (e->drafts_always) return d->offer.n;
-    if (!draft_account_allows(&e->draft_account)) return 0;
     uint32_t n = draft_offer_taken(&d->offer, class);
     if (!n) n = draft_try(&d->chances, d->kind);
     if (n) draft_tried(&d->chances, d->kind);
@@ -149,7 +152,7 @@ bool draft_use_plan(struct rod_engine *e, enum sampling_site site) {
         d->offer = (struct draft_offer){0};
         if (!d->on || e->n_planned != e->n_collected) continue;
         const bool came = draft_use_judge_hope(e, a);
-        if (!draft_use_most(r) || r->held) continue;
+        if (!draft_use_most(r) || r->held || !draft_use_allowed(e)) continue;
         d->offer = draft_use_offer(e, a);
         draft_offer_add(&offers, &d->offer);
         if (came) d->n_hoped = draft_use_least(tried, d->offer.n);
@@ -179,7 +182,7 @@ bool draft_use_hopes(struct rod_engine *e) {
         struct active_draft *d = &a->draft;
         d->n_hoped = 0, d->hoped = -1;
         d->offer = (struct draft_offer){0};
-        if (!d->on || r->held || !draft_use_most(r)) continue;
+        if (!d->on || r->held || !draft_use_most(r) || !draft_use_allowed(e)) continue;
         /* A grammar lets no row be on its way: the last token is known. */
         d->offer = a->gate.on ? draft_use_offer(e, a) : draft_use_offer_hoped(e, a);
         draft_offer_add(&offers, &d->offer);

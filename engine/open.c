@@ -143,7 +143,7 @@ static int open_draft_backend(const struct rod_engine_config *config, const stru
     return rc ? open_fail_draft(rc, &fault, err) : 0;
 }
 
-/* A smaller model that drafts, where drafts are read at all; NULL: there is none. */
+/* Opens the draft model of the configuration, on a device that reads drafts; without one *out stays NULL. */
 static int open_draft_model(const struct rod_engine_config *config, const struct engine_parts *parts,
                             struct model **out, struct rod_error *err) {
     if (!config->draft_model_dir || !*config->draft_model_dir) return 0;

@@ -119,7 +119,7 @@ int model_plan(const struct model_dims *dims, bool fla, int (*visit)(void *arg, 
 struct weight *model_piece_weight(struct model *model, const struct model_piece *piece);
 
 /* Finds the tensors of a piece that the directory keeps in fewer bits: its weight's codes, scales and zero points.
- * *out stays as it is, and the answer is 0, where there are none. used: of a tensor that is taken. */
+ * A directory without them leaves *out alone, with answer 0. used: marks each tensor that is taken. */
 struct weight_codes;
 int model_quant_find(const struct model *model, const struct quant_config *config, const struct model_piece *piece,
                      struct weight_codes *out, struct rod_error *err);

@@ -178,7 +178,7 @@ template <int MOST_K> struct out_conv { // E1, E2: a, then from column Ep on z. 
     template <class T> __device__ float convolved(const column<T, 1> &c, const row<T, 1> &x, float a) const {
         float weight[8], tap[8];
 #pragma unroll
-        for (int j = 0; j < 8; j++) { // conv_sum's eight taps: those that are none are 0
+        for (int j = 0; j < 8; j++) { // conv_sum takes eight taps: the missing ones are 0
             weight[j] = j + MOST_K >= 8 ? c.weight[(j + MOST_K) % 8 % MOST_K] : 0.0f;
             tap[j] = j + MOST_K >= 8 && j < 7 ? to_float(x.tap[(j + MOST_K) % 8 % (MOST_K - 1)]) : 0.0f;
         }

@@ -358,7 +358,7 @@ static void published(bool plus, uint32_t n_rows) {
 }
 static void the_published_sizes_have_the_same_bits(void **state) {
     (void)state;
-    if (gpu.n_shapes) skip(); /* sanitizers */
+    if (gpu.n_shapes) skip(); /* a sanitizer takes minutes for a step of a published size; the small shapes ran */
     for (uint32_t n_rows = 1; n_rows <= 8; n_rows *= 2)
         for (int plus = 0; plus < 2; plus++) {
             published(plus, n_rows);
@@ -372,7 +372,7 @@ static void many_exchanges_end_and_give_the_same_again(void **state) {
     (void)state;
     const bool full = getenv("RODIMUS_TEST_FULL") != NULL;
     const uint32_t n = (uint32_t)gpu_setting("RODIMUS_TEST_STEPS", full ? 200000 : 500), few = 100;
-    if (gpu.n_shapes) skip();
+    if (gpu.n_shapes) skip(); /* the same for thousands of steps */
     struct trial *t = host_bytes(sizeof *t);
     t->n_rows = 1, t->plus = true, t->L = MOST_LAYERS;
     t->s = (struct cuda_shape){.D = 256,
