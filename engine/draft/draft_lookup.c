@@ -6,14 +6,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { LEAST_TOK = 64, MOST_MISSED = 16, SURER_BY = 3 };
-#define NONE UINT32_MAX
+enum { LEAST_TOK = 64, LEAST_MATCH = 2, SURER_BY = 3 };
+#define NONE DRAFT_NOWHERE
 
 int draft_lookup_init(struct draft_lookup *l, uint64_t n_tok, const int32_t *prediction, size_t n_prediction,
                       struct rod_error *err) {
     const size_t most = DRAFT_MAX_TOK / 2, n_kept = n_prediction < most ? n_prediction : most;
     const uint64_t want = n_tok + n_kept + (n_kept > 0);
-    *l = (struct draft_lookup){.follow = n_kept ? 0 : NONE, .n_heads = LEAST_TOK};
+    *l = (struct draft_lookup){.n_heads = LEAST_TOK, .n_predicted = (uint32_t)n_kept};
+    draft_follow_start(&l->follow, n_kept ? 0 : NONE, 0);
     l->cap = want < LEAST_TOK ? LEAST_TOK : want < DRAFT_MAX_TOK ? (uint32_t)want : DRAFT_MAX_TOK;
     while (l->n_heads < l->cap) l->n_heads *= 2;
     l->ids = malloc(l->cap * sizeof *l->ids);
@@ -55,7 +56,8 @@ static void lookup_forget(struct draft_lookup *l) {
     memmove(l->ids, l->ids + gone, l->n * sizeof *l->ids);
     memset(l->newest, 0, l->n_heads * sizeof *l->newest);
     for (uint32_t i = 0; i < l->n; i++) lookup_index(l, i);
-    l->follow = l->follow == NONE || l->follow < gone ? NONE : l->follow - gone;
+    l->n_predicted = l->n_predicted < gone ? 0 : l->n_predicted - gone;
+    draft_follow_forget(&l->follow, gone);
 }
 
 void draft_lookup_add(struct draft_lookup *l, int32_t id) {
@@ -63,15 +65,6 @@ void draft_lookup_add(struct draft_lookup *l, int32_t id) {
     if (l->n == l->cap) lookup_forget(l);
     l->ids[l->n] = id;
     lookup_index(l, l->n++);
-}
-
-void draft_lookup_generated(struct draft_lookup *l, int32_t id) {
-    if (l->follow != NONE) {
-        l->n_missed = l->ids[l->follow] == id ? 0 : l->n_missed + 1;
-        l->follow++;
-        if (l->ids[l->follow] < 0 || l->n_missed == MOST_MISSED) l->follow = NONE;
-    }
-    draft_lookup_add(l, id);
 }
 
 const int32_t *draft_lookup_recent(const struct draft_lookup *l, uint32_t *n) {
@@ -105,19 +98,26 @@ static uint32_t lookup_longest(const struct draft_lookup *l, uint32_t *n_match) 
     return best;
 }
 
+void draft_lookup_generated(struct draft_lookup *l, int32_t id) {
+    uint32_t n_match;
+    draft_lookup_add(l, id);
+    draft_follow_token(&l->follow, l->ids, l->n);
+    if (l->follow.at != NONE && l->follow.n_right >= LEAST_MATCH) return;
+    const uint32_t at = lookup_longest(l, &n_match);
+    if (at != NONE && (l->follow.at == NONE || n_match >= l->follow.n_right + SURER_BY))
+        draft_follow_start(&l->follow, at, n_match);
+}
+
 struct draft_found draft_lookup_next(const struct draft_lookup *l, uint32_t n, int32_t *out) {
+    const struct draft_follow *f = &l->follow;
     struct draft_found found = {0};
     uint32_t at = lookup_longest(l, &found.n_match);
-    if (l->follow != NONE) {
-        const uint32_t n_match = lookup_match(l, l->follow);
-        found.predicted = at == NONE || found.n_match < n_match + SURER_BY;
-        if (found.predicted) at = l->follow, found.n_match = n_match;
+    const bool in_prediction = f->at != NONE && f->at < l->n_predicted;
+    if ((in_prediction || (f->at != NONE && f->n_right >= LEAST_MATCH)) &&
+        (at == NONE || found.n_match < f->n_right + SURER_BY)) {
+        at = f->at, found.n_match = f->n_right;
+        found.predicted = in_prediction;
     }
-    /* A text that repeats itself goes on in its own draft. */
-    for (; at != NONE && found.n < n; at++) {
-        const int32_t id = at < l->n ? l->ids[at] : out[at - l->n];
-        if (id < 0) break;
-        out[found.n++] = id;
-    }
+    if (at != NONE) found.n = draft_follow_draft(f, l->ids, l->n, at, n, out);
     return found;
 }

@@ -1,5 +1,6 @@
 /* draft_lookup.h - drafts from what a conversation has read and written: the tokens behind the place where its last
- * tokens stood before. A prediction of the answer may come first: it is followed from its beginning, token by token.
+ * tokens stood before. An answer is followed through the text that it repeats, with its changes (draft_follow.h); a
+ * prediction of the answer may come first and is followed from its beginning.
  *
  * Who owns what: the lookup owns its tables, all made by init; adding and looking up allocate nothing. Threads: its
  * owner's. Bounds: DRAFT_MAX_TOK tokens, the oldest half goes when they are full; a look compares DRAFT_MAX_LOOKS
@@ -8,24 +9,26 @@
 #ifndef DRAFT_LOOKUP_H
 #define DRAFT_LOOKUP_H
 
+#include "draft_follow.h"
 #include "engine/rodimus.h"
 
-enum { DRAFT_MAX_TOK = 1 << 15, DRAFT_MAX_LOOKS = 32, DRAFT_MOST_MATCH = 32 };
+enum { DRAFT_MAX_TOK = 1 << 15, DRAFT_MAX_LOOKS = 32 };
 
 struct draft_lookup {
     int32_t *ids;     /* [cap]; n so far. -1 stands between a prediction and the conversation */
     uint32_t *older;  /* [cap] 1 + the last place before with the same hash of its pair (two ids); 0 = none */
     uint32_t *newest; /* [n_heads] 1 + the newest place of a hash */
     uint32_t cap, n, n_heads;
-    uint32_t follow;   /* the place in the prediction that the next token is expected to be; NONE: nowhere */
-    uint32_t n_missed; /* tokens in a row that were not the expected ones */
+    uint32_t n_predicted; /* of the ids, the first: the prediction's that are left */
+    struct draft_follow follow;
 };
 
 /* What was found. */
 struct draft_found {
-    uint32_t n;       /* tokens */
-    uint32_t n_match; /* how many of the last tokens stand before them there, up to DRAFT_MOST_MATCH */
-    bool predicted;   /* they are the prediction's, where it is followed */
+    uint32_t n; /* tokens */
+    uint32_t
+        n_match; /* how many of the last tokens stand before them there or came as expected, up to DRAFT_MOST_MATCH */
+    bool predicted; /* they are the prediction's, where it is followed */
 };
 
 /* Room for n_tok tokens, or for the bound. n_prediction ids may be NULL. */
