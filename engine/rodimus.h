@@ -65,7 +65,7 @@ const char *rod_code_type(int code);   /* OpenAI error type */
 const char *rod_code_openai(int code); /* OpenAI error code, "" = null */
 
 /* ---- devices ---- */
-/* One line a device ("cuda:0 NVIDIA ..."); returns the count written. */
+/* One line a device ("cuda:0 NVIDIA ...; weights ..."), the CPU last; returns the count written. */
 size_t rod_devices(char (*lines)[128], size_t max_lines);
 /* One line: whether the CUDA part lies beside the program and loads, and else why not. */
 void rod_cuda_note(char *note, size_t note_bytes);
@@ -703,7 +703,7 @@ struct rod_bench_row {
     double tokens_per_s;      /* from the median */
     double bytes, flop;       /* that must move and be done: weights once a step, states, windows */
     double moved_bytes;       /* that do move: a GPU writes the states of many sessions at every fourth token */
-    double read_bytes_per_s;  /* ceiling: reading as many bytes as one such step touches, all threads */
+    double read_bytes_per_s;  /* ceiling: reading as many bytes as one such step touches; on a CPU in turns with steps */
     double flop_per_s;        /* ceiling: a matrix product in cache, all threads */
     double ceiling, fraction; /* tokens/s if the larger of the two floors were reached; tokens_per_s / ceiling */
     double moved_fraction;    /* the same of the bytes that do move */

@@ -2,17 +2,17 @@
  *
  * A decode step must read the weights once and, for each session, read and write S and read the visible window: its
  * bytes over the measured read bandwidth are one floor. Its products are the other: FLOP over the measured rate of a
- * matrix product whose operands stay in cache. The ceiling is the larger floor. Bandwidth is measured over as many
- * bytes as the step touches, so that a model that fits a cache is held to that cache's speed.
+ * matrix product whose operands stay in cache. The ceiling is the larger floor. On a CPU reading and steps take turns,
+ * and a row has the median of both.
  * Tokens are pseudo-random ids, states are those that such tokens leave: nothing is timed on zeros. One session reads
  * the context and the others get a copy of its state, where the backend copies slots. Where the device
  * samples, decode runs as the engine runs it: the next step is launched before the last one is collected, and reads the
  * token that the last one drew (greedily).
  */
+#include "bench_ceiling.h"
 #include "engine/base/fail.h"
 #include "engine/backend/backend.h"
 #include "engine/base/clock.h"
-#include "kernels/kernels.h"
 #include "engine/model/model.h"
 #include "engine/backend/cpu/cpu_team.h"
 
@@ -23,6 +23,8 @@
 #include <string.h>
 #include <unistd.h>
 
+static const double TURN_S =
+    0.05; /* of steps, then half as long of reading: few steps then find a cache that reading filled */
 enum { MIN_STEPS = 5, MAX_STEPS = 100000, ROUND_STEPS = 4, WARM_STEPS = ROUND_STEPS };
 
 static double bench_now_s(void) { return 1e-9 * (double)clock_now_ns(); }
@@ -41,85 +43,6 @@ static uint64_t resident_bytes(void) {
     int n = fscanf(f, "%lu %lu", &total, &resident);
     fclose(f);
     return n == 2 ? (uint64_t)resident * (uint64_t)sysconf(_SC_PAGE_SIZE) : 0;
-}
-
-/* ---- ceilings ---- */
-
-struct read_job {
-    struct team *team;
-    const struct cpu_ops *ops;
-    const float *x;
-    size_t n;
-    double sum[1024];
-};
-static void read_member(void *arg, uint32_t member) {
-    struct read_job *job = arg;
-    uint32_t first, last;
-    team_share(job->team, member, (uint32_t)(job->n / 256), &first, &last);
-    job->sum[member % 1024] = (double)job->ops->read_sum(job->x + (size_t)first * 256, (size_t)(last - first) * 256);
-}
-
-/* Best rate of reading a buffer of about `bytes` (1 MiB .. 1 GiB) again and again, by the team or, where waking it
- * takes longer than the reading (a small model, a busy machine), by this thread alone. 0 without memory. */
-static double read_rate(struct team *team, double bytes) {
-    size_t n = (size_t)fmin(fmax(bytes, 1 << 20), 1 << 30) / 1024 * 256;
-    float *x = aligned_alloc(64, n * sizeof *x);
-    if (!x) return 0;
-    for (size_t i = 0; i < n; i++) x[i] = (float)(i % 13) * 0.25f;
-    struct read_job job = {team, cpu_ops_best(), x, n, {0}};
-    double best = 1e30, begin = bench_now_s();
-    for (int i = 0; i < 200 && (i < 5 || bench_now_s() - begin < 0.3); i++) {
-        double t = bench_now_s();
-        team_run(team, read_member, &job);
-        const double by_team = bench_now_s() - t;
-        job.sum[0] += (double)job.ops->read_sum(x, n);
-        best = fmin(best, fmin(by_team, bench_now_s() - t - by_team));
-    }
-    free(x);
-    return (double)n * sizeof *x / best;
-}
-
-struct flop_job {
-    const struct team *team;
-    const struct cpu_ops *ops;
-    const struct cpu_matrix *w;
-    const float *x;
-    float *y;
-    uint32_t n_members; /* of the run that is on: a busy machine's may have one */
-};
-enum { FLOP_ROWS = 8, FLOP_COLS = 256, FLOP_OUT = 32, FLOP_REPEAT = 200 };
-static void flop_member(void *arg, uint32_t member) {
-    struct flop_job *job = arg;
-    if (member == 0) job->n_members = team_size(job->team);
-    for (int i = 0; i < FLOP_REPEAT; i++)
-        job->ops->linear(job->w, 0, 1, FLOP_ROWS, job->x, FLOP_COLS, NULL, 0,
-                         job->y + (size_t)member * FLOP_ROWS * FLOP_OUT, FLOP_OUT, NULL);
-}
-
-/* Best rate of fp32 products of bf16 weights with everything in the nearest cache. */
-static double flop_rate(struct team *team) {
-    size_t bytes = cpu_matrix_bytes(FLOP_OUT, FLOP_COLS, CPU_BF16);
-    struct cpu_matrix w = {.rows = FLOP_OUT, .cols = FLOP_COLS, .n_panels = 1, .dtype = CPU_BF16};
-    w.data = aligned_alloc(64, bytes);
-    float *x = aligned_alloc(64, sizeof *x * FLOP_ROWS * FLOP_COLS);
-    float *y = aligned_alloc(64, sizeof *y * FLOP_ROWS * FLOP_OUT * team_size(team));
-    double rate = 0;
-    if (w.data && x && y) {
-        for (size_t i = 0; i < bytes / 2; i++) {
-            uint16_t half = (uint16_t)(0x3c00 + i % 97);
-            memcpy(w.data + 2 * i, &half, 2);
-        }
-        for (int i = 0; i < FLOP_ROWS * FLOP_COLS; i++) x[i] = (float)(i % 11) * 0.125f;
-        struct flop_job job = {team, cpu_ops_best(), &w, x, y, 0};
-        for (int i = 0; i < 50; i++) {
-            double t = bench_now_s();
-            team_run(team, flop_member, &job);
-            rate =
-                fmax(rate, 2.0 * FLOP_ROWS * FLOP_COLS * FLOP_OUT * FLOP_REPEAT * job.n_members / (bench_now_s() - t));
-        }
-    }
-    free(w.data), free(x), free(y);
-    return rate;
 }
 
 /* ---- what a step must move and do ---- */
@@ -159,6 +82,9 @@ struct bench {
     double flop_per_s, read_bytes_per_s; /* the latter 0: measured for each row */
     int32_t *ids;
     double *times;
+    struct bench_reader *reader; /* of a row on a CPU */
+    double *rates, turn_s;       /* of its reads; of steps since the last of them */
+    size_t n_rates;
     struct backend_segment *segs;
     uint64_t *pos;
 };
@@ -166,6 +92,42 @@ struct bench {
 static int compare_times(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return (x > y) - (x < y);
+}
+
+static double bench_median(double *x, size_t n) {
+    assert(n > 0 && n <= MAX_STEPS);
+    qsort(x, n, sizeof *x, compare_times);
+    return x[n / 2];
+}
+
+/* So many bytes are what the row's steps touch. */
+static int bench_turns_begin(struct bench *b, double bytes, struct rod_error *err) {
+    b->turn_s = 0, b->n_rates = 0;
+    if (b->read_bytes_per_s > 0) return 0;
+    b->reader = bench_reader_open(b->team, bytes);
+    return b->reader ? 0 : rod_fail_no_memory(err);
+}
+
+static void bench_turns_read(struct bench *b, double at_least_s) {
+    const double begin = bench_now_s();
+    while (b->n_rates < MAX_STEPS && (!b->n_rates || bench_now_s() - begin < at_least_s))
+        b->rates[b->n_rates++] = bench_reader_rate(b->reader);
+}
+
+/* After a step of so many seconds. */
+static void bench_turns_step(struct bench *b, double s) {
+    if (!b->reader || (b->turn_s += s) < TURN_S) return;
+    bench_turns_read(b, b->turn_s / 2);
+    b->turn_s = 0;
+}
+
+/* Bytes a second that reading reached. */
+static double bench_turns_end(struct bench *b) {
+    if (!b->reader) return b->read_bytes_per_s;
+    if (!b->n_rates) bench_turns_read(b, 0);
+    bench_reader_close(b->reader);
+    b->reader = NULL;
+    return bench_median(b->rates, b->n_rates);
 }
 
 /* Reads n_tok more tokens into a slot, in steps as large as fit. */
@@ -189,23 +151,31 @@ static int bench_read_tokens(struct bench *b, uint32_t slot, uint64_t n_tok, str
     return 0;
 }
 
+/* A step's, of so many sessions, each of which sees so many keys. */
+static double bench_step_bytes(const struct bench *b, double sessions, double keys) {
+    const double size = b->ops->ceilings && b->model->weight_dtype != DTYPE_F32 ? 2 : 4;
+    return (double)model_step_bytes(b->model) + sessions * state_bytes(&b->model->dims, keys, size);
+}
+
+/* Steps that a prompt of so many tokens takes: each reads the weights. */
+static double bench_prompt_steps(const struct bench *b, double tokens) {
+    return ceil(tokens / b->ops->info(b->be)->max_batch_tok);
+}
+
 static void bench_fill_row(struct bench *b, struct rod_bench_row *row, size_t n_times, double tokens, double keys,
                            double heads) {
     const struct model_dims *d = &b->model->dims;
     const struct backend_info *info = b->ops->info(b->be);
-    assert(n_times > 0 && n_times <= MAX_STEPS);
-    qsort(b->times, n_times, sizeof *b->times, compare_times);
-    row->ms = 1e3 * b->times[n_times / 2];
+    const double n_steps = row->prefill ? bench_prompt_steps(b, tokens) : 1;
+    const double median = bench_median(b->times, n_times);
+    row->ms = 1e3 * median;
     row->ms_low = 1e3 * b->times[0];
     row->ms_high = 1e3 * b->times[n_times - 1];
-    row->tokens_per_s = tokens / b->times[n_times / 2];
-    double n_steps = row->prefill ? ceil(tokens / info->max_batch_tok) : 1; /* each step reads the weights */
+    row->tokens_per_s = tokens / median;
     row->flop = tokens * (matrix_flop(d, false) + recurrence_flop(d, keys)) + heads * 2.0 * d->D * d->V;
-    row->bytes = (double)model_step_bytes(b->model) * n_steps +
-                 (row->prefill ? fmax(n_steps, row->batch) : (double)row->batch) *
-                     state_bytes(d, keys, b->ops->ceilings && b->model->weight_dtype != DTYPE_F32 ? 2 : 4);
+    row->bytes = n_steps * bench_step_bytes(b, row->prefill ? fmax(1, row->batch / n_steps) : row->batch, keys);
     row->moved_bytes = row->bytes - (row->prefill ? 0 : row->batch * bench_unwritten_bytes(d, info, row->batch));
-    row->read_bytes_per_s = b->read_bytes_per_s ? b->read_bytes_per_s : read_rate(b->team, row->bytes / n_steps);
+    row->read_bytes_per_s = bench_turns_end(b);
     row->flop_per_s = b->flop_per_s;
     row->ceiling = tokens / fmax(row->bytes / row->read_bytes_per_s, row->flop / row->flop_per_s);
     row->fraction = row->tokens_per_s / row->ceiling;
@@ -255,7 +225,9 @@ static int bench_decode_by_host(struct bench *b, uint32_t batch, struct decode_t
         double t = bench_now_s();
         int rc = b->ops->forward(b->be, b->segs, batch, &logits, err);
         if (rc) return rc;
-        if (step >= WARM_STEPS) b->times[times->n++] = bench_now_s() - t;
+        t = bench_now_s() - t;
+        if (step >= WARM_STEPS) b->times[times->n++] = t;
+        bench_turns_step(b, t);
     }
     return 0;
 }
@@ -305,12 +277,14 @@ static int bench_verify(struct bench *b, uint32_t batch, uint32_t drafts, struct
                 b->ids[i * n + t] = bench_token_at(b->model->dims.V, (uint64_t)step * n + t + 1000003u * i);
             b->segs[i] = (struct backend_segment){i, n, n, bench_position(b, i, step), &b->ids[i * n], false};
         }
-        const double t = bench_now_s();
+        double t = bench_now_s();
         if (!b->ops->launch)
             rc = b->ops->forward(b->be, b->segs, batch, &logits, err);
         else if (!(rc = b->ops->launch(b->be, b->segs, batch, err)))
             rc = b->ops->collect(b->be, &tokens, err);
-        if (step >= WARM_STEPS) b->times[times->n++] = bench_now_s() - t;
+        t = bench_now_s() - t;
+        if (step >= WARM_STEPS) b->times[times->n++] = t;
+        bench_turns_step(b, t);
     }
     return rc;
 }
@@ -332,7 +306,10 @@ static int bench_measure_decode(struct bench *b, uint32_t batch, uint64_t contex
         if (rc) return rc;
     }
     const uint32_t n = 1 + (drafts ? *drafts : 0);
-    int rc = drafts           ? bench_verify(b, batch, *drafts, &times, err)
+    const double keys = d->plus ? fmin((double)context + 1, d->visible) : 0;
+    int rc = bench_turns_begin(b, bench_step_bytes(b, batch, keys), err);
+    if (!rc)
+        rc = drafts           ? bench_verify(b, batch, *drafts, &times, err)
              : b->ops->launch ? bench_decode_by_device(b, batch, &times, err)
                               : bench_decode_by_host(b, batch, &times, err);
     if (rc) return rc;
@@ -342,7 +319,6 @@ static int bench_measure_decode(struct bench *b, uint32_t batch, uint64_t contex
                                   .context = context,
                                   .host_cpu = times.cpu / times.wall,
                                   .host_bytes = (double)b->ops->info(b->be)->host_bytes};
-    double keys = d->plus ? fmin((double)context + 1, d->visible) : 0;
     bench_fill_row(b, row, times.n, (double)batch * n, keys, (double)batch * n);
     return 0;
 }
@@ -375,19 +351,23 @@ static int bench_read_packed(struct bench *b, uint32_t n_slots, uint64_t n_tok, 
 static int bench_measure_prefill(struct bench *b, uint32_t batch, uint64_t prompt, struct rod_bench_row *row,
                                  struct rod_error *err) {
     const struct model_dims *d = &b->model->dims;
+    const double w = d->plus ? fmin((double)prompt, d->visible) : 0;
+    const double keys = w * (1 - w / (2 * (double)prompt)); /* seen on average */
     size_t n = 0;
+    int rc = bench_turns_begin(b, bench_step_bytes(b, batch, keys), err);
     double begin = bench_now_s();
-    while (n < MAX_STEPS && (n < MIN_STEPS || bench_now_s() - begin < b->options->seconds)) {
+    while (!rc && n < MAX_STEPS && (n < MIN_STEPS || bench_now_s() - begin < b->options->seconds)) {
         for (uint32_t i = 0; i < batch; i++) b->ops->slot_zero(b->be, i);
         double t = bench_now_s();
-        int rc = bench_read_packed(b, batch, prompt, err);
-        if (rc) return rc;
-        b->times[n++] = bench_now_s() - t;
+        rc = bench_read_packed(b, batch, prompt, err);
+        t = bench_now_s() - t;
+        b->times[n++] = t;
+        bench_turns_step(b, t);
         if (b->times[0] > 30) break; /* a length of minutes is measured once */
     }
+    if (rc) return rc;
     *row = (struct rod_bench_row){.prefill = true, .batch = batch, .context = prompt};
-    double w = d->plus ? fmin((double)prompt, d->visible) : 0; /* keys seen on average */
-    bench_fill_row(b, row, n, (double)prompt * batch, w * (1 - w / (2 * (double)prompt)), batch);
+    bench_fill_row(b, row, n, (double)prompt * batch, keys, batch);
     return 0;
 }
 
@@ -462,19 +442,21 @@ int rod_bench(const struct rod_bench_options *options, int (*report)(void *arg, 
         b.team = team_open(options->n_threads);
         b.ids = calloc(b.ops->info(b.be)->max_batch_tok, sizeof *b.ids);
         b.times = calloc(MAX_STEPS, sizeof *b.times);
+        b.rates = calloc(MAX_STEPS, sizeof *b.rates);
         b.segs = calloc(most, sizeof *b.segs);
         b.pos = calloc(most, sizeof *b.pos);
-        if (!b.team || !b.ids || !b.times || !b.segs || !b.pos)
+        if (!b.team || !b.ids || !b.times || !b.rates || !b.segs || !b.pos)
             rc = rod_fail_no_memory(err);
         else {
             if (b.ops->ceilings)
                 rc = b.ops->ceilings(b.be, (double)model_step_bytes(model), &b.read_bytes_per_s, &b.flop_per_s, err);
             else
-                b.flop_per_s = flop_rate(b.team);
+                b.flop_per_s = bench_flop_rate(b.team);
             if (!rc) rc = bench_run_rows(&b, report, arg, err);
         }
     }
-    free(b.ids), free(b.times), free(b.segs), free(b.pos);
+    bench_reader_close(b.reader); /* of a row that failed */
+    free(b.ids), free(b.times), free(b.rates), free(b.segs), free(b.pos);
     team_close(b.team);
     if (b.be) b.ops->close(b.be);
     model_close(model);

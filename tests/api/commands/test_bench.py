@@ -115,6 +115,8 @@ for word; do
     --vocab) word=4000 ;;
     --prompt-tokens | --output-tokens) word=3 ;;
     --requests) word=5 ;;
+    --acceptance) word=0.5 ;;
+    --tokens) word=40 ;;
     esac
     last=$word
     [ "$word" = --synthetic ] && word=--model
