@@ -1,6 +1,8 @@
 /* backend.c - finds the backend for a device string. The CUDA one is a shared object beside the program, loaded only
  * when asked for or when "auto" looks for a GPU, so that one build runs on machines with and without one. */
 #include "backend.h"
+#include "engine/base/host_cpus.h"
+#include "engine/model/weight_quant.h"
 
 #include <dlfcn.h>
 #include <stdio.h>
@@ -67,4 +69,22 @@ void rod_cuda_note(char *note, size_t note_bytes) {
     if (load_cuda(note, note_bytes)) snprintf(note, note_bytes, "rodimus_cuda.so is loaded");
 }
 
-size_t rod_devices(char (*lines)[128], size_t max_lines) { return backend_devices(lines, max_lines); }
+/* Behind what the line says. */
+static void device_formats(char line[128], const struct backend_ops *ops) {
+    size_t n = strlen(line);
+    n += (size_t)snprintf(line + n, 128 - n, "; weights fp32, fp16, bf16");
+    for (int i = WEIGHT_FP8; i < WEIGHT_N_FORMATS && n < 128; i++)
+        if (ops->formats >> i & 1)
+            n += (size_t)snprintf(line + n, 128 - n, ", %s", weight_format_name((enum weight_format)i));
+}
+
+size_t rod_devices(char (*lines)[128], size_t max_lines) {
+    char why[256];
+    const struct backend_plugin *plugin = load_cuda(why, sizeof why);
+    size_t n = backend_devices(lines, max_lines);
+    for (size_t i = 0; i < n; i++) device_formats(lines[i], plugin->ops);
+    if (n == max_lines) return n;
+    snprintf(lines[n], sizeof lines[n], "cpu, %u cores", host_cpus());
+    device_formats(lines[n], &backend_cpu);
+    return n + 1;
+}

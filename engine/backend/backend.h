@@ -110,6 +110,7 @@ struct backend_layer_state {
 
 struct backend_ops {
     const char *name; /* "cpu", "cuda" */
+    unsigned formats; /* of weights in fewer bits: a bit 1 << enum weight_format each */
     int (*open)(const struct model *model, const struct backend_config *config, struct backend **out,
                 struct rod_error *err);
     void (*close)(struct backend *be);

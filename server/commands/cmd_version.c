@@ -12,7 +12,6 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 #include <utf8proc.h>
 #include <uv.h>
 #include <xxhash.h>
@@ -21,8 +20,8 @@ int cmd_version(int argc, char **argv) {
     if (argc > 1) {
         bool help = !strcmp(argv[1], "--help") || !strcmp(argv[1], "-h");
         if (!help) fprintf(stderr, "rodimus version: %s is not understood.\n", argv[1]);
-        fprintf(help ? stdout : stderr,
-                "Usage: rodimus version\nPrints version, commit, build features and the devices seen.\n");
+        fprintf(help ? stdout : stderr, "Usage: rodimus version\nPrints version, commit, build features, and the "
+                                        "devices seen with the weights that they run.\n");
         return help ? 0 : 2;
     }
     printf("rodimus %s\ncommit %s\n", version_string(), version_commit());
@@ -35,7 +34,6 @@ int cmd_version(int argc, char **argv) {
            XXH_versionNumber() / 100 % 100, XXH_versionNumber() % 100);
     rod_cuda_note(cuda, sizeof cuda);
     printf("cuda %s\n", cuda);
-    printf("device cpu, %ld cores\n", sysconf(_SC_NPROCESSORS_ONLN));
     char devices[16][128];
     size_t n = rod_devices(devices, 16);
     for (size_t i = 0; i < n; i++) printf("device %s\n", devices[i]);

@@ -388,7 +388,7 @@ static int backend_cpu_open(const struct model *model, const struct backend_conf
     if (!fp32 && strcmp(precision, "auto") && strcmp(precision, own))
         return rod_fail_at(err, ROD_EINVALID, "precision",
                            "precision is %s; the CPU keeps weights in their own type (%s) or in fp32.", precision, own);
-    const int refused = fp32 ? 0 : weight_quant_check(model, 1u << WEIGHT_INT8 | 1u << WEIGHT_INT4, "the CPU", err);
+    const int refused = fp32 ? 0 : weight_quant_check(model, backend_cpu.formats, "the CPU", err);
     if (refused) return refused;
     struct backend *be = calloc(1, sizeof *be);
     if (be) be->allocations = calloc(MAX_ALLOCATIONS, sizeof *be->allocations);
@@ -503,6 +503,7 @@ static void backend_cpu_slot_accept(struct backend *be, uint32_t slot, uint32_t 
 
 const struct backend_ops backend_cpu = {
     .name = "cpu",
+    .formats = 1u << WEIGHT_INT8 | 1u << WEIGHT_INT4,
     .open = backend_cpu_open,
     .close = backend_cpu_close,
     .info = backend_cpu_info,

@@ -296,6 +296,8 @@ static int choose_dtype(const struct model *model, const char *precision, enum c
     return 0;
 }
 
+static const struct backend_ops backend_cuda;
+
 static int open_parts(struct backend *be, const struct model *model, const struct backend_config *config,
                       struct rod_error *err) {
     const struct model_dims *d = &be->d;
@@ -303,8 +305,7 @@ static int open_parts(struct backend *be, const struct model *model, const struc
     if (!rc) rc = cuda_check(cudaStreamCreateWithFlags(&be->stream, cudaStreamNonBlocking), "making a stream", err);
     if (!rc) rc = choose_dtype(model, config->precision, &be->shape.dtype, err);
     const bool fp32 = be->shape.dtype == CUDA_F32;
-    const unsigned formats = 1 << WEIGHT_FP8 | 1 << WEIGHT_INT8 | 1 << WEIGHT_INT4;
-    if (!rc) rc = weight_quant_check(model, fp32 ? 0 : formats, fp32 ? "a GPU in fp32" : "a GPU", err);
+    if (!rc) rc = weight_quant_check(model, fp32 ? 0 : backend_cuda.formats, fp32 ? "a GPU in fp32" : "a GPU", err);
     if (rc) return rc;
     set_shape(be, be->shape.dtype);
     be->fused = cuda_fused_possible(&be->shape);
@@ -581,6 +582,7 @@ static int backend_cuda_copy_seconds(struct backend *be, void *host, size_t byte
 
 static const struct backend_ops backend_cuda = {
     .name = "cuda",
+    .formats = 1u << WEIGHT_FP8 | 1u << WEIGHT_INT8 | 1u << WEIGHT_INT4,
     .open = backend_cuda_open,
     .close = backend_cuda_close,
     .info = backend_cuda_info,
