@@ -208,10 +208,11 @@ void draft_use_learn(struct rod_engine *e, const struct step *step, uint64_t ns)
     if (step->n_prompt_tok || !streams) return;
     const double plain = draft_price_plain(price, streams, step->site == SITE_DEVICE && !step->waited);
     const uint64_t step_ns = ns > step->draft_ns ? ns - step->draft_ns : 1;
-    draft_price_learn(price, streams, step->n_drafts, step->ahead, step_ns);
+    const double counted = draft_price_learn(price, streams, step->n_drafts, step->ahead, step_ns);
     if (plain <= 0) return;
     if (step->n_drafts || step->put_off)
-        draft_account_drafted(&e->draft_account, plain * (streams + step->n_accepted) / streams, (double)ns, plain);
+        draft_account_drafted(&e->draft_account, plain * (streams + step->n_accepted) / streams,
+                              counted + (double)step->draft_ns, plain);
     else
         draft_account_plain(&e->draft_account);
 }

@@ -23,24 +23,6 @@ static uint32_t drafts_class(uint32_t drafts) {
     return c < DRAFT_PRICE_DRAFTS ? c : DRAFT_PRICE_DRAFTS - 1;
 }
 
-static void mean_add(struct draft_mean *m, uint32_t drafts, double ns) {
-    if (m->age >= STALE) m->n = 1; /* what it says is old */
-    if (m->n && ns > 2 * m->ns) ns = 2 * m->ns;
-    if (m->n < MOST_STEPS) m->n++;
-    m->ns += (float)((ns - m->ns) / m->n);
-    m->drafts += ((float)drafts - m->drafts) / (float)m->n;
-    m->age = 0;
-}
-
-void draft_price_learn(struct draft_price *p, uint32_t streams, uint32_t drafts, bool ahead, uint64_t ns) {
-    if (!streams || !ns) return;
-    const uint32_t c = streams_class(streams);
-    mean_add(ahead ? &p->ahead[c] : &p->behind[c][drafts_class(drafts)], drafts, (double)ns);
-    if (!drafts) return;
-    p->ahead[c].age++;
-    p->behind[c][0].age++;
-}
-
 double draft_price_plain(const struct draft_price *p, uint32_t streams, bool ahead) {
     if (!streams) return 0;
     const uint32_t c = streams_class(streams);
@@ -79,4 +61,29 @@ double draft_price_of(const struct draft_price *p, uint32_t streams, double draf
     }
     if (x0 > 0) return plain + (y0 - plain) * drafts / x0; /* more than were ever tried: in proportion */
     return y0 + drafts * price_elsewhere(p, streams, plain);
+}
+
+/* Returns what of the time counts: at most twice what was expected. */
+static double mean_add(struct draft_mean *m, uint32_t drafts, double ns, double expected) {
+    if (m->age >= STALE) m->n = 1; /* what it says is old */
+    if (m->n) expected = m->ns;
+    if (expected > 0 && ns > 2 * expected) ns = 2 * expected;
+    if (m->n < MOST_STEPS) m->n++;
+    m->ns += (float)((ns - m->ns) / m->n);
+    m->drafts += ((float)drafts - m->drafts) / (float)m->n;
+    m->age = 0;
+    return ns;
+}
+
+double draft_price_learn(struct draft_price *p, uint32_t streams, uint32_t drafts, bool ahead, uint64_t ns) {
+    if (!streams || !ns) return 0;
+    const uint32_t c = streams_class(streams);
+    const double plain = fmax(draft_price_plain(p, streams, true), draft_price_plain(p, streams, false));
+    const double expected = drafts && plain > 0 ? draft_price_of(p, streams, drafts, plain) : 0;
+    const double counted =
+        mean_add(ahead ? &p->ahead[c] : &p->behind[c][drafts_class(drafts)], drafts, (double)ns, expected);
+    if (!drafts) return counted;
+    p->ahead[c].age++;
+    p->behind[c][0].age++;
+    return counted;
 }

@@ -23,7 +23,8 @@ struct draft_price {
     struct draft_mean behind[DRAFT_PRICE_STREAMS][DRAFT_PRICE_DRAFTS]; /* by drafts: none, 1, 2, then an octave each */
 };
 
-void draft_price_learn(struct draft_price *price, uint32_t streams, uint32_t drafts, bool ahead, uint64_t ns);
+/* Returns what of the time counts: on a busy machine some steps take many times what they cost. */
+double draft_price_learn(struct draft_price *price, uint32_t streams, uint32_t drafts, bool ahead, uint64_t ns);
 /* What a step without drafts takes, begun ahead where it may be. 0: not known, or not measured for long. */
 double draft_price_plain(const struct draft_price *price, uint32_t streams, bool ahead);
 /* What a step with drafts takes, more or less; drafts may be an expectation. plain: of as many streams, known. */

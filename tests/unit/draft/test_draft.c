@@ -348,9 +348,12 @@ struct machine {
     uint32_t streams;
     double wait, jump, token; /* in plain steps: behind a step; of any drafts; of each */
     double right;             /* of a draft token of the kind that text has */
+    double stalls;            /* how many steps in one take 8 plain ones more: the machine did something else */
+    uint32_t seed;
 };
 
-/* Tokens a plain step's time, by steps that are planned as draft_use.c plans them. */
+/* How many times as many tokens as steps without drafts give in this time, by steps that are planned as draft_use.c
+ * plans them. */
 static double lived(const struct machine *m, uint32_t n_steps) {
     struct draft_price price = {0};
     struct draft_chances all = {0}, own[256] = {{{{0, 0}}, {0}, {0}}};
@@ -365,7 +368,7 @@ static double lived(const struct machine *m, uint32_t n_steps) {
         uint32_t n_drafts = 0, n_right = 0;
         for (uint32_t i = 0; i < m->streams; i++) {
             const double p = draft_chance(&own[i], &all, 0);
-            const bool found = philox_uniform(step, i, 11) < 0.5;
+            const bool found = philox_uniform(m->seed * 100000 + step, i, 11) < 0.5;
             offer[i] = (struct draft_offer){1, p, p, found ? 7 : 0, 0};
             draft_offer_add(&offers, &offer[i]);
         }
@@ -378,29 +381,31 @@ static double lived(const struct machine *m, uint32_t n_steps) {
             uint32_t n = draft_offer_taken(&offer[i], class), right = 0;
             if (!n) n = offer[i].n && draft_try(&own[i], 0);
             if (n) draft_tried(&own[i], 0);
-            while (right < n && philox_uniform(step, i, 20 + right) < m->right) right++;
+            while (right < n && philox_uniform(m->seed * 100000 + step, i, 20 + right) < m->right) right++;
             draft_judge(&own[i], 0, n, right);
             draft_judge(&all, 0, n, right);
             n_drafts += n, n_right += right;
         }
         const bool behind = late || n_drafts;
-        const double noise = 0.9 + 0.2 * philox_uniform(step, 0, 12);
-        const double took = noise * (1 + behind * m->wait + (n_drafts > 0) * m->jump + m->token * n_drafts);
-        draft_price_learn(&price, m->streams, n_drafts, !behind, (uint64_t)(took * STEP_NS));
+        const double noise = 0.9 + 0.2 * philox_uniform(m->seed * 100000 + step, 0, 12);
+        const double stall = philox_uniform(m->seed * 100000 + step, 0, 13) < m->stalls ? 8 : 0;
+        const double took = stall + noise * (1 + behind * m->wait + (n_drafts > 0) * m->jump + m->token * n_drafts);
+        const double counted = draft_price_learn(&price, m->streams, n_drafts, !behind, (uint64_t)(took * STEP_NS));
         if (plain > 0 && behind)
-            draft_account_drafted(&account, plain * (m->streams + n_right) / m->streams, took * STEP_NS, plain);
+            draft_account_drafted(&account, plain * (m->streams + n_right) / m->streams, counted, plain);
         else if (plain > 0)
             draft_account_plain(&account);
         late = n_drafts > 0;
         time += took, tokens += m->streams + n_right;
     }
-    return tokens / time / m->streams;
+    return tokens / time / m->streams * (1 + 8 * m->stalls);
 }
 
 static void text_that_repeats_nothing_loses_less_than_1_percent(void **state) {
     (void)state;
     const uint32_t streams[] = {1, 8, 64, 256};
-    const struct machine costs[] = {{0, 0.02, 0, 0.01, 0}, {0, 0.05, 0.3, 0.01, 0}, {0, 0.3, 0.3, 0.03, 0}};
+    const struct machine costs[] = {
+        {0, 0.02, 0, 0.01, 0, 0, 0}, {0, 0.05, 0.3, 0.01, 0, 0, 0}, {0, 0.3, 0.3, 0.03, 0, 0, 0}};
     const double rights[] = {0, 0.02, 0.05, 0.1};
     for (int s = 0; s < 4; s++)
         for (int c = 0; c < 3; c++)
@@ -416,11 +421,22 @@ static void text_that_repeats_nothing_loses_less_than_1_percent(void **state) {
 
 static void text_that_repeats_itself_gains(void **state) {
     (void)state;
-    const struct machine one = {1, 0.02, 0, 0.01, 0.75}, eight = {8, 0.05, 0.2, 0.01, 0.75},
-                         many = {64, 0.05, 0.1, 0.002, 0.75};
+    const struct machine one = {1, 0.02, 0, 0.01, 0.75, 0, 0}, eight = {8, 0.05, 0.2, 0.01, 0.75, 0, 0},
+                         many = {64, 0.05, 0.1, 0.002, 0.75, 0, 0};
     const double times[] = {lived(&one, 4000), lived(&eight, 4000), lived(&many, 4000)};
     printf("note: %.2f, %.2f, %.2f times at 1, 8, 64 streams\n", times[0], times[1], times[2]);
     if (times[0] < 1.8 || times[1] < 1.3 || times[2] < 1.2) fail_msg("%.2f, %.2f, %.2f", times[0], times[1], times[2]);
+}
+
+/* Unless they come at the beginning, when nothing is known. */
+static void steps_that_stall_do_not_end_drafts(void **state) {
+    (void)state;
+    uint32_t n_ended = 0;
+    for (uint32_t seed = 0; seed < 200; seed++) {
+        const struct machine m = {1, 0, 0, 0.2, 0.9, 0.03, seed};
+        n_ended += lived(&m, 1600) < 1.2;
+    }
+    if (n_ended > 8) fail_msg("drafts of %u lives of 200 gave little: at most 8", n_ended);
 }
 
 static void what_does_not_pay_is_tried_again_seldom(void **state) {
@@ -468,6 +484,7 @@ int main(void) {
         cmocka_unit_test(a_plain_time_is_measured_again_after_many_steps_with_drafts),
         cmocka_unit_test(text_that_repeats_nothing_loses_less_than_1_percent),
         cmocka_unit_test(text_that_repeats_itself_gains),
+        cmocka_unit_test(steps_that_stall_do_not_end_drafts),
         cmocka_unit_test(what_does_not_pay_is_tried_again_seldom),
         cmocka_unit_test(chances_stay_between_0_and_1),
     };
