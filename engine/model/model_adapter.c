@@ -127,8 +127,8 @@ static int adapter_take_pair(void *arg, const struct model_piece *piece) {
     return 0;
 }
 
-/* Every tensor has its place, and every target that the model has its tensors: or the adapter is another model's, or
- * not whole. PEFT passes over targets that the model does not have, too. */
+/* Every tensor has its place, and every target a matrix with tensors: or the adapter is another model's, or not whole.
+ */
 static int adapter_check_used(const struct merging *m) {
     const struct safetensors_table *table = &m->adapter->st->table;
     for (size_t i = 0; i < table->n_tensors; i++) {
@@ -142,7 +142,11 @@ static int adapter_check_used(const struct merging *m) {
                         name);
     }
     for (size_t i = 0; i < m->config.n_targets; i++)
-        if (m->known[i] && !m->met[i])
+        if (!m->known[i])
+            return rod_fail(m->err, ROD_EMODEL,
+                            "target_modules names %.100s, and the model has no matrix of this name.",
+                            m->config.targets[i]);
+        else if (!m->met[i])
             return rod_fail(m->err, ROD_EMODEL, "target_modules names %.100s, and " WEIGHTS_FILE " has nothing of it.",
                             m->config.targets[i]);
     if (!m->adapter->n_deltas) return rod_fail(m->err, ROD_EMODEL, WEIGHTS_FILE " holds no tensors.");

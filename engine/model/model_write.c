@@ -18,6 +18,7 @@
 
 #define MAX_COPIED_BYTES (256u << 20)
 #define WEIGHTS_FILE     "model.safetensors"
+#define PART_FILE        WEIGHTS_FILE ".part" /* until the directory is whole */
 #define CONFIG_FILE      "config.json"
 
 enum { ROWS_AT_ONCE = 256, COPIED_AT_ONCE = 1 << 16 };
@@ -188,7 +189,7 @@ static int write_weights(struct writing *w) {
     unsigned char length[8];
     bytes_put(length, n_padded, 8);
     char *path = NULL;
-    if (asprintf(&path, "%s/" WEIGHTS_FILE, w->to) >= 0) w->file = fopen(path, "wb");
+    if (asprintf(&path, "%s/" PART_FILE, w->to) >= 0) w->file = fopen(path, "wb");
     if (!path)
         rc = rod_fail_no_memory(w->err);
     else if (!w->file)
@@ -285,28 +286,58 @@ static int write_config(const struct writing *w, const char *from) {
     return rc;
 }
 
+/* Files that a run leaves or would leave. */
+static const char *written_file(size_t i) {
+    static const char *const own[] = {WEIGHTS_FILE, CONFIG_FILE, PART_FILE};
+    return i < N_COPIED ? copied[i] : i < N_COPIED + 3 ? own[i - N_COPIED] : NULL;
+}
+
+static bool is_written_file(const char *name) {
+    size_t i = 0;
+    while (written_file(i) && strcmp(written_file(i), name)) i++;
+    return written_file(i);
+}
+
+/* A full disk gets its room back, and the same command may be given again. */
+static void remove_written(const char *to) {
+    for (size_t i = 0; written_file(i); i++) {
+        char *path = NULL;
+        if (asprintf(&path, "%s/%s", to, written_file(i)) < 0) return;
+        unlink(path);
+        free(path);
+    }
+}
+
+/* A new directory, an empty one, or one that a run left which was ended in its middle. */
 static int make_directory(const char *to, bool *made, struct rod_error *err) {
     *made = !mkdir(to, 0777);
     if (*made) return 0;
     if (errno != EEXIST) return rod_fail(err, ROD_EIO, "cannot make %.250s: %s", to, strerror(errno));
     DIR *dir = opendir(to);
     if (!dir) return rod_fail(err, ROD_EIO, "cannot read %.250s: %s", to, strerror(errno));
-    size_t n = 0;
-    while (readdir(dir)) n++;
+    bool other = false, part = false, any = false;
+    for (const struct dirent *entry; (entry = readdir(dir));) {
+        if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")) continue;
+        any = true;
+        part |= !strcmp(entry->d_name, PART_FILE);
+        other |= !is_written_file(entry->d_name);
+    }
     closedir(dir);
-    return n <= 2 ? 0 : rod_fail(err, ROD_EINVALID, "%.250s is not empty: name a directory that is not there.", to);
+    if (any && (!part || other))
+        return rod_fail(err, ROD_EINVALID, "%.250s is not empty: name a directory that is not there.", to);
+    remove_written(to);
+    return 0;
 }
 
-/* After a fault: a full disk gets its room back, and the same command may be given again. */
-static void remove_written(const char *to, bool made) {
-    for (size_t i = 0; i < N_COPIED + 2; i++) {
-        char *path = NULL;
-        const char *name = i < N_COPIED ? copied[i] : i == N_COPIED ? WEIGHTS_FILE : CONFIG_FILE;
-        if (asprintf(&path, "%s/%s", to, name) < 0) return;
-        unlink(path);
-        free(path);
-    }
-    if (made) rmdir(to);
+static int finish_weights(const struct writing *w) {
+    char *part = NULL, *path = NULL;
+    int rc = 0;
+    if (asprintf(&part, "%s/" PART_FILE, w->to) < 0 || asprintf(&path, "%s/" WEIGHTS_FILE, w->to) < 0)
+        rc = rod_fail_no_memory(w->err);
+    else if (rename(part, path))
+        rc = write_fail(w, "cannot name");
+    free(part), free(path);
+    return rc;
 }
 
 int model_write(const struct model *model, const char *from, const char *to, const struct model_rows *rows,
@@ -320,7 +351,9 @@ int model_write(const struct model *model, const char *from, const char *to, con
     rc = w.header && w.eights ? write_weights(&w) : rod_fail_no_memory(err);
     if (!rc) rc = write_copies(&w, from);
     if (!rc) rc = write_config(&w, from);
-    if (rc) remove_written(to, made);
+    if (!rc) rc = finish_weights(&w);
+    if (rc) remove_written(to);
+    if (rc && made) rmdir(to);
     json_decref(w.header);
     json_decref(w.eights);
     return rc;

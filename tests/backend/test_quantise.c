@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 enum { SOME_TOKENS = 2000, CALIBRATION_TOKENS = 4096 };
@@ -173,12 +174,43 @@ static void a_directory_that_cannot_be_finished_is_removed(void **state) {
     assert_int_equal(rmdir(dir), 0); /* it was there before, and is empty */
 }
 
+/* Ended by a signal in its middle: the directory is no checkpoint, and the same command makes it one. */
+static void what_an_ended_run_left_is_written_anew(void **state) {
+    (void)state;
+    char dir[64], out[80], path[128];
+    make_folder(dir, NULL, 0);
+    snprintf(out, sizeof out, "%s/out", dir);
+    const struct rod_quantise_options options = {.model_dir = "config/models/tales", .out_dir = out, .weights = "int8"};
+    const pid_t child = fork();
+    if (!child) {
+        struct rod_error err;
+        const struct rlimit small = {1 << 20, 1 << 20};
+        setrlimit(RLIMIT_FSIZE, &small); /* SIGXFSZ comes after the first of 9 MB */
+        _exit(rod_quantise(&options, &err));
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGXFSZ);
+    snprintf(path, sizeof path, "%s/model.safetensors", out);
+    assert_int_equal(access(path, F_OK), -1);
+    snprintf(path, sizeof path, "%s/note", out);
+    fclose(fopen(path, "w"));
+    expect_refusal(&options, "is not empty");
+    unlink(path);
+    struct rod_error err;
+    if (rod_quantise(&options, &err)) fail_msg("%s", err.message);
+    model_close(open_as(out, "auto"));
+    remove_folder(out);
+    assert_int_equal(rmdir(dir), 0);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(tales_are_nearly_as_likely_in_each_format),
         cmocka_unit_test(skills_find_tales_nearly_as_likely_in_each_format),
         cmocka_unit_test(what_cannot_be_written_is_refused_and_nothing_is_lost),
         cmocka_unit_test(a_directory_that_cannot_be_finished_is_removed),
+        cmocka_unit_test(what_an_ended_run_left_is_written_anew),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
