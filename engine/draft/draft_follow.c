@@ -8,6 +8,11 @@
 
 enum { MOST_LOST = 16 }; /* tokens until a source is given up */
 
+void draft_follow_init(struct draft_follow *f) {
+    *f = (struct draft_follow){.text_at = DRAFT_NOWHERE};
+    draft_follow_start(f, DRAFT_NOWHERE, 0);
+}
+
 void draft_follow_start(struct draft_follow *f, uint32_t at, uint32_t n_right) {
     f->at = at;
     f->n_right = n_right;
@@ -19,6 +24,7 @@ static void follow_lose(struct draft_follow *f) { draft_follow_start(f, DRAFT_NO
 /* The edit whose source stands at this place, of ids[0, n): its index, or n_edits. */
 static uint32_t follow_edit_at(const struct draft_follow *f, const int32_t *ids, uint32_t n, uint32_t at) {
     uint32_t i = 0;
+    if (n > f->text_at) n = f->text_at;
     for (; i < f->n_edits; i++) {
         const struct draft_edit *e = &f->edits[i];
         if (at + e->n_from <= n && !memcmp(ids + at, e->from, e->n_from * sizeof *ids)) break;
@@ -37,8 +43,11 @@ static void follow_add_edit(struct draft_follow *f, const int32_t *from, uint32_
                             uint32_t n_to) {
     if (!n_from || n_from > DRAFT_EDIT_TOK || n_to > DRAFT_EDIT_TOK) return;
     if (n_from == n_to && !memcmp(from, to, n_to * sizeof *to)) return;
-    const uint32_t same = follow_edit_at(f, from, n_from, 0);
-    if (same < f->n_edits && f->edits[same].n_from == n_from) follow_drop_edit(f, same);
+    uint32_t same = 0;
+    while (same < f->n_edits &&
+           (f->edits[same].n_from != n_from || memcmp(f->edits[same].from, from, n_from * sizeof *from)))
+        same++;
+    if (same < f->n_edits) follow_drop_edit(f, same);
     if (f->n_edits == DRAFT_EDITS) f->n_edits--;
     memmove(f->edits + 1, f->edits, f->n_edits++ * sizeof *f->edits);
     struct draft_edit *e = &f->edits[0];
@@ -58,7 +67,7 @@ static void follow_meet(struct draft_follow *f, const int32_t *ids, uint32_t n, 
 static void follow_lost(struct draft_follow *f, const int32_t *ids, uint32_t n) {
     const uint32_t left = f->left_at, last = left + DRAFT_EDIT_TOK + 1;
     f->at++;
-    for (uint32_t i = left + 1; f->lost >= 2 && i <= last && i + 1 < n && ids[i] >= 0 && ids[i - 1] >= 0; i++)
+    for (uint32_t i = left + 1; i <= last && i + 1 < n && ids[i] >= 0 && ids[i - 1] >= 0; i++)
         if (ids[i] == ids[n - 1] && ids[i - 1] == ids[n - 2]) {
             follow_meet(f, ids, n, i + 1, 2);
             return;
@@ -69,14 +78,17 @@ static void follow_lost(struct draft_follow *f, const int32_t *ids, uint32_t n) 
         follow_lose(f);
 }
 
-static void follow_part(struct draft_follow *f, uint32_t n_since) {
+/* After n_since tokens that are not the source's from here on. */
+static void follow_part(struct draft_follow *f, const int32_t *ids, uint32_t n, uint32_t n_since) {
     f->left_at = f->at;
     f->at += n_since; /* as if as many tokens were others */
     f->lost = n_since;
     f->n_right = f->n_done = 0;
+    for (uint32_t i = f->left_at; i < f->at && f->at < n; i++)
+        if (ids[i] < 0) f->at = n; /* the source ended before */
 }
 
-/* The edit that the next token may begin, or has begun; past those that leave out what stands there. */
+/* Past the edits at this place that leave out what stands there, but for what comes after all: the edit behind them. */
 static uint32_t follow_next_edit(struct draft_follow *f, const int32_t *ids, uint32_t n, int32_t id) {
     for (;;) {
         const uint32_t i = follow_edit_at(f, ids, n, f->at);
@@ -85,9 +97,17 @@ static uint32_t follow_next_edit(struct draft_follow *f, const int32_t *ids, uin
     }
 }
 
+/* The token is neither an edit's nor the source's: what was expected from this place on is dropped. */
+static void follow_surprise(struct draft_follow *f, const int32_t *ids, uint32_t n, uint32_t at, uint32_t last_edit) {
+    if (last_edit < f->n_edits) follow_drop_edit(f, last_edit);
+    f->at = at;
+    for (uint32_t i; (i = follow_edit_at(f, ids, n - 1, at)) < f->n_edits && !f->edits[i].n_to;) follow_drop_edit(f, i);
+    follow_part(f, ids, n, f->n_done + 1);
+}
+
 static void follow_expect(struct draft_follow *f, const int32_t *ids, uint32_t n) {
     const int32_t id = ids[n - 1];
-    const uint32_t i = follow_next_edit(f, ids, n - 1, id);
+    const uint32_t at = f->at, i = follow_next_edit(f, ids, n - 1, id);
     struct draft_edit *e = i < f->n_edits ? &f->edits[i] : NULL;
     if (e && f->n_done < e->n_to && e->to[f->n_done] == id) {
         if (++f->n_done == e->n_to) f->at += e->n_from, f->n_done = 0;
@@ -95,15 +115,14 @@ static void follow_expect(struct draft_follow *f, const int32_t *ids, uint32_t n
         f->at++;
         if (e) follow_drop_edit(f, i); /* here it was not replaced */
     } else {
-        const uint32_t n_done = f->n_done;
-        if (e) follow_drop_edit(f, i);
-        follow_part(f, n_done + 1);
+        follow_surprise(f, ids, n, f->n_done ? f->at : at, i);
         return;
     }
     if (f->n_right < DRAFT_MOST_MATCH) f->n_right++;
 }
 
 void draft_follow_token(struct draft_follow *f, const int32_t *ids, uint32_t n) {
+    if (f->text_at == DRAFT_NOWHERE) f->text_at = n - 1;
     if (f->at == DRAFT_NOWHERE) return;
     assert(f->at + 1 < n);
     if (f->lost) {
@@ -117,6 +136,7 @@ void draft_follow_token(struct draft_follow *f, const int32_t *ids, uint32_t n) 
 
 void draft_follow_forget(struct draft_follow *f, uint32_t n_gone) {
     const uint32_t first = f->lost ? f->left_at : f->at;
+    if (f->text_at != DRAFT_NOWHERE) f->text_at -= f->text_at < n_gone ? f->text_at : n_gone;
     if (f->at == DRAFT_NOWHERE) return;
     if (first < n_gone) {
         follow_lose(f);

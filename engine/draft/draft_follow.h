@@ -22,10 +22,12 @@ struct draft_follow {
     uint32_t lost;    /* tokens of the text since it left the source; 0: it has not */
     uint32_t left_at; /* where it left */
     uint32_t n_done;  /* tokens that came of the edit at this place; 0: none */
+    uint32_t text_at; /* where the text begins: what stands there has its changes; NOWHERE: it has not begun */
     uint32_t n_edits;
     struct draft_edit edits[DRAFT_EDITS]; /* newest first */
 };
 
+void draft_follow_init(struct draft_follow *follow);
 /* From this place on, behind so many tokens that agree. Edits stay. */
 void draft_follow_start(struct draft_follow *follow, uint32_t at, uint32_t n_right);
 /* ids[n - 1] is the text's next token. */

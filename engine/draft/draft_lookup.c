@@ -14,7 +14,8 @@ int draft_lookup_init(struct draft_lookup *l, uint64_t n_tok, const int32_t *pre
     const size_t most = DRAFT_MAX_TOK / 2, n_kept = n_prediction < most ? n_prediction : most;
     const uint64_t want = n_tok + n_kept + (n_kept > 0);
     *l = (struct draft_lookup){.n_heads = LEAST_TOK, .n_predicted = (uint32_t)n_kept};
-    draft_follow_start(&l->follow, n_kept ? 0 : NONE, 0);
+    draft_follow_init(&l->follow);
+    if (n_kept) draft_follow_start(&l->follow, 0, 0);
     l->cap = want < LEAST_TOK ? LEAST_TOK : want < DRAFT_MAX_TOK ? (uint32_t)want : DRAFT_MAX_TOK;
     while (l->n_heads < l->cap) l->n_heads *= 2;
     l->ids = malloc(l->cap * sizeof *l->ids);
@@ -99,13 +100,15 @@ static uint32_t lookup_longest(const struct draft_lookup *l, uint32_t *n_match) 
 }
 
 void draft_lookup_generated(struct draft_lookup *l, int32_t id) {
+    struct draft_follow *f = &l->follow;
     uint32_t n_match;
     draft_lookup_add(l, id);
-    draft_follow_token(&l->follow, l->ids, l->n);
-    if (l->follow.at != NONE && l->follow.n_right >= LEAST_MATCH) return;
+    draft_follow_token(f, l->ids, l->n);
+    /* Where the text has left its source, a longer match may be the other name itself. */
+    if (f->at != NONE && (f->lost || f->n_right >= LEAST_MATCH)) return;
     const uint32_t at = lookup_longest(l, &n_match);
-    if (at != NONE && (l->follow.at == NONE || n_match >= l->follow.n_right + SURER_BY))
-        draft_follow_start(&l->follow, at, n_match);
+    if (at != NONE && l->ids[at] >= 0 && (f->at == NONE || n_match >= f->n_right + SURER_BY))
+        draft_follow_start(f, at, n_match);
 }
 
 struct draft_found draft_lookup_next(const struct draft_lookup *l, uint32_t n, int32_t *out) {

@@ -115,7 +115,11 @@ static uint32_t tokens_not_drafted(uint64_t seed, uint32_t world, bool predicted
     }
     struct draft_lookup l = opened(4 * N, source, predicted ? n_source : 0);
     for (uint32_t i = 0; i < n_source && !predicted; i++) draft_lookup_add(&l, source[i]);
-    draft_lookup_add(&l, 5000);
+    draft_lookup_add(&l, 5000); /* the wish has both names */
+    for (uint32_t k = 0; k < n_name; k++) draft_lookup_add(&l, (int32_t)(2000 + k));
+    draft_lookup_add(&l, 5001);
+    for (uint32_t k = 0; k < n_other; k++) draft_lookup_add(&l, (int32_t)(3000 + k));
+    draft_lookup_add(&l, 5002);
     uint32_t wrong = 0;
     for (uint32_t i = 0; i < *n_text; i++) {
         int32_t got[1];
@@ -160,13 +164,43 @@ static void what_is_left_out_or_put_in_is_too(void **state) {
     draft_lookup_fini(&l);
 }
 
+/* What was left out first and is replaced later is drafted replaced; what is put in is not put in again where the text
+ * itself goes on. */
+static void changes_that_change_are_learned_anew(void **state) {
+    (void)state;
+    int32_t source[240], got[3];
+    for (int i = 0; i < 240; i++) source[i] = i % 20 == 10 ? 7 : 1000 + i;
+    struct draft_lookup l = opened(500, source, 240);
+    uint32_t n_wrong = 0;
+    for (int i = 0; i < 240; i++) {
+        const int32_t id = source[i] == 7 ? 8 : source[i];
+        if (i == 10) continue; /* left out */
+        n_wrong += draft_lookup_next(&l, 1, got).n == 0 || got[0] != id;
+        draft_lookup_generated(&l, id);
+    }
+    if (n_wrong > 6) fail_msg("%u tokens were not drafted, of 6 at most", n_wrong);
+    draft_lookup_fini(&l);
+    static const int32_t prompt[] = {1, 2, 3, 7, 40, 41, 42, 43, 99},
+                         text[] = {1, 2, 3, 6, 7, 40, 41, 42, 43, 90, 91, 92, 93, 94, 3, 6};
+    l = opened(100, NULL, 0);
+    for (size_t i = 0; i < sizeof prompt / sizeof *prompt; i++) draft_lookup_add(&l, prompt[i]);
+    for (size_t i = 0; i < sizeof text / sizeof *text; i++) draft_lookup_generated(&l, text[i]);
+    assert_int_equal(draft_lookup_next(&l, 3, got).n, 3);
+    assert_int_equal(got[0], 7);
+    assert_int_equal(got[1], 40);
+    draft_lookup_fini(&l);
+}
+
 /* Where the source stands after all, it is drafted again. */
 static void a_change_that_was_not_made_again_is_forgotten(void **state) {
     (void)state;
     int32_t source[100], got[2];
     for (int i = 0; i < 100; i++) source[i] = i % 20 == 10 ? 500 : 1000 + i;
     struct draft_lookup l = opened(300, source, 100);
-    for (int i = 0; i < 50; i++) draft_lookup_generated(&l, i == 10 ? 600 : source[i]);
+    for (int i = 0; i < 30; i++) draft_lookup_generated(&l, i == 10 ? 600 : source[i]);
+    assert_int_equal(draft_lookup_next(&l, 2, got).n, 2);
+    assert_int_equal(got[0], 600);
+    for (int i = 30; i < 50; i++) draft_lookup_generated(&l, source[i]);
     assert_int_equal(draft_lookup_next(&l, 2, got).n, 2);
     assert_int_equal(got[0], 500);
     draft_lookup_fini(&l);
@@ -191,6 +225,15 @@ static void drafts_are_tokens_of_the_text_whatever_it_says(void **state) {
                              got[k]);
             const bool follows = found.n && philox_uniform(seed, world * 5000 + i, 2) < 0.7;
             draft_lookup_generated(&l, follows ? got[0] : (int32_t)(philox_uniform(seed, world * 5000 + i, 1) * kinds));
+            for (uint32_t e = 0; e < l.follow.n_edits; e++)
+                for (uint32_t k = 0; k < DRAFT_EDIT_TOK; k++)
+                    if ((k < l.follow.edits[e].n_from && l.follow.edits[e].from[k] < 0) ||
+                        (k < l.follow.edits[e].n_to && l.follow.edits[e].to[k] < 0))
+                        fail_msg("RODIMUS_TEST_SEED=%llu world %u: an edit goes over a source's end",
+                                 (unsigned long long)seed, world);
+            if (l.follow.at != DRAFT_NOWHERE && l.ids[l.follow.at] < 0)
+                fail_msg("RODIMUS_TEST_SEED=%llu world %u: a source's end is followed", (unsigned long long)seed,
+                         world);
         }
         draft_lookup_fini(&l);
     }
@@ -473,6 +516,7 @@ int main(void) {
         cmocka_unit_test(a_prediction_is_followed_through_changes),
         cmocka_unit_test(a_name_that_is_replaced_is_drafted_from_its_second_place_on),
         cmocka_unit_test(what_is_left_out_or_put_in_is_too),
+        cmocka_unit_test(changes_that_change_are_learned_anew),
         cmocka_unit_test(a_change_that_was_not_made_again_is_forgotten),
         cmocka_unit_test(drafts_are_tokens_of_the_text_whatever_it_says),
         cmocka_unit_test(the_last_tokens_are_those_of_the_conversation),
