@@ -144,7 +144,7 @@ static int adapter_check_used(const struct merging *m) {
     for (size_t i = 0; i < m->config.n_targets; i++)
         if (!m->known[i])
             return rod_fail(m->err, ROD_EMODEL,
-                            "target_modules names %.100s, and the model has no matrix of this name.",
+                            "target_modules names %.100s, and the model has no such matrix that may have a pair.",
                             m->config.targets[i]);
         else if (!m->met[i])
             return rod_fail(m->err, ROD_EMODEL, "target_modules names %.100s, and " WEIGHTS_FILE " has nothing of it.",

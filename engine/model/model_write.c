@@ -9,16 +9,18 @@
 
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #define MAX_COPIED_BYTES (256u << 20)
 #define WEIGHTS_FILE     "model.safetensors"
-#define PART_FILE        WEIGHTS_FILE ".part" /* until the directory is whole */
+#define PART_FILE        ".quantise.part" /* the weights until the directory is whole, locked by their writer */
 #define CONFIG_FILE      "config.json"
 
 enum { ROWS_AT_ONCE = 256, COPIED_AT_ONCE = 1 << 16 };
@@ -188,20 +190,13 @@ static int write_weights(struct writing *w) {
     const size_t n = strlen(text), n_padded = (n + 7) / 8 * 8;
     unsigned char length[8];
     bytes_put(length, n_padded, 8);
-    char *path = NULL;
-    if (asprintf(&path, "%s/" PART_FILE, w->to) >= 0) w->file = fopen(path, "wb");
-    if (!path)
-        rc = rod_fail_no_memory(w->err);
-    else if (!w->file)
-        rc = write_fail(w, "cannot make");
     if (!rc) rc = write_bytes(w, length, sizeof length);
     if (!rc) rc = write_bytes(w, text, n);
     if (!rc) rc = write_bytes(w, "        ", n_padded - n);
     w->n_written = 0;
     if (!rc) rc = model_plan(&untied, fla, write_piece, w);
-    if (w->file && fclose(w->file) && !rc) rc = write_fail(w, "cannot write");
+    if (!rc && (fflush(w->file) || fsync(fileno(w->file)))) rc = write_fail(w, "cannot write");
     if (!rc) rod_progress(w->progress, "quantising weights", "B", w->n_data, w->n_data);
-    free(path);
     free(text);
     return rc;
 }
@@ -286,11 +281,8 @@ static int write_config(const struct writing *w, const char *from) {
     return rc;
 }
 
-/* Files that a run leaves or would leave. */
-static const char *written_file(size_t i) {
-    static const char *const own[] = {WEIGHTS_FILE, CONFIG_FILE, PART_FILE};
-    return i < N_COPIED ? copied[i] : i < N_COPIED + 3 ? own[i - N_COPIED] : NULL;
-}
+/* The other files that a run leaves in its middle. */
+static const char *written_file(size_t i) { return i < N_COPIED ? copied[i] : i == N_COPIED ? CONFIG_FILE : NULL; }
 
 static bool is_written_file(const char *name) {
     size_t i = 0;
@@ -298,17 +290,25 @@ static bool is_written_file(const char *name) {
     return written_file(i);
 }
 
-/* A full disk gets its room back, and the same command may be given again. */
-static void remove_written(const char *to) {
-    for (size_t i = 0; written_file(i); i++) {
-        char *path = NULL;
-        if (asprintf(&path, "%s/%s", to, written_file(i)) < 0) return;
-        unlink(path);
-        free(path);
-    }
+static char *path_in(const char *dir, const char *file) {
+    char *path = NULL;
+    return asprintf(&path, "%s/%s", dir, file) < 0 ? NULL : path;
 }
 
-/* A new directory, an empty one, or one that a run left which was ended in its middle. */
+static void remove_file(const char *dir, const char *file) {
+    char *path = path_in(dir, file);
+    if (path) unlink(path);
+    free(path);
+}
+
+/* A full disk gets its room back, and the same command may be given again. */
+static void remove_written(const char *to, bool made) {
+    for (size_t i = 0; written_file(i); i++) remove_file(to, written_file(i));
+    remove_file(to, PART_FILE); /* last: what is left is known by it */
+    if (made) rmdir(to);
+}
+
+/* A new directory, an empty one, or what a run left that was ended in its middle. */
 static int make_directory(const char *to, bool *made, struct rod_error *err) {
     *made = !mkdir(to, 0777);
     if (*made) return 0;
@@ -316,27 +316,48 @@ static int make_directory(const char *to, bool *made, struct rod_error *err) {
     DIR *dir = opendir(to);
     if (!dir) return rod_fail(err, ROD_EIO, "cannot read %.250s: %s", to, strerror(errno));
     bool other = false, part = false, any = false;
-    for (const struct dirent *entry; (entry = readdir(dir));) {
+    const struct dirent *entry;
+    while (errno = 0, (entry = readdir(dir))) {
         if (!strcmp(entry->d_name, ".") || !strcmp(entry->d_name, "..")) continue;
+        const bool is_part = !strcmp(entry->d_name, PART_FILE);
         any = true;
-        part |= !strcmp(entry->d_name, PART_FILE);
-        other |= !is_written_file(entry->d_name);
+        part |= is_part;
+        other |= !is_part && !is_written_file(entry->d_name);
     }
+    const int unread = errno;
     closedir(dir);
+    if (unread) return rod_fail(err, ROD_EIO, "cannot read %.250s: %s", to, strerror(unread));
     if (any && (!part || other))
         return rod_fail(err, ROD_EINVALID, "%.250s is not empty: name a directory that is not there.", to);
-    remove_written(to);
     return 0;
 }
 
-static int finish_weights(const struct writing *w) {
-    char *part = NULL, *path = NULL;
+/* The part's file is this run's alone, until it is closed. */
+static int open_part(struct writing *w) {
+    char *part = path_in(w->to, PART_FILE), *whole = path_in(w->to, WEIGHTS_FILE);
+    const int fd = part && whole ? open(part, O_RDWR | O_CREAT | O_CLOEXEC, 0666) : -1;
     int rc = 0;
-    if (asprintf(&part, "%s/" PART_FILE, w->to) < 0 || asprintf(&path, "%s/" WEIGHTS_FILE, w->to) < 0)
+    if (!part || !whole)
         rc = rod_fail_no_memory(w->err);
-    else if (rename(part, path))
+    else if (fd < 0)
+        rc = write_fail(w, "cannot make");
+    else if (flock(fd, LOCK_EX | LOCK_NB) || !access(whole, F_OK))
+        rc = rod_fail(w->err, ROD_EINVALID, "%.250s: another run writes it.", w->to);
+    else if (ftruncate(fd, 0) || !(w->file = fdopen(fd, "wb")))
+        rc = write_fail(w, "cannot write");
+    if (fd >= 0 && !w->file) close(fd);
+    free(part), free(whole);
+    return rc;
+}
+
+static int finish_part(const struct writing *w) {
+    char *part = path_in(w->to, PART_FILE), *whole = path_in(w->to, WEIGHTS_FILE);
+    int rc = 0;
+    if (!part || !whole)
+        rc = rod_fail_no_memory(w->err);
+    else if (rename(part, whole))
         rc = write_fail(w, "cannot name");
-    free(part), free(path);
+    free(part), free(whole);
     return rc;
 }
 
@@ -345,15 +366,16 @@ int model_write(const struct model *model, const char *from, const char *to, con
     struct writing w = {.model = model, .to = to, .rows = rows, .progress = progress, .err = err};
     bool made;
     int rc = make_directory(to, &made, err);
+    if (!rc) rc = open_part(&w);
     if (rc) return rc;
     w.header = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
     w.eights = json_array();
     rc = w.header && w.eights ? write_weights(&w) : rod_fail_no_memory(err);
     if (!rc) rc = write_copies(&w, from);
     if (!rc) rc = write_config(&w, from);
-    if (!rc) rc = finish_weights(&w);
-    if (rc) remove_written(to);
-    if (rc && made) rmdir(to);
+    if (!rc) rc = finish_part(&w);
+    if (rc) remove_written(to, made);
+    fclose(w.file);
     json_decref(w.header);
     json_decref(w.eights);
     return rc;

@@ -3,8 +3,10 @@
  * fp32: the CPU has no product of it. */
 #include "tests/held_out.h"
 
+#include <fcntl.h>
 #include <signal.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -191,12 +193,20 @@ static void what_an_ended_run_left_is_written_anew(void **state) {
     int status;
     assert_int_equal(waitpid(child, &status, 0), child);
     assert_true(WIFSIGNALED(status) && WTERMSIG(status) == SIGXFSZ);
-    snprintf(path, sizeof path, "%s/model.safetensors", out);
-    assert_int_equal(access(path, F_OK), -1);
-    snprintf(path, sizeof path, "%s/note", out);
-    fclose(fopen(path, "w"));
-    expect_refusal(&options, "is not empty");
-    unlink(path);
+    snprintf(path, sizeof path, "%s/.quantise.part", out);
+    assert_int_equal(access(path, F_OK), 0);
+    const int held = open(path, O_RDWR);
+    assert_int_equal(flock(held, LOCK_EX), 0);
+    expect_refusal(&options, "another run writes it");
+    close(held);
+    static const char *const others[] = {"note", "model.safetensors"};
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", out, others[i]);
+        assert_int_equal(access(path, F_OK), -1);
+        fclose(fopen(path, "w"));
+        expect_refusal(&options, "is not empty");
+        assert_int_equal(unlink(path), 0);
+    }
     struct rod_error err;
     if (rod_quantise(&options, &err)) fail_msg("%s", err.message);
     model_close(open_as(out, "auto"));

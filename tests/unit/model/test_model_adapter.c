@@ -320,7 +320,7 @@ static void other_types_shapes_and_files_are_refused(void **state) {
     expect_refusal(SMALL, dir, ROD_EMODEL, "q_proj.lora_A.weight has shape [3, 128, 1]", "call for [3, 128]");
     made.t[0].n_dims = 2;
     adapter_write(dir, &made, "{\"peft_type\":\"LORA\",\"r\":3,\"target_modules\":[\"q_proj\",\"gate_up\"]}");
-    expect_refusal(SMALL, dir, ROD_EMODEL, "target_modules names gate_up", "no matrix of this name");
+    expect_refusal(SMALL, dir, ROD_EMODEL, "target_modules names gate_up", "no such matrix");
     made_free(&made);
     adapter_write(dir, &made, PLAIN);
     expect_refusal(SMALL, dir, ROD_EMODEL, "adapter_model.safetensors", "holds no tensors");
