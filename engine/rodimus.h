@@ -65,7 +65,7 @@ const char *rod_code_type(int code);   /* OpenAI error type */
 const char *rod_code_openai(int code); /* OpenAI error code, "" = null */
 
 /* ---- devices ---- */
-/* One line a device ("cuda:0 NVIDIA ...; weights ..."), the CPU last; returns the count written. */
+/* One line a device ("cuda:0 NVIDIA ...; weights ..."), the CPU last, if there is room; returns the count. */
 size_t rod_devices(char (*lines)[128], size_t max_lines);
 /* One line: whether the CUDA part lies beside the program and loads, and else why not. */
 void rod_cuda_note(char *note, size_t note_bytes);

@@ -23,11 +23,13 @@
 #include <string.h>
 #include <unistd.h>
 
-static const double TURN_S =
-    0.05; /* of steps, then half as long of reading: few steps then find a cache that reading filled */
+/* Of steps, then half as long of reading, but not for minutes. Steps that are much shorter seldom find a cache that
+ * reading filled. */
+static const double TURN_S = 0.05, MOST_READING_S = 1;
 enum { MIN_STEPS = 5, MAX_STEPS = 100000, ROUND_STEPS = 4, WARM_STEPS = ROUND_STEPS };
 
 static double bench_now_s(void) { return 1e-9 * (double)clock_now_ns(); }
+static double bench_thread_s(void) { return 1e-9 * (double)clock_read_ns(CLOCK_THREAD_CPUTIME_ID); }
 
 static int32_t bench_token_at(uint32_t vocab, uint64_t seed) { /* splitmix64 */
     uint64_t x = seed * 0x9e3779b97f4a7c15u + 0x632be59bd9b4e019u;
@@ -84,6 +86,7 @@ struct bench {
     double *times;
     struct bench_reader *reader; /* of a row on a CPU */
     double *rates, turn_s;       /* of its reads; of steps since the last of them */
+    double read_s, read_cpu_s;   /* what the row's reads took, which are no part of its steps */
     size_t n_rates;
     struct backend_segment *segs;
     uint64_t *pos;
@@ -102,22 +105,24 @@ static double bench_median(double *x, size_t n) {
 
 /* So many bytes are what the row's steps touch. */
 static int bench_turns_begin(struct bench *b, double bytes, struct rod_error *err) {
-    b->turn_s = 0, b->n_rates = 0;
+    b->turn_s = b->read_s = b->read_cpu_s = 0, b->n_rates = 0;
     if (b->read_bytes_per_s > 0) return 0;
     b->reader = bench_reader_open(b->team, bytes);
     return b->reader ? 0 : rod_fail_no_memory(err);
 }
 
 static void bench_turns_read(struct bench *b, double at_least_s) {
-    const double begin = bench_now_s();
+    const double begin = bench_now_s(), cpu_begin = bench_thread_s();
     while (b->n_rates < MAX_STEPS && (!b->n_rates || bench_now_s() - begin < at_least_s))
         b->rates[b->n_rates++] = bench_reader_rate(b->reader);
+    b->read_s += bench_now_s() - begin;
+    b->read_cpu_s += bench_thread_s() - cpu_begin;
 }
 
 /* After a step of so many seconds. */
 static void bench_turns_step(struct bench *b, double s) {
     if (!b->reader || (b->turn_s += s) < TURN_S) return;
-    bench_turns_read(b, b->turn_s / 2);
+    bench_turns_read(b, fmin(b->turn_s / 2, MOST_READING_S));
     b->turn_s = 0;
 }
 
@@ -157,9 +162,12 @@ static double bench_step_bytes(const struct bench *b, double sessions, double ke
     return (double)model_step_bytes(b->model) + sessions * state_bytes(&b->model->dims, keys, size);
 }
 
-/* Steps that a prompt of so many tokens takes: each reads the weights. */
+/* Steps that prompts of so many tokens take, each of which reads the weights; the sessions of one of them. */
 static double bench_prompt_steps(const struct bench *b, double tokens) {
     return ceil(tokens / b->ops->info(b->be)->max_batch_tok);
+}
+static double bench_prompt_sessions(const struct bench *b, double tokens, double sessions) {
+    return fmax(1, sessions / bench_prompt_steps(b, tokens));
 }
 
 static void bench_fill_row(struct bench *b, struct rod_bench_row *row, size_t n_times, double tokens, double keys,
@@ -173,7 +181,8 @@ static void bench_fill_row(struct bench *b, struct rod_bench_row *row, size_t n_
     row->ms_high = 1e3 * b->times[n_times - 1];
     row->tokens_per_s = tokens / median;
     row->flop = tokens * (matrix_flop(d, false) + recurrence_flop(d, keys)) + heads * 2.0 * d->D * d->V;
-    row->bytes = n_steps * bench_step_bytes(b, row->prefill ? fmax(1, row->batch / n_steps) : row->batch, keys);
+    row->bytes =
+        n_steps * bench_step_bytes(b, row->prefill ? bench_prompt_sessions(b, tokens, row->batch) : row->batch, keys);
     row->moved_bytes = row->bytes - (row->prefill ? 0 : row->batch * bench_unwritten_bytes(d, info, row->batch));
     row->read_bytes_per_s = bench_turns_end(b);
     row->flop_per_s = b->flop_per_s;
@@ -190,8 +199,6 @@ static void bench_fill_row(struct bench *b, struct rod_bench_row *row, size_t n_
     snprintf(row->dtype, sizeof row->dtype, "%s", own ? dtype_name(b->model->weight_dtype) : precision);
 }
 
-static double bench_thread_s(void) { return 1e-9 * (double)clock_read_ns(CLOCK_THREAD_CPUTIME_ID); }
-
 /* The times of whole steps, and what the thread and the bus had to do. */
 struct decode_times {
     size_t n;
@@ -199,12 +206,12 @@ struct decode_times {
 };
 
 static bool bench_decode_goes_on(const struct bench *b, int step, struct decode_times *t) {
-    if (step == WARM_STEPS) t->begin = bench_now_s(), t->cpu_begin = bench_thread_s();
-    const double now = bench_now_s();
+    const double now = bench_now_s() - b->read_s, cpu = bench_thread_s() - b->read_cpu_s;
+    if (step == WARM_STEPS) t->begin = now, t->cpu_begin = cpu;
     if (t->n < MAX_STEPS && (step <= WARM_STEPS || t->n < MIN_STEPS || now - t->begin <= b->options->seconds))
         return true;
     t->wall = now - t->begin;
-    t->cpu = bench_thread_s() - t->cpu_begin;
+    t->cpu = cpu - t->cpu_begin;
     return false;
 }
 
@@ -354,9 +361,10 @@ static int bench_measure_prefill(struct bench *b, uint32_t batch, uint64_t promp
     const double w = d->plus ? fmin((double)prompt, d->visible) : 0;
     const double keys = w * (1 - w / (2 * (double)prompt)); /* seen on average */
     size_t n = 0;
-    int rc = bench_turns_begin(b, bench_step_bytes(b, batch, keys), err);
-    double begin = bench_now_s();
-    while (!rc && n < MAX_STEPS && (n < MIN_STEPS || bench_now_s() - begin < b->options->seconds)) {
+    const double sessions = bench_prompt_sessions(b, (double)prompt * batch, batch);
+    int rc = bench_turns_begin(b, bench_step_bytes(b, sessions, keys), err);
+    const double begin = bench_now_s();
+    while (!rc && n < MAX_STEPS && (n < MIN_STEPS || bench_now_s() - b->read_s - begin < b->options->seconds)) {
         for (uint32_t i = 0; i < batch; i++) b->ops->slot_zero(b->be, i);
         double t = bench_now_s();
         rc = bench_read_packed(b, batch, prompt, err);
