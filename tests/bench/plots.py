@@ -210,10 +210,35 @@ def drafts(out):
     save(figure, out, "drafts", f"{source(*[run[0] for run in found])}; rodimus bench --acceptance.", legend=None)
 
 
+def formats(out):
+    """Tokens a second by the bits of the weights: on a GPU in those of 16 bits, on a CPU beside the ceiling."""
+    figure, axes = plt.subplots(1, 3, figsize=(10, 4.2))
+    colors, used = {"bf16": BASE, "fp8": LIMIT, "int8": OUR, "int4": ASIDE}, []
+    for panel_axes, shape in zip(axes, ("rodimus-plus-1.6b", "rodimus-1.4b")):
+        ours = rows_of(f"{shape}-codes-h200", phase="decode")
+        used.append(ours[0])
+        wide = {row["batch"]: row["tokens_per_s"] for row in ours if row["weights"] == "bf16"}
+        for name, color in colors.items():
+            points = [(row["batch"], row["tokens_per_s"] / wide[row["batch"]]) for row in ours if row["weights"] == name]
+            panel_axes.plot(*zip(*points), color=color, marker="o", ms=4, label=name)
+        panel(panel_axes, f"{NAMES[shape]}, H200", "sessions in a step", "times bf16", ticks=sorted(wide), log=("x",))
+        panel_axes.set_ylim(bottom=0)
+        panel_axes.legend(loc="lower left")
+    ours = rows_of("rodimus-plus-1.6b-codes-cpu", phase="decode", batch=1)
+    used.append(ours[0])
+    for i, row in enumerate(ours):
+        axes[2].bar(i, row["tokens_per_s"], color=colors[row["weights"]], width=0.6)
+        axes[2].plot((i - 0.4, i + 0.4), (row["ceiling"],) * 2, color="gray", ls="--")
+        axes[2].annotate(f"{row['fraction']:.0%}", (i, row["tokens_per_s"]), ha="center", va="top", textcoords="offset points", xytext=(0, -4), fontsize=9, color="white")
+    panel(axes[2], f"{NAMES[ours[0]['model']]}, {device_of(ours[0])}", "weights", "tokens a second", log=())
+    axes[2].set_xticks(range(len(ours)), [row["weights"] for row in ours])
+    save(figure, out, "formats", f"{source(*used)}; rodimus bench --weights, context {used[0]['context']:,} on the GPU and {used[2]['context']} on the CPU. Dashed: the bytes of a step at the read rate.")
+
+
 def main():
     out = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else HERE / "plots")
     out.mkdir(parents=True, exist_ok=True)
-    for draw in (decode, prefill, position, memory, latency, agents, drafts):
+    for draw in (decode, prefill, position, memory, latency, agents, drafts, formats):
         draw(out)
     print("\n".join(str(path) for path in sorted(out.glob("*.svg"))))
 
