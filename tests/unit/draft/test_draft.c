@@ -106,7 +106,7 @@ static uint32_t tokens_not_drafted(uint64_t seed, uint32_t world, bool predicted
     *n_text = 0;
     for (uint32_t i = 0; n_source + n_name < N; i++) {
         if (until_name--) {
-            source[n_source++] = text[(*n_text)++] = (int32_t)(philox_uniform(seed, world * N + i, 0) * 1000);
+            source[n_source++] = text[(*n_text)++] = (int32_t)(10000 + i); /* each once: none agrees by chance */
             continue;
         }
         for (uint32_t k = 0; k < n_name; k++) source[n_source++] = (int32_t)(2000 + k);
