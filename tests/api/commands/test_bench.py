@@ -131,7 +131,7 @@ exec %(program)s "$@"
                                                         for more in ("", "-position")]),
     ("record-prompts", ["--seconds", "0.01", "--shapes", "rodimus-1.4b"], ["rodimus-1.4b-prompts-cpu.json", "rodimus-1.4b-prompts-server-cpu.json"]),
     ("record-load", ["--shapes", "rodimus-1.4b", "--streams", "1 2"], ["rodimus-1.4b-load-cpu.json"]),
-    ("record", ["--seconds", "0.01"], ["tales-cpu.json", "tales-cpu-position.json", "rodimus-plus-1.6b-cpu.json", "drafts-tales-cpu.json"])])
+    ("record", ["--seconds", "0.01"], ["tales-cpu.json", "tales-cpu-position.json", "rodimus-plus-1.6b-cpu.json", "drafts-skills-cpu.json"])])
 def test_what_the_scripts_record_is_whole(script, flags, names, tmp_path):
     stand_in = tmp_path / "rodimus"
     stand_in.write_text(STAND_IN % {"model": MODEL, "program": RODIMUS})

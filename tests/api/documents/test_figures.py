@@ -143,7 +143,7 @@ def agents_table():
 
 def drafts_table():
     """What drafts give, by the chance that a draft token is right."""
-    for name in ("drafts-tales-cpu", "drafts-rodimus-plus-1.6b-cpu", "drafts-rodimus-plus-1.6b-h100", "drafts-rodimus-1.4b-h100",
+    for name in ("drafts-skills-cpu", "drafts-rodimus-plus-1.6b-cpu", "drafts-rodimus-plus-1.6b-h100", "drafts-rodimus-1.4b-h100",
                  "drafts-rodimus-plus-1.6b-h200", "drafts-rodimus-1.4b-h200"):
         for r in rows(name):
             plain, drafted, device = r["plain_tokens_per_s"], r["tokens_per_s"], name.rsplit("-", 1)[-1].upper()
@@ -164,6 +164,23 @@ def codes_table():
         for weights in ("bf16", "fp8", "int8", "int4"):
             found = [r for r in rows(name) if r["weights"] == weights]
             yield f"| {name[:-11]} | {weights} | " + " | ".join(said(r["tokens_per_s"]) + (f" ({r['fraction']:.0%})" if r["phase"] == "decode" else "") for r in found) + " |"
+
+
+def codes_cpu_table():
+    """Weights in fewer bits on two cores."""
+    decode, prompts = ({r["weights"]: r for r in rows("rodimus-plus-1.6b-codes-cpu", phase=phase)} for phase in ("decode", "prefill"))
+    for weights, r in decode.items():
+        yield (f"| {weights} | {said(r['bytes'] / 1e6)} MB | {said(r['tokens_per_s'], 1)} ({r['fraction']:.0%}) | {said(1e3 / r['ms_low'], 1)} "
+               f"| {said(prompts[weights]['tokens_per_s'], 1)} |")
+
+
+def golden_table():
+    """What rounding weights does to the golden sets."""
+    for weights, name in (("auto", "as stored"), ("int8", "int8"), ("fp8", "fp8"), ("int4", "int4")):
+        found = [r for r in rows("golden-formats-cpu") if r["weights"] == weights]
+        logits = [r["logits"] for r in found]
+        yield (f"| {name} | {min(logits):.1e} .. {max(logits):.1e} | {max(r['worst'] for r in found):.1e} | {max(r['state'] for r in found):.1e} "
+               f"| {sum(r['argmax'] for r in found)} of {sum(r['of'] for r in found)} | {found[0]['bound']:g} |")
 
 
 def lives():
@@ -223,7 +240,7 @@ def with_line(line):
     return [name for name in pages() if any(found.startswith(line) for found in page(name).split("\n"))]
 
 
-@pytest.mark.parametrize("table", [cpu_tables, gpu_tables, cache_table, agents_table, drafts_table, verify_table, codes_table, lives, drafted_lives, mask_table, masked_table, upgrades, losses], ids=lambda t: t.__name__)
+@pytest.mark.parametrize("table", [cpu_tables, gpu_tables, cache_table, agents_table, drafts_table, verify_table, codes_table, codes_cpu_table, golden_table, lives, drafted_lives, mask_table, masked_table, upgrades, losses], ids=lambda t: t.__name__)
 def test_tables_have_the_recorded_figures(table):
     expected = list(table())
     assert not [(line, places) for line in expected if len(places := with_line(line)) != 1]
@@ -246,6 +263,9 @@ def sentences():
     alone, beside, idle = "streams_alone", "streams_beside_prompts_of_100000", "first_token_of_512_idle"
     yield r"prompt of 512 comes (N) ms after the request. 64 streams have (N) ms between tokens at the 99th percentile, and (N) while", [
         first(big[idle]), gap(big[alone]), gap(big[beside])]
+    edits = results("edits-skills-cpu")
+    yield r"first token on (N) times the plain rate with drafts from the conversation, (N) with the old tale as `prediction`", [
+        edits["lookup"]["times"], edits["prediction"]["times"]]
     yield r"256 answers of 256 tokens to prompts of 128 that begin together have their first token after (N) ms, (N) at the 99th percentile, and (N) tokens/s in all", [
         first(load[256]), first(load[256], "p99"), load[256]["output_tokens_per_s"]]
     yield r"what one at 4,096 does: (N) and (N) ms \(Rodimus\+\), (N) and (N) \(Rodimus\)", [
