@@ -174,6 +174,13 @@ def codes_cpu_table():
                f"| {said(prompts[weights]['tokens_per_s'], 1)} |")
 
 
+def llama_table():
+    """The same beside llama.cpp."""
+    for r in rows("llama-cpu"):
+        yield (f"| {r['program'].split(' (')[0]} | {r['weights']} | {said(r['bytes'] / 1e6)} MB | {said(r['tokens_per_s'], 1)} ({r['share']:.0%}) "
+               f"| {said(r['best_tokens_per_s'], 1)} ({r['best_share']:.0%}) | {said(r['prompt_tokens_per_s'], 1)} |")
+
+
 def golden_table():
     """What rounding weights does to the golden sets."""
     for weights, name in (("auto", "as stored"), ("int8", "int8"), ("fp8", "fp8"), ("int4", "int4")):
@@ -240,7 +247,7 @@ def with_line(line):
     return [name for name in pages() if any(found.startswith(line) for found in page(name).split("\n"))]
 
 
-@pytest.mark.parametrize("table", [cpu_tables, gpu_tables, cache_table, agents_table, drafts_table, verify_table, codes_table, codes_cpu_table, golden_table, lives, drafted_lives, mask_table, masked_table, upgrades, losses], ids=lambda t: t.__name__)
+@pytest.mark.parametrize("table", [cpu_tables, gpu_tables, cache_table, agents_table, drafts_table, verify_table, codes_table, codes_cpu_table, llama_table, golden_table, lives, drafted_lives, mask_table, masked_table, upgrades, losses], ids=lambda t: t.__name__)
 def test_tables_have_the_recorded_figures(table):
     expected = list(table())
     assert not [(line, places) for line in expected if len(places := with_line(line)) != 1]
