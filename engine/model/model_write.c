@@ -366,7 +366,7 @@ int model_write(const struct model *model, const char *from, const char *to, con
     struct writing w = {.model = model, .to = to, .rows = rows, .progress = progress, .err = err};
     bool made;
     int rc = make_directory(to, &made, err);
-    if (!rc) rc = open_part(&w);
+    if (!rc && (rc = open_part(&w)) && made) rmdir(to);
     if (rc) return rc;
     w.header = json_pack("{s:{s:s}}", "__metadata__", "format", "pt");
     w.eights = json_array();

@@ -87,6 +87,7 @@ def test_version():
     for library in ("libmicrohttpd", "GnuTLS", "libuv", "jansson", "PCRE2", "utf8proc", "xxHash"):
         assert re.search(library + r" \d+\.\d+", done.stdout), done.stdout
     assert re.search("^cuda .*rodimus_cuda.so", done.stdout, re.M), done.stdout
+    assert re.search(r"^device cpu, \d+ cores; weights fp32, fp16, bf16, int8, int4$", done.stdout, re.M), done.stdout
 
 
 def test_bench_help_is_tidy():

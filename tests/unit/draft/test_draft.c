@@ -13,6 +13,11 @@
 #include <time.h>
 #include <cmocka.h>
 
+static uint64_t seed_of_run(void) {
+    const char *given = getenv("RODIMUS_TEST_SEED");
+    return given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
+}
+
 static struct draft_lookup opened(uint64_t n_tok, const int32_t *prediction, size_t n_prediction) {
     struct draft_lookup l;
     struct rod_error err;
@@ -30,8 +35,7 @@ static uint32_t agree(const int32_t *ids, uint32_t a, uint32_t b) {
 /* A few tokens, so that looks do not run out, and texts that repeat. */
 static void a_draft_is_what_a_plain_search_finds(void **state) {
     (void)state;
-    const char *given = getenv("RODIMUS_TEST_SEED");
-    const uint64_t seed = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
+    const uint64_t seed = seed_of_run();
     enum { N = 3000 };
     int32_t *ids = malloc(N * sizeof *ids);
     for (uint32_t world = 0; world < 20; world++) {
@@ -132,8 +136,7 @@ static uint32_t tokens_not_drafted(uint64_t seed, uint32_t world, bool predicted
 
 static void a_name_that_is_replaced_is_drafted_from_its_second_place_on(void **state) {
     (void)state;
-    const char *given = getenv("RODIMUS_TEST_SEED");
-    const uint64_t seed = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
+    const uint64_t seed = seed_of_run();
     for (uint32_t world = 0; world < 100; world++) {
         uint32_t n_text;
         const uint32_t wrong = tokens_not_drafted(seed, world, world % 2, &n_text);
@@ -209,8 +212,7 @@ static void a_change_that_was_not_made_again_is_forgotten(void **state) {
 /* Texts of few tokens, which part and meet everywhere, in a lookup that forgets. */
 static void drafts_are_tokens_of_the_text_whatever_it_says(void **state) {
     (void)state;
-    const char *given = getenv("RODIMUS_TEST_SEED");
-    const uint64_t seed = given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL);
+    const uint64_t seed = seed_of_run();
     for (uint32_t world = 0; world < 60; world++) {
         int32_t prediction[200];
         const int kinds = 2 + (int)(world % 7);
