@@ -93,6 +93,8 @@ enum dispatch_kernel {
     STATE_DRAFTS_4_WHOLE,
     STATE_DRAFTS_4,
     STATE_DRAFTS_8,
+    STATE_DRAFTS_MANY_4,
+    STATE_DRAFTS_MANY_8,
     WIDE_SCAN_4,
     WIDE_SCAN_6,
     WIDE_SCAN_8,

@@ -154,6 +154,7 @@ template <int MOST_K> struct out_conv { // E1, E2: a, then from column Ep on z. 
     template <class T, int N> struct column { float weight[MOST_K], bias; };
     template <class T, int N> struct row { // taps before the newest, oldest first and ending at tap[MOST_K - 2]
         T tap[MOST_K - 1], *to;
+        uint32_t lead; // of them are the step's own rows
     };
     template <class T, int N> __device__ void load(column<T, N> &c, uint32_t o, bool mine) const {
         const bool used = mine && o < shape.E;
@@ -169,11 +170,19 @@ template <int MOST_K> struct out_conv { // E1, E2: a, then from column Ep on z. 
                                    layer * shape.conv_layer + o
                              : NULL;
         x.to = (T *)from + (size_t)place * shape.Ep;
+        x.lead = used && rows.lead ? (uint32_t)rows.lead[r] : 0;
 #pragma unroll
         for (uint32_t j = 1; j < MOST_K; j++) {
             const uint32_t before = place >= j ? place - j : place + ring - j; // (place - j) mod ring
             x.tap[MOST_K - 1 - j] = used && j < K ? from[(size_t)before * shape.Ep] : from_float<T>(0.0f);
         }
+    }
+    // In a step with drafts: what the rows before it in its session's segment have, as a later step would read it.
+    // output(j): the scaled output of the row so many before.
+    template <class T, class Output> __device__ void taps_of_step(row<T, 1> &x, Output output) const {
+#pragma unroll
+        for (uint32_t j = 1; j < MOST_K; j++)
+            if (j <= x.lead && j < shape.K) x.tap[MOST_K - 1 - j] = from_float<T>(output(j));
     }
     template <class T> __device__ float convolved(const column<T, 1> &c, const row<T, 1> &x, float a) const {
         float weight[8], tap[8];

@@ -31,6 +31,10 @@ struct few_scale {
     }
 };
 
+// Outputs that depend on those of the rows before.
+template <class Out> constexpr bool has_taps = false;
+template <int MOST_K> constexpr bool has_taps<out_conv<MOST_K>> = true;
+
 // ---- the kernel ----
 
 // Straight code is what counts here: at few rows a kernel's time is the latency from its inputs to its outputs.
@@ -217,7 +221,10 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, 2)
         }
         __syncthreads(); // every slice's sum before they are added; the scales
         if (warp < 4) {
-            float sum[1] = {canonical_sum(part + r * FEW_LD + o_in, 8 * FEW_LD)};
+            const auto sum_of = [&](uint32_t row) { return canonical_sum(part + row * FEW_LD + o_in, 8 * FEW_LD); };
+            float sum[1] = {sum_of(r)};
+            if constexpr (has_taps<Out>)
+                out.template taps_of_step<T>(row, [&](uint32_t j) { return sum_of(r - j) * scales[r - j]; });
             out.template finish<T>(column, row, r, tile * 16 + o_in, mine, sum, out.norm.squares ? scales[r] : 1.0f);
         }
         if (!RING || (tile += gridDim.x) >= n_tiles) return;

@@ -1,50 +1,10 @@
 // state_drafts.cu - the state in decode steps with drafts, on any device (E4 to E7, a token of each session and the
 // drafts behind it): S is read once, and each row sees it as a step of its own would.
 //
-// A block: a segment, two panels of S (32 channels, [M][32]), four warps a panel, a lane a channel. A warp has the
-// groups m = 4 h .. 4 h + 3 mod 16 of the panel in registers. They take the tokens that S does not hold yet, before the
-// inputs are ready, then the segment's own, one after the other; what the first leaves is S. A draft may turn out
-// wrong: its u, k and alpha are kept instead, for whoever reads S next. The order of every sum is gla_kernel's.
-#include "state.cuh"
-
-enum { PANELS = 2, PANEL_WARPS = 4, DRAFT_WARPS = PANELS * PANEL_WARPS, MOST_ROWS = CUDA_DRAFTS + 1, G = 4 };
-static_assert((int)MOST_ROWS <= (int)DRAFT_WARPS && MOST_ROWS <= 2 * PANEL_WARPS,
-              "a warp makes the gates of a row, and has the inputs of two at most");
-
-// k and alpha of the slot's token i, in the first or second place.
-__device__ __forceinline__ float *late_gates(const state_io &io, uint32_t slot, uint32_t i, bool second) {
-    return deferred_at(io, slot, i) + io.shape.Ep + (second ? 2 * ((io.shape.M + 3) / 4 * 4) : 0);
-}
-
-// E6 of a warp's rows at a channel: v takes in a token. I: M / 16 at most; WHOLE: M is 16 I.
-template <int I, bool WHOLE>
-__device__ __forceinline__ void take_in(float (&v)[I][G], const float *k, const float *a, uint32_t M, uint32_t m0,
-                                        float u) {
-#pragma unroll
-    for (int i = 0; i < I; i++) {
-        if (!WHOLE && 16 * i + m0 >= M) break;
-        const float4 k4 = *(const float4 *)(k + 16 * i + m0), a4 = *(const float4 *)(a + 16 * i + m0);
-        const float ks[G] = {k4.x, k4.y, k4.z, k4.w}, as[G] = {a4.x, a4.y, a4.z, a4.w};
-#pragma unroll
-        for (int g = 0; g < G; g++) v[i][g] = __fmaf_rn(as[g], v[i][g], __fmul_rn(ks[g], u));
-    }
-}
-// E7: o by groups.
-template <int I, bool WHOLE>
-__device__ __forceinline__ void read_out(float (&o)[G], const float (&v)[I][G], const float *q, uint32_t M,
-                                         uint32_t m0) {
-#pragma unroll
-    for (int g = 0; g < G; g++) o[g] = 0;
-#pragma unroll
-    for (int i = 0; i < I; i++) {
-        if (!WHOLE && 16 * i + m0 >= M) break;
-        const float4 q4 = *(const float4 *)(q + 16 * i + m0);
-        const float qs[G] = {q4.x, q4.y, q4.z, q4.w};
-#pragma unroll
-        for (int g = 0; g < G; g++)
-            if (WHOLE || 16 * i + m0 + g < M) o[g] = __fmaf_rn(qs[g], v[i][g], o[g]);
-    }
-}
+// A block (state_drafts.cuh) has a segment. Its registers take the tokens that S does not hold yet, before the inputs
+// are ready, then the segment's own, one after the other; what the first leaves is S. A draft may turn out wrong: its
+// u, k and alpha are kept instead, for whoever reads S next. The order of every sum is gla_kernel's.
+#include "state_drafts.cuh"
 
 // What a block shares.
 struct draft_shared {
@@ -53,22 +13,6 @@ struct draft_shared {
     float u_parts[MOST_ROWS][PANELS][PANEL_WARPS][32], u[MOST_ROWS][PANELS][32];
     float o[2][PANELS][STATE_GROUPS][32]; // by groups, of a row and of the next one
 };
-
-// q, k and alpha of a row, and its low rank, by a warp. keep: where k and alpha stay; NULL: nowhere.
-template <int MOST>
-__device__ __forceinline__ void make_row(const state_io &io, const gates_in &in, draft_shared &sh, uint32_t t,
-                                         uint32_t r, const float (&bias_g)[MOST], const float (&bias_t)[MOST],
-                                         float *keep) {
-    const uint32_t R = io.shape.R, M4 = (io.shape.M + 3) / 4 * 4;
-    gates_of(io.shape, in.in, in.splits, in.split_stride, r, bias_g, bias_t,
-             [&](uint32_t m, float q, float k, float log_alpha) {
-                 const float alpha = expf(log_alpha);
-                 sh.q[t][m] = q, sh.k[t][m] = k, sh.a[t][m] = alpha;
-                 if (keep) keep[m] = k, keep[M4 + m] = alpha;
-             });
-    for (uint32_t i = threadIdx.x % 32; i < max(R, (uint32_t)STATE_EARLY_R); i += 32)
-        sh.low[t][i] = i < R ? low_rank_of(io.shape, in.in_c0, in.splits_c0, in.split_stride_c0, r, i) : 0.0f;
-}
 
 template <class T, int I, bool WHOLE>
 __global__ void __launch_bounds__(DRAFT_WARPS * 32, 2) state_drafts_kernel(state_io io, gates_in in) {
@@ -182,7 +126,9 @@ void k_gla_drafts(const struct cuda_shape *shape, uint32_t layer, const struct c
     dispatch_case c = {};
     c.op = DISPATCH_DRAFT_STATE, c.device = this_device(), c.dtype = shape->dtype, c.n_rows = n_segs, c.shape = shape;
     const enum dispatch_kernel kernel = dispatch_kernel_of(&c);
-    if (kernel == STATE_DRAFTS_4_WHOLE)
+    if (kernel == STATE_DRAFTS_MANY_4 || kernel == STATE_DRAFTS_MANY_8)
+        state_drafts_many(io, partial, n_segs, kernel == STATE_DRAFTS_MANY_8, stream);
+    else if (kernel == STATE_DRAFTS_4_WHOLE)
         state_drafts<4, true>(io, partial, n_segs, stream);
     else if (kernel == STATE_DRAFTS_4)
         state_drafts<4, false>(io, partial, n_segs, stream);
