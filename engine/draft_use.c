@@ -66,6 +66,14 @@ static bool draft_use_ahead(const struct rod_engine *e, enum sampling_site site)
     return site == SITE_DEVICE && !e->steps[(e->n_planned + 1) % 2].waits;
 }
 
+/* Draft tokens that a step may have beside its streams: more rows than the backend has steps ready for take several
+ * times as long. */
+static uint32_t draft_use_room(const struct rod_engine *e, enum sampling_site site) {
+    const uint32_t most = e->parts.ops->info(e->parts.backend)->draft_rows, streams = e->sched.decode[site].n;
+    if (!most || e->drafts_always) return UINT32_MAX;
+    return streams < most ? most - streams : 0;
+}
+
 /* The lookup's draft, whose chance is p, or the draft model's, if it is more likely right. */
 static struct draft_offer draft_use_better(const struct rod_engine *e, struct active_draft *d,
                                            const struct draft_offer *found, uint32_t most) {
@@ -115,22 +123,23 @@ static bool draft_use_judge_hope(struct rod_engine *e, struct active *a) {
     return came;
 }
 
-/* How much of its offer a stream's row takes, where the step takes those of this class. */
-static uint32_t draft_use_count(struct rod_engine *e, struct active *a, uint32_t class) {
+/* How much of its offer a stream's row takes, where the step takes those of this class and has so much room. */
+static uint32_t draft_use_count(struct rod_engine *e, struct active *a, uint32_t class, uint32_t room) {
     struct active_draft *d = &a->draft;
     if (e->drafts_always) return d->offer.n;
     uint32_t n = draft_offer_taken(&d->offer, class);
     if (!n) n = draft_try(&d->chances, d->kind);
+    if (n > room) n = room;
     if (n) draft_tried(&d->chances, d->kind);
     return n;
 }
 
 /* tries: the class is no good one, but one whose price is to be learned. */
 static uint32_t draft_use_settle(struct rod_engine *e, enum sampling_site site, const struct draft_offers *offers,
-                                 bool *tries) {
+                                 uint32_t room, bool *tries) {
     const uint32_t streams = e->sched.decode[site].n;
     const double plain = draft_price_plain(&e->price[site], streams, draft_use_ahead(e, site));
-    uint32_t class = draft_offers_settle(offers, &e->price[site], streams, plain);
+    uint32_t class = draft_offers_settle(offers, &e->price[site], streams, room, plain);
     *tries = class == DRAFT_CLASSES && plain > 0 && draft_account_rich(&e->draft_account);
     if (class < DRAFT_CLASSES) e->draft_tries.n = 0;
     if (*tries) class = draft_offers_try(offers, &e->draft_tries);
@@ -142,6 +151,7 @@ static uint32_t draft_use_settle(struct rod_engine *e, enum sampling_site site, 
  * plan ahead of a step on its way has none: the tokens that they would follow are not known. */
 bool draft_use_plan(struct rod_engine *e, enum sampling_site site) {
     const struct sched_list *streams = &e->sched.decode[site];
+    uint32_t room = draft_use_room(e, site);
     struct draft_offers offers = {0};
     if (!draft_use_possible(e)) return false;
     for (struct sched_req *r = streams->head; r; r = r->next) {
@@ -152,19 +162,20 @@ bool draft_use_plan(struct rod_engine *e, enum sampling_site site) {
         d->offer = (struct draft_offer){0};
         if (!d->on || e->n_planned != e->n_collected) continue;
         const bool came = draft_use_judge_hope(e, a);
-        if (!draft_use_most(r) || r->held || !draft_use_allowed(e)) continue;
+        if (!room || !draft_use_most(r) || r->held || !draft_use_allowed(e)) continue;
         d->offer = draft_use_offer(e, a);
         draft_offer_add(&offers, &d->offer);
         if (came) d->n_hoped = draft_use_least(tried, d->offer.n);
     }
     bool tries;
-    const uint32_t class = draft_use_settle(e, site, &offers, &tries);
+    const uint32_t class = draft_use_settle(e, site, &offers, room, &tries);
     for (struct sched_req *r = streams->head; r; r = r->next) {
         struct active *a = active_of_sched(r);
         struct active_draft *d = &a->draft;
-        uint32_t n = d->offer.n ? draft_use_count(e, a, class) : 0;
-        if (n < d->n_hoped) n = d->n_hoped;
+        uint32_t n = d->offer.n ? draft_use_count(e, a, class, room) : 0;
+        if (n < d->n_hoped) n = draft_use_least(d->n_hoped, room);
         d->n_hoped = 0;
+        room -= n;
         if (n && d->kind == DRAFT_BY_MODEL)
             draft_model_ask(e, a, n);
         else
@@ -175,8 +186,9 @@ bool draft_use_plan(struct rod_engine *e, enum sampling_site site) {
 
 bool draft_use_hopes(struct rod_engine *e) {
     const struct sched_list *streams = &e->sched.decode[SITE_DEVICE];
+    uint32_t room = draft_use_room(e, SITE_DEVICE);
     struct draft_offers offers = {0};
-    if (!draft_use_possible(e)) return false;
+    if (!room || !draft_use_possible(e)) return false;
     for (struct sched_req *r = streams->head; r; r = r->next) {
         struct active *a = active_of_sched(r);
         struct active_draft *d = &a->draft;
@@ -188,12 +200,13 @@ bool draft_use_hopes(struct rod_engine *e) {
         draft_offer_add(&offers, &d->offer);
     }
     bool hopes = false, tries;
-    const uint32_t class = draft_use_settle(e, SITE_DEVICE, &offers, &tries);
+    const uint32_t class = draft_use_settle(e, SITE_DEVICE, &offers, room, &tries);
     for (struct sched_req *r = streams->head; r; r = r->next) {
         struct active *a = active_of_sched(r);
         struct active_draft *d = &a->draft;
         if (!d->offer.n) continue;
-        const uint32_t n = draft_use_count(e, a, class);
+        const uint32_t n = draft_use_count(e, a, class, room);
+        room -= n;
         hopes |= n > 0;
         if (tries || !draft_offer_taken(&d->offer, class)) d->n_hoped = n; /* a try is one in the next plan as well */
     }

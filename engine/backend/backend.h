@@ -97,6 +97,7 @@ struct backend_info {
     /* Decode steps of more than defer_rows rows write a state at one token of deferred_tok + 1, and keep what changes
      * it of the others; deferred_tok 0: every step writes it. */
     uint32_t defer_rows, deferred_tok;
+    uint32_t draft_rows; /* a step with drafts of more rows takes several times as long; 0: of any number it does not */
     uint64_t host_bytes; /* moved between host and device by the last step; 0 where they are one */
 };
 

@@ -57,12 +57,13 @@ void draft_offer_add(struct draft_offers *offers, const struct draft_offer *o) {
 }
 
 uint32_t draft_offers_settle(const struct draft_offers *offers, const struct draft_price *price, uint32_t streams,
-                             double plain) {
+                             uint32_t room, double plain) {
     double tokens = 0, ns = 0, gain = 0, best = MARGIN * streams;
     uint32_t class = DRAFT_CLASSES;
-    for (uint32_t c = DRAFT_CLASSES; plain > 0 && c-- > 0;) {
+    for (uint32_t c = DRAFT_CLASSES; plain > 0 && tokens < room && c-- > 0;) {
         if (offers->tokens[c] <= 0) continue;
-        tokens += offers->tokens[c], ns += offers->ns[c], gain += offers->gain[c];
+        const double part = fmin(1, (room - tokens) / offers->tokens[c]);
+        tokens += part * offers->tokens[c], ns += part * offers->ns[c], gain += part * offers->gain[c];
         const double slower = (draft_price_of(price, streams, tokens, plain) + ns) / plain;
         const double total = gain - streams * log(slower);
         if (total > best) best = total, class = c;

@@ -43,10 +43,10 @@ struct draft_offers {
     double gain[DRAFT_CLASSES]; /* sum of the logarithms of what streams give more by them */
 };
 void draft_offer_add(struct draft_offers *offers, const struct draft_offer *offer);
-/* The class from which on a step of so many streams takes draft tokens; DRAFT_CLASSES: it takes none. plain: what it
- * takes without, 0: not known. */
+/* The class from which on a step of so many streams takes draft tokens, as far as it has room for them; DRAFT_CLASSES:
+ * it takes none. plain: what it takes without, 0: not known. */
 uint32_t draft_offers_settle(const struct draft_offers *offers, const struct draft_price *price, uint32_t streams,
-                             double plain);
+                             uint32_t room, double plain);
 /* How many tokens of an offer are in these classes. */
 uint32_t draft_offer_taken(const struct draft_offer *offer, uint32_t class);
 /* A step that takes none: whether to take those that are not mostly wrong, to learn what that takes; the class, or

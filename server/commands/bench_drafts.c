@@ -1,7 +1,8 @@
 /* bench_drafts.c - `rodimus bench --acceptance P`: what drafts give at a known share of right ones. Sessions generate
  * first without drafts; then each has its own plain tokens as a prediction, each replaced with probability 1 - P. Both
  * through the whole engine, whose policy says how long drafts are. A checkpoint's sessions are greedy. Random weights
- * draw: their greedy text goes round in circles, which the lookup finds, whatever the predictions are worth. */
+ * draw from all tokens nearly alike: else their text goes round in circles, which the lookup finds, whatever the
+ * predictions are worth. */
 #include "bench_drafts.h"
 #include "engine/base/clock.h"
 #include "engine/base/fail.h"
@@ -52,7 +53,7 @@ static int drafts_submit(struct drafts *d, uint32_t i, bool plain, double accept
     r->prompt = malloc(r->n_prompt * sizeof *r->prompt);
     r->max_tokens = o->n_tok;
     r->ignore_eos = true;
-    r->sampling.temperature = o->synthetic ? 1 : 0;
+    r->sampling.temperature = o->synthetic ? 1000 : 0;
     r->sampling.seed = 1 + i;
     r->never_speculate = plain;
     r->n_prediction = plain ? 0 : s->n_ids;

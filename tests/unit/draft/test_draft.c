@@ -310,7 +310,7 @@ static uint32_t taken(uint32_t streams, double token_ns, double fixed_ns, double
     struct draft_offers offers = {0};
     for (uint32_t i = 0; i < streams; i++) draft_offer_add(&offers, &offer);
     const double plain = draft_price_plain(&price, streams, true);
-    return draft_offer_taken(&offer, draft_offers_settle(&offers, &price, streams, plain));
+    return draft_offer_taken(&offer, draft_offers_settle(&offers, &price, streams, UINT32_MAX, plain));
 }
 
 static void drafts_are_taken_while_they_pay(void **state) {
@@ -338,7 +338,7 @@ static void drafts_are_taken_while_they_pay(void **state) {
     struct draft_offers offers = {0};
     draft_offer_add(&offers, &offer);
     assert_true(draft_price_plain(&none, 1, true) == 0);
-    assert_int_equal(draft_offers_settle(&offers, &none, 1, 0), DRAFT_CLASSES);
+    assert_int_equal(draft_offers_settle(&offers, &none, 1, UINT32_MAX, 0), DRAFT_CLASSES);
 }
 
 static void surer_drafts_are_taken_first(void **state) {
@@ -347,7 +347,7 @@ static void surer_drafts_are_taken_first(void **state) {
     const struct draft_offer sure = {1, 0.95, 0.95, 7, 0}, unsure = {1, 0.06, 0.06, 7, 0};
     struct draft_offers offers = {0};
     for (int i = 0; i < 4; i++) draft_offer_add(&offers, &sure), draft_offer_add(&offers, &unsure);
-    const uint32_t class = draft_offers_settle(&offers, &price, 8, draft_price_plain(&price, 8, true));
+    const uint32_t class = draft_offers_settle(&offers, &price, 8, UINT32_MAX, draft_price_plain(&price, 8, true));
     const uint32_t n_sure = draft_offer_taken(&sure, class), n_unsure = draft_offer_taken(&unsure, class);
     if (n_sure < 4 || n_unsure > 0) fail_msg("%u of the sure draft, %u of the unsure one", n_sure, n_unsure);
 }
@@ -361,9 +361,25 @@ static void drafts_of_one_stream_do_not_slow_many(void **state) {
     struct draft_offers one = {0}, all = {0};
     draft_offer_add(&one, &sure);
     for (int i = 0; i < 8; i++) draft_offer_add(&all, &sure);
-    const uint32_t n_one = draft_offer_taken(&sure, draft_offers_settle(&one, &price, 8, plain)),
-                   n_all = draft_offer_taken(&sure, draft_offers_settle(&all, &price, 8, plain));
+    const uint32_t n_one = draft_offer_taken(&sure, draft_offers_settle(&one, &price, 8, UINT32_MAX, plain)),
+                   n_all = draft_offer_taken(&sure, draft_offers_settle(&all, &price, 8, UINT32_MAX, plain));
     if (n_one > 0 || n_all < 6) fail_msg("%u of one stream, %u of each of eight", n_one, n_all);
+}
+
+/* Room for less than a token of each: what is counted as gained and paid is what the step will have. */
+static void a_step_without_room_for_all_drafts_takes_what_fits(void **state) {
+    (void)state;
+    const struct draft_price price = known_price(8, 0.005 * STEP_NS, 0.1 * STEP_NS);
+    const struct draft_offer sure = {1, 0.98, 0.98, 7, 0};
+    const double plain = draft_price_plain(&price, 8, true);
+    struct draft_offers all = {0};
+    for (int i = 0; i < 8; i++) draft_offer_add(&all, &sure);
+    const uint32_t none = draft_offers_settle(&all, &price, 8, 0, plain),
+                   one = draft_offers_settle(&all, &price, 8, 1, plain),
+                   eight = draft_offers_settle(&all, &price, 8, 8, plain);
+    /* one token does not pay for what eight streams wait for it; eight do */
+    if (none != DRAFT_CLASSES || one != DRAFT_CLASSES || eight == DRAFT_CLASSES)
+        fail_msg("from class %u on of room for none, %u for one, %u for eight", none, one, eight);
 }
 
 static void prices_lie_between_those_measured(void **state) {
@@ -417,7 +433,7 @@ static double lived(const struct machine *m, uint32_t n_steps) {
             offer[i] = (struct draft_offer){1, p, p, found ? 7 : 0, 0};
             draft_offer_add(&offers, &offer[i]);
         }
-        uint32_t class = draft_offers_settle(&offers, &price, m->streams, plain);
+        uint32_t class = draft_offers_settle(&offers, &price, m->streams, UINT32_MAX, plain);
         if (class < DRAFT_CLASSES)
             tries.n = 0;
         else if (plain > 0 && draft_account_rich(&account))
@@ -526,6 +542,7 @@ int main(void) {
         cmocka_unit_test(drafts_are_taken_while_they_pay),
         cmocka_unit_test(surer_drafts_are_taken_first),
         cmocka_unit_test(drafts_of_one_stream_do_not_slow_many),
+        cmocka_unit_test(a_step_without_room_for_all_drafts_takes_what_fits),
         cmocka_unit_test(prices_lie_between_those_measured),
         cmocka_unit_test(a_plain_time_is_measured_again_after_many_steps_with_drafts),
         cmocka_unit_test(text_that_repeats_nothing_loses_less_than_1_percent),
