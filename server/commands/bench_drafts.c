@@ -1,8 +1,7 @@
-/* bench_drafts.c - `rodimus bench --acceptance P`: what drafts give at a known share of right ones. Sessions generate
- * first without drafts; then each has its own plain tokens as a prediction, each replaced with probability 1 - P. Both
- * through the whole engine, whose policy says how long drafts are. A checkpoint's sessions are greedy. Random weights
- * draw from all tokens nearly alike: else their text goes round in circles, which the lookup finds, whatever the
- * predictions are worth. */
+/* bench_drafts.c - `rodimus bench --acceptance P`: what drafts give at a known share of right ones. Greedy sessions
+ * generate, first without drafts; then each has its own plain tokens as a prediction, each replaced with probability
+ * 1 - P. Both through the whole engine, whose policy says how long drafts are. Random weights give no token twice: else
+ * their text goes round in circles, which the lookup finds, whatever the predictions are worth. */
 #include "bench_drafts.h"
 #include "engine/base/clock.h"
 #include "engine/base/fail.h"
@@ -53,8 +52,8 @@ static int drafts_submit(struct drafts *d, uint32_t i, bool plain, double accept
     r->prompt = malloc(r->n_prompt * sizeof *r->prompt);
     r->max_tokens = o->n_tok;
     r->ignore_eos = true;
-    r->sampling.temperature = o->synthetic ? 1000 : 0;
-    r->sampling.seed = 1 + i;
+    r->sampling.temperature = 0;
+    if (o->synthetic) r->sampling.repetition_penalty = 1e3f;
     r->never_speculate = plain;
     r->n_prediction = plain ? 0 : s->n_ids;
     r->prediction = plain ? NULL : malloc(s->n_ids * sizeof *r->prediction);
