@@ -17,7 +17,6 @@
 enum {
     WIDE_THREADS = 512,
     WIDE_M = 64,
-    CHANNELS = 64,
     SCORES = 256,
     WIDE_MOST_R = 64,
     EIGHTS = 4
@@ -251,22 +250,26 @@ __global__ void __launch_bounds__(SCORES)
 
 // ---- E4, E6, E7 ----
 
-template <int RS> struct wide_memory { // bytes; RS: steps of 8 of R
+template <int RS, int CH> struct wide_memory { // bytes; RS: steps of 8 of R; CH: channels of a block
     static constexpr uint32_t Q = 0, K = Q + 8 * GROUP_Q * 4, EARLY = K + 8 * GROUP_K * 4,
                               LATE = EARLY + 8 * GROUP_A * 4, DECAY = LATE + 4 * GROUP_A * 4,
                               STAGE = DECAY + WIDE_M * 4, STAGES = 2;
     // Packed activations of a piece's channels: tiles of 8 rows, each 64 channels; a piece that begins within a tile
     // has nine.
-    static constexpr uint32_t TILE = 8 * CHANNELS * 2, ROWS = 9 * TILE;
+    static constexpr uint32_t TILE = 8 * CH * 2, ROWS = 9 * TILE;
     static constexpr uint32_t LOW = ROWS, LOW_STAGE = LOW + 8 * RS * 256, LOW_STAGES = RS <= 4 ? 2 : 1; // a and c0
-    static constexpr uint32_t S_ROWS = ROWS, GATE_STAGE = 2 * ROWS, GATE_STAGES = 3;                    // z and s
+    // z and s; sums of squares, which have the place of their warp's z where a warp has whole tiles of 16 channels
+    static constexpr uint32_t S_ROWS = ROWS, SQUARES = CH == 64 ? 0 : 2 * ROWS,
+                              GATE_STAGE = 2 * ROWS + (CH == 64 ? 0 : 4 * PIECE * 4), GATE_STAGES = 3;
     static constexpr uint32_t LOWS = STAGES * STAGE, GATES = LOWS + LOW_STAGES * LOW_STAGE,
-                              U = GATES + GATE_STAGES * GATE_STAGE, U_STAGE = CHANNELS * PIECE * 4,
-                              U_STAGES = 1, // written while the state is carried on, read at once
+                              U = GATES + GATE_STAGES * GATE_STAGE, U_STAGE = CH * PIECE * 4,
+                              U_STAGES = CH == 64 ? 1 : 2, // 1: written while the state is carried on, read at once
         O = U + U_STAGES * U_STAGE, BARRIERS = O + 2 * U_STAGE,
                               TOTAL = BARRIERS + (2 * (STAGES + LOW_STAGES + U_STAGES + 2) + 3 * GATE_STAGES) * 8;
 };
-static_assert(wide_memory<4>::TOTAL <= 227 << 10 && wide_memory<8>::TOTAL <= 227 << 10, "a block's shared memory");
+static_assert(wide_memory<4, 64>::TOTAL <= 227 << 10 && wide_memory<8, 64>::TOTAL <= 227 << 10 &&
+                  wide_memory<8, 32>::TOTAL <= 227 << 10,
+              "a block's shared memory");
 // Whole pieces of packed activations [.][Ek / 16][a tile of 256 bytes], as the tensor copy engine takes them: eight
 // tiles of rows by 64 channels.
 struct wide_maps {
@@ -303,8 +306,8 @@ struct wide_barriers {
     uint64_t *full, *empty, *low_full, *low_empty, *gate_full, *gate_empty, *u_full, *u_empty, *o_full, *o_empty,
         *act_full;
 };
-template <int RS> __device__ __forceinline__ wide_barriers barriers_of(unsigned char *memory) {
-    using mem = wide_memory<RS>;
+template <int RS, int CH> __device__ __forceinline__ wide_barriers barriers_of(unsigned char *memory) {
+    using mem = wide_memory<RS, CH>;
     wide_barriers b;
     b.full = (uint64_t *)(memory + mem::BARRIERS), b.empty = b.full + mem::STAGES, b.low_full = b.empty + mem::STAGES,
     b.low_empty = b.low_full + mem::LOW_STAGES, b.gate_full = b.low_empty + mem::LOW_STAGES,
@@ -315,8 +318,8 @@ template <int RS> __device__ __forceinline__ wide_barriers barriers_of(unsigned 
 }
 // One thread. Every thread arrives for what it has read and written itself; a lane for its warp is no faster
 // (kernels/NOTES.md).
-template <int RS> __device__ __forceinline__ void make_barriers(const wide_barriers &b) {
-    using mem = wide_memory<RS>;
+template <int RS, int CH> __device__ __forceinline__ void make_barriers(const wide_barriers &b) {
+    using mem = wide_memory<RS, CH>;
     for (uint32_t i = 0; i < mem::STAGES; i++) barrier_init(b.full + i, 1), barrier_init(b.empty + i, 128);
     for (uint32_t i = 0; i < mem::LOW_STAGES; i++) barrier_init(b.low_full + i, 1), barrier_init(b.low_empty + i, 128);
     for (uint32_t i = 0; i < mem::GATE_STAGES; i++)
@@ -342,24 +345,24 @@ struct wide_width {
 };
 
 // The rows of a piece of n tokens; the barrier expects them.
-template <class T, int RS>
+template <class T, int RS, int CH>
 __device__ __forceinline__ void fetch_rows(const wide_place &p, const wide_width &width, uint32_t n,
                                            const CUtensorMap *map, const void *from, uint32_t r0, unsigned char *to,
                                            uint64_t *barrier) {
     const size_t eight = (size_t)(width.Ek / 16) * 128; // from a row of packed activations to the eighth after it
-    if (r0 % 8 == 0 && n == PIECE && width.k_tiles == 4) {
+    if (r0 % 8 == 0 && n == PIECE && width.k_tiles == CH / 16) {
         if (p.lane == 0) copy_box(shared_address(to), map, 0, p.e0 / 16, r0 / 8, barrier);
     } else if (p.lane < (r0 % 8 + n + 7) / 8)
-        bulk_copy(to + p.lane * wide_memory<RS>::TILE, (const T *)from + (r0 / 8 + p.lane) * eight + p.e0 * 8,
+        bulk_copy(to + p.lane * wide_memory<RS, CH>::TILE, (const T *)from + (r0 / 8 + p.lane) * eight + p.e0 * 8,
                   width.k_tiles * 256, barrier);
 }
 __device__ __forceinline__ uint32_t bytes_of(const wide_width &width, uint32_t n, uint32_t r0) {
     return (r0 % 8 + n + 7) / 8 * width.k_tiles * 256;
 }
 // One warp: of each piece, what all channels share.
-template <int RS>
+template <int RS, int CH>
 __device__ __forceinline__ void fetch_scores(const wide_place &p, const wide_barriers &b, const wide_work &work) {
-    using mem = wide_memory<RS>;
+    using mem = wide_memory<RS, CH>;
     constexpr uint32_t STAGES = mem::STAGES;
     uint32_t n;
     for (uint32_t lo = p.begin, it = 0; lo < p.end; lo += n, it++) {
@@ -382,10 +385,10 @@ __device__ __forceinline__ void fetch_scores(const wide_place &p, const wide_bar
     }
 }
 // One warp: of each piece, a and c0.
-template <class T, int RS>
+template <class T, int RS, int CH>
 __device__ __forceinline__ void fetch_low(const wide_place &p, const wide_width &width, const wide_barriers &b,
                                           const wide_work &work, const scan_in &in, const wide_maps &maps) {
-    using mem = wide_memory<RS>;
+    using mem = wide_memory<RS, CH>;
     constexpr uint32_t RP = RS * 8, LOW_STAGES = mem::LOW_STAGES;
     uint32_t n;
     for (uint32_t lo = p.begin, it = 0; lo < p.end; lo += n, it++) {
@@ -396,14 +399,14 @@ __device__ __forceinline__ void fetch_low(const wide_place &p, const wide_width 
         if (p.lane == 0) barrier_expect(b.low_full + stage, low + bytes_of(width, n, r0));
         __syncwarp(); // the barrier knows
         if (p.lane == 16) bulk_copy(at + mem::LOW, work.low + (size_t)r0 * 8 * RP, low, b.low_full + stage);
-        fetch_rows<T, RS>(p, width, n, &maps.a, in.a_act, r0, at, b.low_full + stage);
+        fetch_rows<T, RS, CH>(p, width, n, &maps.a, in.a_act, r0, at, b.low_full + stage);
     }
 }
 // One warp: of each piece, z and s.
-template <class T, int RS>
+template <class T, int RS, int CH>
 __device__ __forceinline__ void fetch_gates(const wide_place &p, const wide_width &width, const wide_barriers &b,
                                             const scan_in &in, const wide_maps &maps) {
-    using mem = wide_memory<RS>;
+    using mem = wide_memory<RS, CH>;
     constexpr uint32_t GATE_STAGES = mem::GATE_STAGES;
     uint32_t n;
     for (uint32_t lo = p.begin, it = 0; lo < p.end; lo += n, it++) {
@@ -413,15 +416,15 @@ __device__ __forceinline__ void fetch_gates(const wide_place &p, const wide_widt
         if (it >= GATE_STAGES) barrier_wait(b.gate_empty + stage, (it / GATE_STAGES - 1) & 1);
         if (p.lane == 0) barrier_expect(b.gate_full + stage, 2 * bytes_of(width, n, r0));
         __syncwarp(); // the barrier knows
-        fetch_rows<T, RS>(p, width, n, &maps.z, in.z_act, r0, at, b.gate_full + stage);
-        fetch_rows<T, RS>(p, width, n, &maps.s, in.s_act, r0, at + mem::S_ROWS, b.gate_full + stage);
+        fetch_rows<T, RS, CH>(p, width, n, &maps.z, in.z_act, r0, at, b.gate_full + stage);
+        fetch_rows<T, RS, CH>(p, width, n, &maps.s, in.s_act, r0, at + mem::S_ROWS, b.gate_full + stage);
     }
 }
 // One warp: what was read out leaves.
-template <class T, int RS>
+template <class T, int RS, int CH>
 __device__ __forceinline__ void take_away(const wide_place &p, const wide_width &width, const wide_barriers &b,
                                           const wide_maps &maps, uint32_t Ep, float *sums, T *act) {
-    using mem = wide_memory<RS>;
+    using mem = wide_memory<RS, CH>;
     constexpr uint32_t GATE_STAGES = mem::GATE_STAGES;
     uint32_t n;
     for (uint32_t lo = p.begin, it = 0; lo < p.end; lo += n, it++) {
@@ -429,19 +432,27 @@ __device__ __forceinline__ void take_away(const wide_place &p, const wide_width 
         const uint32_t stage = it % GATE_STAGES, r0 = p.first + lo, shift = r0 % 8;
         const unsigned char *at = p.memory + mem::GATES + stage * mem::GATE_STAGE + mem::S_ROWS;
         barrier_wait(b.act_full + stage, it / GATE_STAGES & 1);
-        if (shift == 0 && n == PIECE && width.k_tiles == 4) {
+        if (shift == 0 && n == PIECE && width.k_tiles == CH / 16) {
             if (p.lane == 0) store_box(&maps.act, shared_address(at), 0, p.e0 / 16, r0 / 8);
         } else // rows that are the piece's, by 16 bytes
-            for (uint32_t i = p.lane; i < (shift + n + 7) / 8 * 64; i += 32) {
-                const uint32_t t = i / 64 * 8 + i % 8 - shift, column = i % 64 / 8 * 8;
+            for (uint32_t i = p.lane; i < (shift + n + 7) / 8 * CH; i += 32) {
+                const uint32_t t = i / CH * 8 + i % 8 - shift, column = i % CH / 8 * 8;
                 if (t < n && p.e0 + column < width.Ek)
                     *(uint4 *)(act + act_at<T>(r0 + t, p.e0 + column, width.Ek)) = *(const uint4 *)(at + i * 16);
             }
-        for (uint32_t i = p.lane; i < 2 * n; i += 32) { // over two warps
-            const uint32_t t = i / 2, half = i % 2;
-            const float *square = (const float *)(at - mem::S_ROWS + t / 8 * mem::TILE + half * 512) + t % 8;
-            if (p.e0 + half * 32 < Ep) sums[(size_t)(r0 + t) * (Ep / 32) + p.e0 / 32 + half] = square[0] + square[64];
-        }
+        if constexpr (CH == 64) {
+            for (uint32_t i = p.lane; i < 2 * n; i += 32) { // over two warps
+                const uint32_t t = i / 2, half = i % 2;
+                const float *square = (const float *)(at - mem::S_ROWS + t / 8 * mem::TILE + half * 512) + t % 8;
+                if (p.e0 + half * 32 < Ep)
+                    sums[(size_t)(r0 + t) * (Ep / 32) + p.e0 / 32 + half] = square[0] + square[64];
+            }
+        } else
+            for (uint32_t t = p.lane; t < n; t += 32) { // over four, in the same order
+                const float *square = (const float *)(at - mem::S_ROWS + mem::SQUARES) + t;
+                sums[(size_t)(r0 + t) * (Ep / 32) + p.e0 / 32] =
+                    (square[0] + square[PIECE]) + (square[2 * PIECE] + square[3 * PIECE]);
+            }
         if (p.lane == 0) stores_read();
         barrier_arrive(b.gate_empty + stage);
     }
@@ -450,11 +461,30 @@ __device__ __forceinline__ void take_away(const wide_place &p, const wide_width 
 
 // ---- a warpgroup each ----
 
+// A lane has channels e and e + 1, rows g and g + 8 of a product; with 32 channels only e, and rows g + 8 are zeros.
+template <int CH> struct wide_types {
+    using word = uint32_t; // its channels of a packed row
+    using four = float4;   // its values of two tokens
+};
+template <> struct wide_types<32> {
+    using word = uint16_t;
+    using four = float2;
+};
+__device__ __forceinline__ float4 operand_of_four(const float4 &x) { return x; }
+__device__ __forceinline__ float4 operand_of_four(const float2 &x) { // rows g + 8: whatever is there, nobody reads them
+    float4 a;
+    a.x = x.x, a.z = x.y;
+    asm volatile("" : "=f"(a.y), "=f"(a.w));
+    return a;
+}
+
 // Makes u of the next piece.
-template <class T, int RS>
+template <class T, int RS, int CH>
 __device__ __forceinline__ void make_u(const wide_place &p, const wide_barriers &b, const scan_in &in, uint32_t R,
                                        uint32_t E) {
-    using mem = wide_memory<RS>;
+    using mem = wide_memory<RS, CH>;
+    using word = typename wide_types<CH>::word;
+    using four = typename wide_types<CH>::four;
     constexpr uint32_t RP = RS * 8, LOW_STAGES = mem::LOW_STAGES;
     float4 c1[RS]; // W_c1 as first operand, times what makes exp(-x) a power of 2
     float bias[2];
@@ -464,11 +494,14 @@ __device__ __forceinline__ void make_u(const wide_place &p, const wide_barriers 
 #pragma unroll
         for (uint32_t i = 0; i < 4; i++) {
             const uint32_t j = x * 8 + p.lane % 4 + i / 2 * 4;
-            v[i] = p.mine && j < R ? tf32(in.c1[(size_t)(p.e + i % 2) * R + j] * -1.44269504f) : 0.0f;
+            v[i] = (CH == 64 || i % 2 == 0) && p.mine && j < R
+                       ? tf32(in.c1[(size_t)(p.e + i % 2) * R + j] * -1.44269504f)
+                       : 0.0f;
         }
         c1[x] = make_float4(v[0], v[1], v[2], v[3]);
     }
-    bias[0] = p.mine ? in.c1_b[p.e] * -1.44269504f : 0.0f, bias[1] = p.mine ? in.c1_b[p.e + 1] * -1.44269504f : 0.0f;
+    bias[0] = p.mine ? in.c1_b[p.e] * -1.44269504f : 0.0f;
+    bias[1] = CH == 64 && p.mine ? in.c1_b[p.e + 1] * -1.44269504f : 0.0f;
     wait_for_inputs();
     uint32_t n;
     for (uint32_t lo = p.begin, it = 0; lo < p.end; lo += n, it++) {
@@ -477,7 +510,7 @@ __device__ __forceinline__ void make_u(const wide_place &p, const wide_barriers 
         const unsigned char *at = p.memory + mem::LOWS + stage * mem::LOW_STAGE;
         barrier_wait(b.low_full + stage, it / LOW_STAGES & 1);
         if (it >= mem::U_STAGES) barrier_wait(b.u_empty + it % mem::U_STAGES, (it / mem::U_STAGES - 1) & 1);
-        const bool part = n < PIECE || p.e0 + CHANNELS > E;
+        const bool part = n < PIECE || p.e0 + CH > E;
 #pragma unroll 1
         for (uint32_t x = 0; x < 8; x += EIGHTS) {
             float u[EIGHTS * 4];
@@ -492,22 +525,24 @@ __device__ __forceinline__ void make_u(const wide_place &p, const wide_barriers 
 #pragma unroll
             for (uint32_t i = 0; i < EIGHTS * 2; i++) {
                 const uint32_t t = shift + p.pair + i % 2;
-                a[i] = *(const uint32_t *)(at + (x + i / 2 + t / 8) * mem::TILE + t % 8 * 16 + p.in_tile);
+                a[i] = *(const word *)(at + (x + i / 2 + t / 8) * mem::TILE + t % 8 * 16 + p.in_tile);
                 if (part) a[i] = p.mine && (x + i / 2) * 8 + p.pair + i % 2 < n ? a[i] : 0;
             }
             wgmma_wait<0>();
             keep(u);
-            float4 *to =
-                (float4 *)(p.memory + mem::U + it % mem::U_STAGES * mem::U_STAGE) + (p.warp * 8 + x) * 32 + p.lane;
+            four *to = (four *)(p.memory + mem::U + it % mem::U_STAGES * mem::U_STAGE) + (p.warp * 8 + x) * 32 + p.lane;
 #pragma unroll
             for (uint32_t i = 0; i < EIGHTS; i++) {
                 float v[4];
 #pragma unroll
-                for (uint32_t j = 0; j < 4; j++) {
+                for (uint32_t j = 0; j < CH / 16; j++) {
                     const float in_a = j < 2 ? first_of<T>(a[2 * i + j]) : second_of<T>(a[2 * i + j - 2]);
                     v[j] = tf32(in_a * inverse(1.0f + exp2_fast(u[4 * i + j] + bias[j / 2])));
                 }
-                to[i * 32] = make_float4(v[0], v[2], v[1], v[3]);
+                if constexpr (CH == 64)
+                    to[i * 32] = make_float4(v[0], v[2], v[1], v[3]);
+                else
+                    to[i * 32] = make_float2(v[0], v[1]);
             }
         }
         barrier_arrive(b.low_empty + stage);
@@ -515,10 +550,11 @@ __device__ __forceinline__ void make_u(const wide_place &p, const wide_barriers 
     }
 }
 // Carries S on and makes o.
-template <int RS>
+template <int RS, int CH>
 __device__ __forceinline__ void carry_state(const wide_place &p, const wide_barriers &b, float *S_all, uint32_t M,
                                             uint32_t Ep) {
-    using mem = wide_memory<RS>;
+    using mem = wide_memory<RS, CH>;
+    using four = typename wide_types<CH>::four;
     constexpr uint32_t STAGES = mem::STAGES;
     // S was last written a step ago, so it comes before the inputs are ready
     float S[32], o[32], o_late[16];
@@ -527,7 +563,8 @@ __device__ __forceinline__ void carry_state(const wide_place &p, const wide_barr
 #pragma unroll
     for (uint32_t i = 0; i < 16; i++) {
         const uint32_t m = i / 2 * 8 + p.pair + i % 2;
-        const float2 x = in_state && m < M ? *(const float2 *)(S_mine + m * 32) : make_float2(0, 0);
+        float2 x = make_float2(0, 0);
+        if (in_state && m < M) x = CH == 64 ? *(const float2 *)(S_mine + m * 32) : make_float2(S_mine[m * 32], 0);
         S[i / 2 * 4 + i % 2] = x.x, S[i / 2 * 4 + i % 2 + 2] = x.y;
     }
     wait_for_inputs();
@@ -537,9 +574,13 @@ __device__ __forceinline__ void carry_state(const wide_place &p, const wide_barr
         barrier_wait(b.full + stage, turn & 1);
 #pragma unroll
         for (uint32_t x = 0; x < 8; x++) {
-            f[x] = make_float4(tf32(S[4 * x]), tf32(S[4 * x + 2]), tf32(S[4 * x + 1]), tf32(S[4 * x + 3]));
+            if constexpr (CH == 64)
+                f[x] = make_float4(tf32(S[4 * x]), tf32(S[4 * x + 2]), tf32(S[4 * x + 1]), tf32(S[4 * x + 3]));
+            else
+                f[x] = operand_of_four(make_float2(tf32(S[4 * x]), tf32(S[4 * x + 1])));
             const float2 decay = *(const float2 *)(decay_from + x * 8);
-            S[4 * x] *= decay.x, S[4 * x + 1] *= decay.y, S[4 * x + 2] *= decay.x, S[4 * x + 3] *= decay.y;
+            S[4 * x] *= decay.x, S[4 * x + 1] *= decay.y;
+            if (CH == 64) S[4 * x + 2] *= decay.x, S[4 * x + 3] *= decay.y;
         }
     };
     if (p.begin < p.end) start(0, 0);
@@ -547,12 +588,12 @@ __device__ __forceinline__ void carry_state(const wide_place &p, const wide_barr
     for (uint32_t lo = p.begin, it = 0, stage = 0, turn = 0; lo < p.end; lo += n, it++) {
         n = piece_length(p.pos, lo, p.end);
         const unsigned char *at = p.memory + stage * mem::STAGE;
-        const float4 *u_from =
-            (const float4 *)(p.memory + mem::U + it % mem::U_STAGES * mem::U_STAGE) + p.warp * 8 * 32 + p.lane;
+        const four *u_from =
+            (const four *)(p.memory + mem::U + it % mem::U_STAGES * mem::U_STAGE) + p.warp * 8 * 32 + p.lane;
         float4 u[8];
         barrier_wait(b.u_full + it % mem::U_STAGES, it / mem::U_STAGES & 1);
 #pragma unroll
-        for (uint32_t x = 0; x < 8; x++) u[x] = u_from[x * 32];
+        for (uint32_t x = 0; x < 8; x++) u[x] = operand_of_four(u_from[x * 32]);
 #pragma unroll
         for (uint32_t x = 0; x < 8; x++) in_registers(f[x]), in_registers(u[x]);
         barrier_arrive(b.u_empty + it % mem::U_STAGES);
@@ -581,31 +622,37 @@ __device__ __forceinline__ void carry_state(const wide_place &p, const wide_barr
         keep(o), keep(o_late);
         barrier_arrive(b.empty + done);
         if (it >= 2) barrier_wait(b.o_empty + it % 2, (it / 2 - 1) & 1);
-        float4 *to = (float4 *)(p.memory + mem::O + it % 2 * mem::U_STAGE) + p.warp * 8 * 32 + p.lane;
+        four *to = (four *)(p.memory + mem::O + it % 2 * mem::U_STAGE) + p.warp * 8 * 32 + p.lane;
 #pragma unroll
-        for (uint32_t x = 0; x < 4; x++) to[x * 32] = make_float4(o[4 * x], o[4 * x + 1], o[4 * x + 2], o[4 * x + 3]);
+        for (uint32_t x = 0; x < 16; x++) o[16 + x] += o_late[x];
 #pragma unroll
-        for (uint32_t x = 4; x < 8; x++)
-            to[x * 32] = make_float4(o[4 * x] + o_late[4 * x - 16], o[4 * x + 1] + o_late[4 * x - 15],
-                                     o[4 * x + 2] + o_late[4 * x - 14], o[4 * x + 3] + o_late[4 * x - 13]);
+        for (uint32_t x = 0; x < 8; x++)
+            if constexpr (CH == 64)
+                to[x * 32] = make_float4(o[4 * x], o[4 * x + 1], o[4 * x + 2], o[4 * x + 3]);
+            else
+                to[x * 32] = make_float2(o[4 * x], o[4 * x + 1]);
         barrier_arrive(b.o_full + it % 2);
     }
 #pragma unroll
     for (uint32_t i = 0; i < 16; i++) {
         const uint32_t m = i / 2 * 8 + p.pair + i % 2;
-        if (p.begin < p.end && in_state && m < M)
-            *(float2 *)(S_mine + m * 32) = make_float2(S[i / 2 * 4 + i % 2], S[i / 2 * 4 + i % 2 + 2]);
+        if (p.begin < p.end && in_state && m < M) {
+            if constexpr (CH == 64)
+                *(float2 *)(S_mine + m * 32) = make_float2(S[i / 2 * 4 + i % 2], S[i / 2 * 4 + i % 2 + 2]);
+            else
+                S_mine[m * 32] = S[i / 2 * 4 + i % 2];
+        }
     }
 }
 // Reads the piece before out: gates, sums of squares, W_o's operand in the place of s.
-template <class T, int RS>
+template <class T, int RS, int CH>
 __device__ __forceinline__ void read_out(const wide_place &p, const wide_barriers &b, const scan_in &in, uint32_t E) {
-    using mem = wide_memory<RS>;
+    using mem = wide_memory<RS, CH>;
     constexpr uint32_t GATE_STAGES = mem::GATE_STAGES;
     const float residual[2] = {p.mine ? in.residual[p.e] : 0.0f, p.mine ? in.residual[p.e + 1] : 0.0f},
                 norm[2] = {p.mine ? in.act_norm[p.e] : 0.0f, p.mine ? in.act_norm[p.e + 1] : 0.0f};
     wait_for_inputs();
-    const bool odd = p.e0 + CHANNELS > E;
+    const bool odd = p.e0 + CH > E;
     uint32_t n;
     for (uint32_t lo = p.begin, it = 0; lo < p.end; lo += n, it++) {
         n = piece_length(p.pos, lo, p.end);
@@ -661,38 +708,105 @@ __device__ __forceinline__ void read_out(const wide_place &p, const wide_barrier
         barrier_arrive(b.act_full + stage);
     }
 }
+// The same with one channel a lane. A pair of lanes has two channels as one lane has with 64, and a warp the first,
+// third, fifth and seventh or the others of the pairs of a tile of 16: so squares are summed in the same order.
+template <class T, int RS, int CH>
+__device__ __forceinline__ void read_out_narrow(const wide_place &p, const wide_barriers &b, const scan_in &in,
+                                                uint32_t E) {
+    using mem = wide_memory<RS, CH>;
+    constexpr uint32_t GATE_STAGES = mem::GATE_STAGES;
+    const bool second = p.lane / 4 % 2; // of the pair
+    const uint32_t e = p.e - second;    // the pair's first, and where it lies
+    const float residual = p.mine ? in.residual[p.e] : 0.0f,
+                norm[2] = {p.mine ? in.act_norm[e] : 0.0f, p.mine ? in.act_norm[e + 1] : 0.0f};
+    wait_for_inputs();
+    const bool odd = p.e0 + CH > E;
+    uint32_t n;
+    for (uint32_t lo = p.begin, it = 0; lo < p.end; lo += n, it++) {
+        n = piece_length(p.pos, lo, p.end);
+        const uint32_t shift = (p.first + lo) % 8, stage = it % GATE_STAGES;
+        const float2 *o_from = (const float2 *)(p.memory + mem::O + it % 2 * mem::U_STAGE) + p.warp * 8 * 32 + p.lane;
+        unsigned char *const at = p.memory + mem::GATES + stage * mem::GATE_STAGE + p.in_tile;
+        float *const squares =
+            (float *)(p.memory + mem::GATES + stage * mem::GATE_STAGE + mem::SQUARES) + p.warp * PIECE;
+        barrier_wait(b.gate_full + stage, it / GATE_STAGES & 1);
+        barrier_wait(b.o_full + it % 2, it / 2 & 1);
+#pragma unroll 1
+        for (uint32_t x = 0; x < 8; x += EIGHTS) {
+            uint16_t z[EIGHTS * 2], s[EIGHTS * 2]; // of tokens 8 (x + i / 2) + pair + i % 2
+            float o[EIGHTS * 2], square[EIGHTS];
+#pragma unroll
+            for (uint32_t i = 0; i < EIGHTS * 2; i++) {
+                const uint32_t t = shift + p.pair + i % 2;
+                const unsigned char *from = at + (x + i / 2 + t / 8) * mem::TILE + t % 8 * 16;
+                z[i] = *(const uint16_t *)from, s[i] = *(const uint16_t *)(from + mem::S_ROWS);
+                if (odd) z[i] = p.mine ? z[i] : 0, s[i] = p.mine ? s[i] : 0;
+            }
+#pragma unroll
+            for (uint32_t i = 0; i < EIGHTS; i++) {
+                float2 from = o_from[(x + i) * 32];
+                if (odd && !p.mine) from = make_float2(0, 0); // columns that pad E stay 0, whatever the state holds
+                o[2 * i] = from.x, o[2 * i + 1] = from.y;
+            }
+            __syncwarp(); // all have read s, which two lanes write
+#pragma unroll
+            for (uint32_t i = 0; i < EIGHTS * 2; i++) {
+                const float v = first_of<T>(z[i]);
+                o[i] = __fmaf_rn(residual, first_of<T>(s[i]), o[i]) * (v * inverse(1.0f + exp2_fast(v * -1.44269504f)));
+            }
+            // the first lane of a pair takes tokens of the first four sums, the second the others, of both channels
+#pragma unroll
+            for (uint32_t i = 0; i < EIGHTS; i++) {
+                const float mine = second ? o[EIGHTS + i] : o[i],
+                            other = __shfl_xor_sync(0xffffffffu, second ? o[i] : o[EIGHTS + i], 4),
+                            o0 = second ? other : mine, o1 = second ? mine : other;
+                const uint32_t t = shift + p.pair + i % 2;
+                square[i] = __fmaf_rn(o0, o0, o1 * o1);
+                *(uint32_t *)(at - second * 2 + (x + second * (EIGHTS / 2) + i / 2 + t / 8) * mem::TILE + t % 8 * 16 +
+                              mem::S_ROWS) = word_of(o0 * norm[0], o1 * norm[1], T());
+            }
+            static_assert(EIGHTS == 4, "of four sums a lane");
+            halve<2, 16>(square, p.lane), halve<1, 8>(square, p.lane);
+            squares[(x + second * 2 + p.lane / 16) * 8 + p.pair + p.lane / 8 % 2] = square[0];
+        }
+        barrier_arrive(b.o_empty + it % 2);
+        written_for_wgmma(); // for the copy engine
+        barrier_arrive(b.act_full + stage);
+    }
+}
 #endif
 
 // Threads: warps 0 to 3 make u, 4 to 7 carry the state, 8 to 11 read out, 12 to 14 fetch what these three work on, 15
 // takes away what was read out.
-template <class T, int RS>
+template <class T, int RS, int CH>
 __global__ void __launch_bounds__(WIDE_THREADS, 1)
     wide_scan_kernel(const __grid_constant__ cuda_shape shape, uint32_t layer, const __grid_constant__ cuda_rows rows,
                      const __grid_constant__ scan_in in, const __grid_constant__ wide_work work,
                      const __grid_constant__ wide_maps maps, float *sums, T *act) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    using mem = wide_memory<RS>;
+    using mem = wide_memory<RS, CH>;
     extern __shared__ __align__(128) float4 scan_shared[];
     unsigned char *memory = (unsigned char *)scan_shared;
-    const wide_barriers b = barriers_of<RS>(memory);
+    const wide_barriers b = barriers_of<RS, CH>(memory);
     const uint32_t M = shape.M, R = shape.R, E = shape.E, Ep = shape.Ep, Ek = (E + 15) / 16 * 16, tid = threadIdx.x,
                    lane = tid % 32, warp = tid / 32 % 4;
-    const uint32_t e0 = blockIdx.x * CHANNELS, row = lane / 4, pair = lane % 4 * 2,
-                   e = e0 + warp * 16 + row * 2; // channels e and e + 1
+    const uint32_t e0 = blockIdx.x * CH, row = lane / 4, pair = lane % 4 * 2,
+                   e = CH == 64 ? e0 + warp * 16 + row * 2                                   // channels e and e + 1
+                                : e0 + warp / 2 * 16 + row / 2 * 4 + warp % 2 * 2 + row % 2; // channel e
     const uint32_t first = (uint32_t)rows.seg_first[blockIdx.y], n_tok = (uint32_t)rows.seg_n[blockIdx.y],
                    slot = (uint32_t)rows.slot[first];
     const int64_t pos = rows.pos[first];
     const uint32_t begin = piece_length(pos, 0, n_tok) == 1 ? 1 : 0,
                    end = n_tok > 1 && n_tok - 1 >= begin && (pos + n_tok - 1) % PIECE == 0 ? n_tok - 1 : n_tok;
-    const uint32_t in_tile = warp * 256 + row / 4 * 128 + row % 4 * 4; // where e lies
+    const uint32_t in_tile = (e - e0) / 16 * 256 + e % 16 / 8 * 128 + e % 8 * 2; // where e lies
     const wide_place p = {memory, first, begin, end, pos, lane, warp, pair, e0, e, in_tile, e < E};
     let_next_start();
-    if (tid == 0) make_barriers<RS>(b);
+    if (tid == 0) make_barriers<RS, CH>(b);
     float *S_all = shape.S + slot * shape.S_slot + layer * shape.S_layer;
     auto alone = [&](uint32_t t) { // before and after the others
-        const uint32_t at = e0 + tid % CHANNELS;
-        one_token<T, CHANNELS, 4>(shape, in, first + t, e0, S_all + (size_t)(at / 32) * M * 32 + at % 32, 32,
-                                  (float *)memory, sums, act);
+        const uint32_t at = e0 + tid % CH;
+        one_token<T, CH, 256 / CH>(shape, in, first + t, e0, S_all + (size_t)(at / 32) * M * 32 + at % 32, 32,
+                                   (float *)memory, sums, act);
         __syncthreads(); // S; and the memory is free
     };
     if (begin) {
@@ -711,34 +825,37 @@ __global__ void __launch_bounds__(WIDE_THREADS, 1)
     // it would take them back too early.
     if (role == 3) {
         fewer_registers<40>();
-        const wide_width width = {Ek, e0 / 16 + 4 <= Ek / 16 ? 4 : Ek / 16 - e0 / 16};
+        const wide_width width = {Ek, e0 / 16 + CH / 16 <= Ek / 16 ? CH / 16 : Ek / 16 - e0 / 16};
         wait_for_inputs();
         if (warp == 0)
-            fetch_scores<RS>(p, b, work);
+            fetch_scores<RS, CH>(p, b, work);
         else if (warp == 1)
-            fetch_low<T, RS>(p, width, b, work, in, maps);
+            fetch_low<T, RS, CH>(p, width, b, work, in, maps);
         else if (warp == 2)
-            fetch_gates<T, RS>(p, width, b, in, maps);
+            fetch_gates<T, RS, CH>(p, width, b, in, maps);
         else
-            take_away<T, RS>(p, width, b, maps, Ep, sums, act);
+            take_away<T, RS, CH>(p, width, b, maps, Ep, sums, act);
         all_meet();
         more_registers<128>();
     } else if (role == 0) {
-        make_u<T, RS>(p, b, in, R, E);
+        make_u<T, RS, CH>(p, b, in, R, E);
         all_meet();
     } else if (role == 2) {
         more_registers<152>();
-        read_out<T, RS>(p, b, in, E);
+        if constexpr (CH == 64)
+            read_out<T, RS, CH>(p, b, in, E);
+        else
+            read_out_narrow<T, RS, CH>(p, b, in, E);
         all_meet();
         fewer_registers<128>();
     } else {
         more_registers<184>();
-        carry_state<RS>(p, b, S_all, M, Ep);
+        carry_state<RS, CH>(p, b, S_all, M, Ep);
         all_meet(); // S is written; and all is fetched and read
         fewer_registers<128>();
     }
     if (end < n_tok) alone(end);
-    keep_tail<T>(shape, layer, in, first, n_tok, slot, pos, e0, CHANNELS);
+    keep_tail<T>(shape, layer, in, first, n_tok, slot, pos, e0, CH);
 #endif
 }
 
@@ -758,11 +875,16 @@ __global__ void __launch_bounds__(WIDE_THREADS, 1)
         }                                                                                                              \
     } while (0)
 
+// Blocks of 32 channels, where all of them are at work at once: each takes little more than half the time.
+static bool wide_scan_narrow(const cuda_shape *shape, uint32_t n_segs) {
+    return (size_t)n_segs * (shape->Ep / 32) <= multiprocessors();
+}
 bool wide_scan_possible(const cuda_shape *shape) { return dispatch_wide_scan(this_device(), shape); }
 bool wide_scan_prepare(const cuda_shape *shape) {
     bool ready = false;
     FOR_16_BIT(shape->dtype,
-               FOR_STEPS_OF_R(shape, (ready = allow_shared(wide_scan_kernel<T, RS>, wide_memory<RS>::TOTAL))));
+               FOR_STEPS_OF_R(shape, (ready = allow_shared(wide_scan_kernel<T, RS, 64>, wide_memory<RS, 64>::TOTAL) &&
+                                              allow_shared(wide_scan_kernel<T, RS, 32>, wide_memory<RS, 32>::TOTAL))));
     return ready;
 }
 size_t wide_scan_bytes(const cuda_shape *shape, uint32_t n_rows) {
@@ -774,7 +896,7 @@ static void launch_wide_scores(const cuda_shape *shape, const cuda_rows *rows, u
     launch(wide_scores_kernel, pieces, dim3(SCORES), 0, stream, *shape, *rows, in.q, in.k, in.log_alpha, in.c0,
            wide_pad_R(shape), work);
 }
-static CUtensorMap tiles_map(const void *data, uint32_t Ek, uint32_t n_rows) {
+static CUtensorMap tiles_map(const void *data, uint32_t Ek, uint32_t n_rows, uint32_t channels) {
     static const auto encode = [] {
         void *f = NULL;
         cudaDriverEntryPointQueryResult found;
@@ -783,26 +905,30 @@ static CUtensorMap tiles_map(const void *data, uint32_t Ek, uint32_t n_rows) {
     }();
     CUtensorMap map = {};
     const cuuint64_t sizes[3] = {64, Ek / 16, (n_rows + 7) / 8}, strides[2] = {256, (cuuint64_t)16 * Ek};
-    const cuuint32_t box[3] = {64, CHANNELS / 16, 8}, steps[3] = {1, 1, 1};
+    const cuuint32_t box[3] = {64, channels / 16, 8}, steps[3] = {1, 1, 1};
     encode(&map, CU_TENSOR_MAP_DATA_TYPE_UINT32, 3, (void *)data, sizes, strides, box, steps,
            CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_NONE, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
            CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return map;
 }
+template <int CH>
 static void launch_wide_scan(const cuda_shape *shape, uint32_t layer, const cuda_rows *rows, uint32_t n_rows,
                              uint32_t n_segs, const scan_in &in, const wide_work &work, float *sums, void *act,
                              void *stream) {
-    const dim3 channels((shape->Ep + CHANNELS - 1) / CHANNELS, n_segs);
+    const dim3 channels((shape->Ep + CH - 1) / CH, n_segs);
     const uint32_t Ek = cuda_pad16(shape->E);
-    const wide_maps maps = {tiles_map(in.a_act, Ek, n_rows), tiles_map(in.z_act, Ek, n_rows),
-                            tiles_map(in.s_act, Ek, n_rows), tiles_map(act, Ek, n_rows)};
-    FOR_16_BIT(shape->dtype, FOR_STEPS_OF_R(shape, (launch(wide_scan_kernel<T, RS>, channels, dim3(WIDE_THREADS),
-                                                           wide_memory<RS>::TOTAL, stream, *shape, layer, *rows, in,
+    const wide_maps maps = {tiles_map(in.a_act, Ek, n_rows, CH), tiles_map(in.z_act, Ek, n_rows, CH),
+                            tiles_map(in.s_act, Ek, n_rows, CH), tiles_map(act, Ek, n_rows, CH)};
+    FOR_16_BIT(shape->dtype, FOR_STEPS_OF_R(shape, (launch(wide_scan_kernel<T, RS, CH>, channels, dim3(WIDE_THREADS),
+                                                           wide_memory<RS, CH>::TOTAL, stream, *shape, layer, *rows, in,
                                                            work, maps, sums, (T *)act))));
 }
 void wide_scan(const cuda_shape *shape, uint32_t layer, const cuda_rows *rows, uint32_t n_rows, uint32_t n_segs,
                uint32_t most_tok, const scan_in &in, void *work, float *sums, void *act, void *stream) {
     const wide_work parts = wide_parts(n_rows, wide_pad_R(shape), work);
     launch_wide_scores(shape, rows, n_segs, most_tok, in, parts, stream);
-    launch_wide_scan(shape, layer, rows, n_rows, n_segs, in, parts, sums, act, stream);
+    if (wide_scan_narrow(shape, n_segs))
+        launch_wide_scan<32>(shape, layer, rows, n_rows, n_segs, in, parts, sums, act, stream);
+    else
+        launch_wide_scan<64>(shape, layer, rows, n_rows, n_segs, in, parts, sums, act, stream);
 }
