@@ -94,6 +94,13 @@ static bool wide_scan_48(const struct dispatch_case *c) {
     return dispatch_wide_scan(c->device, c->shape) && c->shape->R <= 48;
 }
 static bool wide_scan_64(const struct dispatch_case *c) { return dispatch_wide_scan(c->device, c->shape); }
+/* Each block takes little more than half the time of one of 64 channels, but reads as much of what all share. */
+static bool narrow_scan(const struct dispatch_case *c) {
+    return c->n_segs && c->n_segs * blocks_of(c->shape->E, 32) <= c->device.processors;
+}
+static bool narrow_scan_32(const struct dispatch_case *c) { return narrow_scan(c) && wide_scan_32(c); }
+static bool narrow_scan_48(const struct dispatch_case *c) { return narrow_scan(c) && wide_scan_48(c); }
+static bool narrow_scan_64(const struct dispatch_case *c) { return narrow_scan(c) && wide_scan_64(c); }
 static bool M_up_to_64(const struct dispatch_case *c) { return c->shape->M <= 64; }
 static bool has_no_decode_window(const struct dispatch_case *c) { return !dispatch_decode_window(c->shape); }
 static uint32_t window_ranges(const struct dispatch_case *c) {
@@ -210,6 +217,12 @@ static const struct rule rules[] = {
     {OP(DRAFT_STATE), STATE_DRAFTS_8},
     {OP(PROMPT_STATE), GLA, .also = has_no_scan,
      .also_text = "fp32, or not M, R up to 128, K up to 8, E a multiple of 8"},
+    {OP(PROMPT_STATE), WIDE_SCAN_4_NARROW, HOPPER, .rows_from = 1024, .also = narrow_scan_32,
+     .also_text = "of the longest segment; blocks of 32 channels all at work at once; M up to 64, R up to 32"},
+    {OP(PROMPT_STATE), WIDE_SCAN_6_NARROW, HOPPER, .rows_from = 1024, .also = narrow_scan_48,
+     .also_text = "the same; M up to 64, R up to 48"},
+    {OP(PROMPT_STATE), WIDE_SCAN_8_NARROW, HOPPER, .rows_from = 1024, .also = narrow_scan_64,
+     .also_text = "the same; M up to 64, R up to 64"},
     {OP(PROMPT_STATE), WIDE_SCAN_4, HOPPER, .also = wide_scan_32, .also_text = "M up to 64, R up to 32"},
     {OP(PROMPT_STATE), WIDE_SCAN_6, HOPPER, .also = wide_scan_48, .also_text = "M up to 64, R up to 48"},
     {OP(PROMPT_STATE), WIDE_SCAN_8, HOPPER, .also = wide_scan_64, .also_text = "M up to 64, R up to 64"},
@@ -308,9 +321,12 @@ static const char *kernel_text(enum dispatch_kernel k) {
         [STATE_DRAFTS_8] = "state_drafts_kernel<8, false>",
         [STATE_DRAFTS_MANY_4] = "state_drafts_many_kernel<4>",
         [STATE_DRAFTS_MANY_8] = "state_drafts_many_kernel<8, false>",
-        [WIDE_SCAN_4] = "wide_scan_kernel<4>",
-        [WIDE_SCAN_6] = "wide_scan_kernel<6>",
-        [WIDE_SCAN_8] = "wide_scan_kernel<8>",
+        [WIDE_SCAN_4_NARROW] = "wide_scan_kernel<4, 32>",
+        [WIDE_SCAN_6_NARROW] = "wide_scan_kernel<6, 32>",
+        [WIDE_SCAN_8_NARROW] = "wide_scan_kernel<8, 32>",
+        [WIDE_SCAN_4] = "wide_scan_kernel<4, 64>",
+        [WIDE_SCAN_6] = "wide_scan_kernel<6, 64>",
+        [WIDE_SCAN_8] = "wide_scan_kernel<8, 64>",
         [SCAN_64] = "scan_kernel<64>",
         [SCAN_128] = "scan_kernel<128>",
         [WINDOW] = "window_kernel",

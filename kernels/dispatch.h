@@ -95,6 +95,9 @@ enum dispatch_kernel {
     STATE_DRAFTS_8,
     STATE_DRAFTS_MANY_4,
     STATE_DRAFTS_MANY_8,
+    WIDE_SCAN_4_NARROW,
+    WIDE_SCAN_6_NARROW,
+    WIDE_SCAN_8_NARROW,
     WIDE_SCAN_4,
     WIDE_SCAN_6,
     WIDE_SCAN_8,
@@ -125,11 +128,12 @@ struct dispatch_case {
     enum dispatch_op op;
     struct dispatch_device device;
     enum cuda_dtype dtype;
-    uint32_t n_rows; /* of the step, or of the list of rows */
+    uint32_t n_rows; /* of the step, of the list of rows, or of a prompt state's longest segment */
     /* Of products: one or two of the same k; k in tiles of 16. */
     enum dispatch_ending ending;
     uint32_t outputs, outputs_two, k_tiles;
     const struct cuda_shape *shape; /* of all operations but LINEAR, DECODE_PAIR, PROMPT_PRODUCT and SAMPLE */
+    uint32_t n_segs;                /* of a prompt state; 0: of any step, as its memory is laid out */
     uint32_t n_pairs, n_single;     /* tiles of prompts' attention */
     bool draws;
 };

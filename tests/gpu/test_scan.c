@@ -204,6 +204,40 @@ static void the_chunkwise_form_equals_the_twin_and_keeps_its_laws(void **state) 
     gpu_rounds_of(false, scan_round);
 }
 
+/* A segment so long that one session's kernel takes it (kernels/dispatch.c); its parts are shorter. */
+static void a_long_segment_has_the_bits_of_its_parts(void **state) {
+    (void)state;
+    enum { LONGEST = 1500 };
+    for (uint32_t i = 0; i < 6; i++) {
+        const enum cuda_dtype dtype = i % 2 ? CUDA_F16 : CUDA_BF16;
+        snprintf(gpu.what, sizeof gpu.what, "a long segment, %s", gpu_dtype_name(dtype));
+        struct cuda_shape shape = mixer_shape(i, 400, dtype);
+        struct gpu_rows rows = gpu_make_rows(LONGEST, 1, 9);
+        /* one segment of all rows but some before it, which are another slot's and in no segment */
+        const int32_t before = (int32_t)gpu_pick(0, 20), n = LONGEST - before;
+        const int64_t pos = gpu_pick(0, 3) ? gpu_pick(0, 400) : 0;
+        int32_t *slot = host_bytes(LONGEST * sizeof *slot);
+        int64_t *at = host_bytes(LONGEST * sizeof *at);
+        for (int32_t r = 0; r < LONGEST; r++) slot[r] = r < before, at[r] = r < before ? r : pos + r - before;
+        rows.device.slot = gpu_copy(slot, LONGEST * sizeof *slot), rows.device.pos = gpu_copy(at, LONGEST * sizeof *at);
+        GPU_WHAT(", %d tokens at %d, E %u, M %u, R %u", n, (int)pos, shape.E, shape.M, shape.R);
+        if (!gpu.k->cuda_scan_prepare(&shape)) fail_msg("%s: not possible on this device", gpu.what);
+        struct mixer_inputs x;
+        struct scan_case c = scan_case(&shape, LONGEST, 2, &x);
+        const struct scan_result got = run(&c, &rows, &before, &n, 1, true, true);
+        int32_t first[LONGEST], count[LONGEST];
+        uint32_t n_parts = 0;
+        for (int32_t lo = 0; lo < n; n_parts++) {
+            const int64_t end = ((pos + lo) / PIECE + gpu_pick(1, 9)) * PIECE - pos;
+            first[n_parts] = before + lo, count[n_parts] = (int32_t)(end < n ? end : n) - lo;
+            lo += count[n_parts];
+        }
+        const struct scan_result again = run(&c, &rows, first, count, n_parts, false, true);
+        check_same("cut", &c, &again, &got);
+        gpu_round_end();
+    }
+}
+
 /* A step of single tokens, which a decode step's kernels do. */
 static void single_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     if (dtype == CUDA_F32) return;
@@ -319,6 +353,7 @@ static void a_session_of_nan_changes_no_other_s_convolution(void **state) {
 }
 
 GPU_MAIN(cmocka_unit_test(the_chunkwise_form_equals_the_twin_and_keeps_its_laws),
+         cmocka_unit_test(a_long_segment_has_the_bits_of_its_parts),
          cmocka_unit_test(a_token_alone_has_the_bits_of_a_decode_step),
          cmocka_unit_test(the_convolution_with_rows_in_parallel_equals_the_other),
          cmocka_unit_test(a_segment_of_nan_changes_no_other_s_state_or_read_out),

@@ -101,10 +101,12 @@ __device__ __forceinline__ void mma_tf32(float (&c)[4], const float4 &a, const f
         }                                                                                                              \
     } while (0)
 
-// dispatch.h's, which the number of rows does not change.
-static inline enum dispatch_kernel scan_kernel_of(const cuda_shape *shape) {
+// dispatch.h's for so many segments, the longest of most_tok tokens; 0: by sizes alone, as memory is laid out.
+static inline enum dispatch_kernel scan_kernel_of(const cuda_shape *shape, uint32_t most_tok = 1, uint32_t n_segs = 0) {
     dispatch_case c = {};
-    c.op = DISPATCH_PROMPT_STATE, c.device = this_device(), c.dtype = shape->dtype, c.n_rows = 1, c.shape = shape;
+    c.op = DISPATCH_PROMPT_STATE, c.device = this_device(), c.dtype = shape->dtype, c.n_rows = most_tok,
+    c.shape = shape;
+    c.n_segs = n_segs;
     return dispatch_kernel_of(&c);
 }
 

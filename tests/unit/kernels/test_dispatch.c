@@ -112,6 +112,26 @@ static void test_products_of_the_published_sizes_take_the_kernels_that_were_meas
     assert_int_equal(product(DISPATCH_LINEAR, 3, 8192, 2048, DISPATCH_PLAIN), LINEAR_1_1);
 }
 
+static enum dispatch_kernel prompt_state(struct dispatch_device device, uint32_t n_segs, uint32_t most_tok) {
+    return dispatch_kernel_of(&(struct dispatch_case){.op = DISPATCH_PROMPT_STATE,
+                                                      .device = device,
+                                                      .dtype = CUDA_BF16,
+                                                      .n_rows = most_tok,
+                                                      .shape = &rodimus,
+                                                      .n_segs = n_segs});
+}
+
+/* Memory is laid out by sizes alone, for the same steps of R. */
+static void test_one_long_segment_takes_blocks_of_32_channels(void **state) {
+    (void)state;
+    assert_int_equal(prompt_state(h200, 1, 2048), WIDE_SCAN_4_NARROW);
+    assert_int_equal(prompt_state(h200, 1, 1024), WIDE_SCAN_4_NARROW);
+    assert_int_equal(prompt_state(h200, 1, 1023), WIDE_SCAN_4);
+    assert_int_equal(prompt_state(h200, 2, 2048), WIDE_SCAN_4);
+    assert_int_equal(prompt_state(h200, 0, 2048), WIDE_SCAN_4);
+    assert_int_equal(prompt_state(a100, 1, 2048), SCAN_64);
+}
+
 static void test_only_compute_capability_9_gets_kernels_of_sm_90a(void **state) {
     (void)state;
     const struct dispatch_device later = {10, 148};
@@ -129,6 +149,7 @@ int main(void) {
         cmocka_unit_test(test_the_readme_shows_the_table),
         cmocka_unit_test(test_whatever_is_asked_has_a_kernel),
         cmocka_unit_test(test_products_of_the_published_sizes_take_the_kernels_that_were_measured),
+        cmocka_unit_test(test_one_long_segment_takes_blocks_of_32_channels),
         cmocka_unit_test(test_only_compute_capability_9_gets_kernels_of_sm_90a),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
