@@ -210,14 +210,20 @@ void k_prompt_conv(const struct cuda_shape *shape, uint32_t layer, const struct 
 /* The same after k_prompt_az, where cuda_scan_packed. Bytes a row: 2 E read, 2 E written. */
 void k_packed_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows,
                    const void *a_act, const float *w, const float *bias, void *s_act, void *stream);
-/* k_gla in the chunkwise form, after k_gates (q, k, log_alpha, c0 of all rows) and the convolution (s and s_act, which
- * may be act); products in tf32 with fp32 sums, S carried on in fp32. az times row_scale, and s, or where
- * cuda_scan_packed a_act, z_act and s_act, whose tiles of eight rows are read whole. most_tok: of a segment. S and the
- * conv tails of the segments' slots move on. Bytes a row: 6 E read (not packed: 10 E), 2 E written; S read and written
- * once a segment. Twin ref_gla. */
+/* What k_gates takes. */
+struct cuda_partials {
+    const float *in, *in_c0, *g_b, *t_b;
+    uint32_t splits, splits_c0;
+    size_t stride, stride_c0;
+};
+/* k_gla in the chunkwise form, after the convolution (s and s_act, which may be act) and k_gates (q, k, log_alpha, c0
+ * of all rows), whose work it does too, to the same bits, where gates is not NULL; products in tf32 with fp32 sums, S
+ * carried on in fp32. az times row_scale, and s, or where cuda_scan_packed a_act, z_act and s_act, whose tiles of eight
+ * rows are read whole. most_tok: of a segment. S and the conv tails of the segments' slots move on. Bytes a row: 6 E
+ * read (not packed: 10 E), 2 E written; S read and written once a segment. Twin ref_gla. */
 void k_scan(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows,
-            uint32_t n_segs, uint32_t most_tok, const float *q, const float *k, const float *log_alpha, const float *c0,
-            const float *c1, const float *c1_b, const float *az, const float *row_scale, const float *s,
+            uint32_t n_segs, uint32_t most_tok, const struct cuda_partials *gates, float *q, float *k, float *log_alpha,
+            float *c0, const float *c1, const float *c1_b, const float *az, const float *row_scale, const float *s,
             const void *s_act, const void *a_act, const void *z_act, const float *residual, const float *act_norm,
             void *work, float *sums, void *act, void *stream);
 /* q/k norm (option) and rotary; qkv [splits][n_rows][(H + Hk + Hv) P], times row_scale where not NULL -> q fp32

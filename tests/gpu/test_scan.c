@@ -12,6 +12,7 @@ struct scan_case {
     float *s_plain;                                                                              /* host [n_rows][E] */
     float *q, *k, *log_alpha, *c0, *c1, *c1_b, *az, *s, *residual, *act_norm, *row_scale, *work; /* device */
     void *a_act, *z_act;                                                                         /* packed; or NULL */
+    const struct cuda_partials *gates; /* that q, k, log_alpha and c0 are made of; or NULL */
 };
 struct scan_result {
     float *states, *tails, *sums, *act; /* host */
@@ -84,9 +85,9 @@ static struct scan_result run(struct scan_case *c, const struct gpu_rows *rows, 
         uint32_t most = 0;
         for (uint32_t j = g; j < g + step; j++) most = (uint32_t)n[j] > most ? (uint32_t)n[j] : most;
         if (chunkwise)
-            GPU_RUN(k_scan, &c->shape, c->layer, &part, n_rows, step, most, c->q, c->k, c->log_alpha, c->c0, c->c1,
-                    c->c1_b, c->a_act ? NULL : c->az, c->row_scale, c->a_act ? NULL : c->s, act, c->a_act, c->z_act,
-                    c->residual, c->act_norm, c->work, sums, act);
+            GPU_RUN(k_scan, &c->shape, c->layer, &part, n_rows, step, most, c->gates, c->q, c->k, c->log_alpha, c->c0,
+                    c->c1, c->c1_b, c->a_act ? NULL : c->az, c->row_scale, c->a_act ? NULL : c->s, act, c->a_act,
+                    c->z_act, c->residual, c->act_norm, c->work, sums, act);
         else
             GPU_RUN(k_gla, &c->shape, c->layer, &part, step, c->q, c->k, c->log_alpha, c->c0, c->c1, c->c1_b, c->az,
                     c->row_scale, c->s, c->residual, c->act_norm, sums, act);
@@ -94,6 +95,21 @@ static struct scan_result run(struct scan_case *c, const struct gpu_rows *rows, 
     return (struct scan_result){gpu_fetch(c->shape.S, c->n_pool),
                                 gpu_fetch_typed(c->shape.conv, c->n_tails, c->shape.dtype),
                                 gpu_fetch(sums, (size_t)n_rows * tiles), gpu_fetch_act(act, n_rows, E, c->shape.dtype)};
+}
+
+static struct cuda_partials random_partials(const struct cuda_shape *shape, uint32_t n_rows) {
+    const size_t stride = (size_t)n_rows * 4 * shape->M + gpu_pick(0, 1) * 32,
+                 stride_c0 = (size_t)n_rows * shape->R + 16;
+    const uint32_t splits = gpu_pick(1, 5), splits_c0 = gpu_pick(1, 5);
+    return (struct cuda_partials){
+        gpu_from(host_random(splits * stride, -3.0 / splits, 3.0 / splits, CUDA_F32), splits * stride),
+        gpu_from(host_random(splits_c0 * stride_c0, -1, 1, CUDA_F32), splits_c0 * stride_c0),
+        gpu_from(host_random(shape->M, -3, 1, CUDA_F32), shape->M),
+        gpu_from(host_random(shape->M, -1, 1, CUDA_F32), shape->M),
+        splits,
+        splits_c0,
+        stride,
+        stride_c0};
 }
 /* All segments in one step, with broken ones: pieces begin and end inside tiles of eight rows, right beside others'. */
 static void scan_broken_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
@@ -112,11 +128,16 @@ static void scan_broken_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i
     uint32_t most = 0;
     for (uint32_t g = 0; g < rows.n_segs; g++) most = (uint32_t)rows.seg_n[g] > most ? (uint32_t)rows.seg_n[g] : most;
     const float *az = c.a_act ? NULL : c.az, *s = c.a_act ? NULL : c.s;
+    const struct cuda_partials gates = random_partials(&shape, n_rows);
+    if (i % 2) c.gates = &gates;
     broken_rows_of(n_rows, rows.slot, -1);
-    OF_ROWS(READ, c.q, n_rows, M);
-    OF_ROWS(READ, c.k, n_rows, M);
-    OF_ROWS(READ, c.log_alpha, n_rows, M);
-    OF_ROWS(READ, c.c0, n_rows, shape.R);
+    if (c.gates) OF_PARTS(READ, gates.in, gates.splits, gates.stride, n_rows, 4 * M);
+    if (c.gates) OF_PARTS(READ, gates.in_c0, gates.splits_c0, gates.stride_c0, n_rows, shape.R);
+    const int what = c.gates ? WRITTEN : READ;
+    OF_ROWS(what, c.q, n_rows, M);
+    OF_ROWS(what, c.k, n_rows, M);
+    OF_ROWS(what, c.log_alpha, n_rows, M);
+    OF_ROWS(what, c.c0, n_rows, shape.R);
     OF_ROWS(READ, az, n_rows, 2 * Ep);
     OF_ROWS(READ, c.row_scale, n_rows, 1);
     OF_ROWS(READ, s, n_rows, Ep);
@@ -128,8 +149,8 @@ static void scan_broken_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i
     OF_SLOTS(READ | WRITTEN, shape.conv, rows.n_slots + 1, shape.conv_slot, dtype);
     OF_NOBODY(c.work, gpu.k->cuda_scan_bytes(&shape, n_rows));
     while (broken_again())
-        GPU_RUN(k_scan, &shape, c.layer, &rows.device, n_rows, rows.n_segs, most, c.q, c.k, c.log_alpha, c.c0, c.c1,
-                c.c1_b, az, c.row_scale, s, act, c.a_act, c.z_act, c.residual, c.act_norm, c.work, sums, act);
+        GPU_RUN(k_scan, &shape, c.layer, &rows.device, n_rows, rows.n_segs, most, c.gates, c.q, c.k, c.log_alpha, c.c0,
+                c.c1, c.c1_b, az, c.row_scale, s, act, c.a_act, c.z_act, c.residual, c.act_norm, c.work, sums, act);
 }
 static void a_segment_of_nan_changes_no_other_s_state_or_read_out(void **state) {
     (void)state;
@@ -202,6 +223,36 @@ static void scan_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
 static void the_chunkwise_form_equals_the_twin_and_keeps_its_laws(void **state) {
     (void)state;
     gpu_rounds_of(false, scan_round);
+}
+
+/* k_scan makes the gates itself, or k_gates has made them. */
+static void own_gates_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
+    if (dtype == CUDA_F32) return;
+    struct cuda_shape shape = mixer_shape(i, n_rows > 64 ? 120 : 400, dtype);
+    const size_t n = n_rows, M = shape.M, R = shape.R;
+    const struct gpu_rows rows = gpu_make_rows(n_rows, i % 3 ? 300 : 3, 9);
+    GPU_WHAT(", %u segments, E %u, M %u, R %u", rows.n_segs, shape.E, shape.M, shape.R);
+    if (!gpu.k->cuda_scan_prepare(&shape)) fail_msg("%s: not possible on this device", gpu.what);
+    struct mixer_inputs x;
+    struct scan_case c = scan_case(&shape, n_rows, rows.n_slots, &x);
+    const struct cuda_partials gates = random_partials(&shape, n_rows);
+    GPU_RUN(k_gates, &shape, gates.in, gates.splits, gates.stride, gates.in_c0, gates.splits_c0, gates.stride_c0,
+            gates.g_b, gates.t_b, n_rows, c.q, c.k, c.log_alpha, c.c0);
+    const struct scan_result want = run(&c, &rows, rows.seg_first, rows.seg_n, rows.n_segs, true, true);
+    const float *q = gpu_fetch(c.q, n * M), *k = gpu_fetch(c.k, n * M), *log_alpha = gpu_fetch(c.log_alpha, n * M),
+                *c0 = gpu_fetch(c.c0, n * R);
+    c.q = gpu_floats(n * M), c.k = gpu_floats(n * M), c.log_alpha = gpu_floats(n * M), c.c0 = gpu_floats(n * R);
+    c.gates = &gates;
+    const struct scan_result got = run(&c, &rows, rows.seg_first, rows.seg_n, rows.n_segs, true, true);
+    gpu_check_same("q", gpu_fetch(c.q, n * M), q, n * M);
+    gpu_check_same("k with its gate", gpu_fetch(c.k, n * M), k, n * M);
+    gpu_check_same("log alpha", gpu_fetch(c.log_alpha, n * M), log_alpha, n * M);
+    gpu_check_same("c0", gpu_fetch(c.c0, n * R), c0, n * R);
+    check_same("with gates of its own", &c, &got, &want);
+}
+static void gates_of_its_own_have_the_bits_of_k_gates(void **state) {
+    (void)state;
+    gpu_rounds_of(false, own_gates_round);
 }
 
 /* A segment so long that one session's kernel takes it (kernels/dispatch.c); its parts are shorter. */
@@ -354,6 +405,7 @@ static void a_session_of_nan_changes_no_other_s_convolution(void **state) {
 
 GPU_MAIN(cmocka_unit_test(the_chunkwise_form_equals_the_twin_and_keeps_its_laws),
          cmocka_unit_test(a_long_segment_has_the_bits_of_its_parts),
+         cmocka_unit_test(gates_of_its_own_have_the_bits_of_k_gates),
          cmocka_unit_test(a_token_alone_has_the_bits_of_a_decode_step),
          cmocka_unit_test(the_convolution_with_rows_in_parallel_equals_the_other),
          cmocka_unit_test(a_segment_of_nan_changes_no_other_s_state_or_read_out),

@@ -44,16 +44,17 @@ static void enqueue_mixer(struct backend *be, const struct step *st, uint32_t la
         k_gla_gates(s, layer, &be->rows, n, be->in, in_splits, in_stride, be->c0_part, c0_splits, c0_stride, w->g_b,
                     w->t_b, w->c1_t, w->c1_b, be->az, row_scale, be->s, w->residual, w->act_norm, be->sums, be->act_e,
                     stream);
+    } else if (scan) {
+        const struct cuda_partials gates = {be->in,    be->c0_part, w->g_b,    w->t_b,
+                                            in_splits, c0_splits,   in_stride, c0_stride};
+        k_scan(s, layer, &be->rows, n, st->n_segs, st->most_tok, &gates, be->q, be->k, be->log_alpha, be->c0, w->c1,
+               w->c1_b, be->az, row_scale, be->s, be->act_e, be->act_a, be->act_z, w->residual, w->act_norm,
+               be->scan_work, be->sums, be->act_e, stream);
     } else {
         k_gates(s, be->in, in_splits, in_stride, be->c0_part, c0_splits, c0_stride, w->g_b, w->t_b, n, be->q, be->k,
                 be->log_alpha, be->c0, stream);
-        if (scan)
-            k_scan(s, layer, &be->rows, n, st->n_segs, st->most_tok, be->q, be->k, be->log_alpha, be->c0, w->c1,
-                   w->c1_b, be->az, row_scale, be->s, be->act_e, be->act_a, be->act_z, w->residual, w->act_norm,
-                   be->scan_work, be->sums, be->act_e, stream);
-        else
-            k_gla(s, layer, &be->rows, st->n_segs, be->q, be->k, be->log_alpha, be->c0, w->c1, w->c1_b, be->az,
-                  row_scale, be->s, w->residual, w->act_norm, be->sums, be->act_e, stream);
+        k_gla(s, layer, &be->rows, st->n_segs, be->q, be->k, be->log_alpha, be->c0, w->c1, w->c1_b, be->az, row_scale,
+              be->s, w->residual, w->act_norm, be->sums, be->act_e, stream);
     }
     k_linear(&w->out, be->act_e, n, be->d_part, s->D, part, stream);
 }
@@ -193,11 +194,10 @@ static void enqueue_fused_mixer(struct backend *be, const struct step *st, uint3
         k_gla_gates(s, layer, &be->rows, n, be->in, splits, in_stride, be->c0_part, splits, c0_stride, w->g_b, w->t_b,
                     w->c1_t, w->c1_b, be->az, NULL, be->s, w->residual, w->act_norm, be->sums, be->act_e, stream);
     } else {
-        k_gates(s, be->in, splits, in_stride, be->c0_part, splits, c0_stride, w->g_b, w->t_b, n, be->q, be->k,
-                be->log_alpha, be->c0, stream);
-        k_scan(s, layer, &be->rows, n, st->n_segs, st->most_tok, be->q, be->k, be->log_alpha, be->c0, w->c1, w->c1_b,
-               be->az, NULL, be->s, be->act_e, be->act_a, be->act_z, w->residual, w->act_norm, be->scan_work, be->sums,
-               be->act_e, stream);
+        const struct cuda_partials gates = {be->in, be->c0_part, w->g_b, w->t_b, splits, splits, in_stride, c0_stride};
+        k_scan(s, layer, &be->rows, n, st->n_segs, st->most_tok, &gates, be->q, be->k, be->log_alpha, be->c0, w->c1,
+               w->c1_b, be->az, NULL, be->s, be->act_e, be->act_a, be->act_z, w->residual, w->act_norm, be->scan_work,
+               be->sums, be->act_e, stream);
     }
     (st->single ? k_fused_residual : k_prompt_residual)(&w->out, be->act_e, be->sums, s->Ep / 32, s->E, s->norm_eps,
                                                         be->x, next_norm, n, be->x, be->squares, be->act_d, stream);

@@ -514,8 +514,8 @@ static scan_work parts_of(const struct cuda_shape *shape, uint32_t n_rows, void 
 }
 
 void k_scan(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows,
-            uint32_t n_segs, uint32_t most_tok, const float *q, const float *k, const float *log_alpha, const float *c0,
-            const float *c1, const float *c1_b, const float *az, const float *row_scale, const float *s,
+            uint32_t n_segs, uint32_t most_tok, const struct cuda_partials *gates, float *q, float *k, float *log_alpha,
+            float *c0, const float *c1, const float *c1_b, const float *az, const float *row_scale, const float *s,
             const void *s_act, const void *a_act, const void *z_act, const float *residual, const float *act_norm,
             void *work, float *sums, void *act, void *stream) {
     const scan_in in = {q,
@@ -533,9 +533,12 @@ void k_scan(const struct cuda_shape *shape, uint32_t layer, const struct cuda_ro
                         wide_scan_possible(shape) ? a_act : NULL,
                         z_act};
     if (wide_scan_possible(shape)) {
-        wide_scan(shape, layer, rows, n_rows, n_segs, most_tok, in, work, sums, act, stream);
+        wide_scan(shape, layer, rows, n_rows, n_segs, most_tok, gates, in, work, sums, act, stream);
         return;
     }
+    if (gates)
+        k_gates(shape, gates->in, gates->splits, gates->stride, gates->in_c0, gates->splits_c0, gates->stride_c0,
+                gates->g_b, gates->t_b, n_rows, q, k, log_alpha, c0, stream);
     const scan_work parts = parts_of(shape, n_rows, work);
     launch_scores(shape, rows, n_segs, most_tok, q, k, log_alpha, c0, parts, stream);
     launch_scan(shape, layer, rows, n_segs, in, parts, sums, act, stream);

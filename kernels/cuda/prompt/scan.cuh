@@ -11,7 +11,7 @@ __device__ __forceinline__ uint32_t piece_length(int64_t pos, uint32_t lo, uint3
 }
 
 struct scan_in {
-    const float *q, *k, *log_alpha, *c0; // of all rows, for tokens alone
+    float *q, *k, *log_alpha, *c0; // of all rows
     const float *c1, *c1_b, *az, *row_scale, *s, *residual, *act_norm;
     const void *s_act, *a_act, *z_act; // packed; scan_wide.cu reads these alone, and scan.cu has no a_act
 };
@@ -115,4 +115,5 @@ bool wide_scan_possible(const cuda_shape *shape);
 bool wide_scan_prepare(const cuda_shape *shape);
 size_t wide_scan_bytes(const cuda_shape *shape, uint32_t n_rows);
 void wide_scan(const cuda_shape *shape, uint32_t layer, const cuda_rows *rows, uint32_t n_rows, uint32_t n_segs,
-               uint32_t most_tok, const scan_in &in, void *work, float *sums, void *act, void *stream);
+               uint32_t most_tok, const cuda_partials *gates, const scan_in &in, void *work, float *sums, void *act,
+               void *stream);

@@ -463,9 +463,10 @@ static void launch_wide_scan(const cuda_shape *shape, uint32_t layer, const cuda
                                                            work, maps, sums, (T *)act))));
 }
 void wide_scan(const cuda_shape *shape, uint32_t layer, const cuda_rows *rows, uint32_t n_rows, uint32_t n_segs,
-               uint32_t most_tok, const scan_in &in, void *work, float *sums, void *act, void *stream) {
+               uint32_t most_tok, const cuda_partials *gates, const scan_in &in, void *work, float *sums, void *act,
+               void *stream) {
     const wide_work parts = wide_parts(n_rows, wide_pad_R(shape), work);
-    launch_wide_scores(shape, rows, n_segs, most_tok, in, parts, stream);
+    launch_wide_scores(shape, rows, n_segs, most_tok, gates, in, parts, stream);
     const enum dispatch_kernel kernel = scan_kernel_of(shape, most_tok, n_segs);
     if (kernel == WIDE_SCAN_4_NARROW || kernel == WIDE_SCAN_6_NARROW || kernel == WIDE_SCAN_8_NARROW)
         launch_wide_scan<32>(shape, layer, rows, n_rows, n_segs, in, parts, sums, act, stream);

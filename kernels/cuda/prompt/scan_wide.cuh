@@ -39,9 +39,9 @@ static inline uint32_t wide_pad_R(const cuda_shape *shape) {
     return kernel == WIDE_SCAN_4 ? 32 : kernel == WIDE_SCAN_6 ? 48 : 64;
 }
 
-// scan_wide_scores.cu
+// scan_wide_scores.cu; gates: or NULL.
 void launch_wide_scores(const cuda_shape *shape, const cuda_rows *rows, uint32_t n_segs, uint32_t most_tok,
-                        const scan_in &in, const wide_work &work, void *stream);
+                        const cuda_partials *gates, const scan_in &in, const wide_work &work, void *stream);
 
 // ---- instructions ----
 __device__ __forceinline__ float exp2_fast(float x) {
