@@ -430,7 +430,7 @@ __global__ void __launch_bounds__(CHANNELS * 8, 1)
     }
     __syncthreads(); // the last piece's squares
     add_squares((size_t)first + n_tok - n_before, n_before);
-    keep_tail<T>(shape, layer, in, first, n_tok, slot, pos, e0, CHANNELS);
+    keep_tail<T>(shape, layer, in, first, n_tok, slot, pos, e0, CHANNELS, CHANNELS * 8);
 #pragma unroll
     for (uint32_t x = 0; x < OWN; x++)
 #pragma unroll

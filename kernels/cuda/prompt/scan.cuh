@@ -23,12 +23,14 @@ __device__ __forceinline__ float az_of(const cuda_shape &shape, const scan_in &i
     return in.az[r * 2 * shape.Ep + z * shape.Ep + e] * (in.row_scale ? in.row_scale[r] : 1.0f);
 }
 
-// The channels' inputs that the tail keeps: of the last conv_ring tokens, as single tokens would leave them.
+// The channels' inputs that the tail keeps: of the last conv_ring tokens, as single tokens would leave them. By so many
+// threads, from the first on.
 template <class T>
 __device__ __forceinline__ void keep_tail(const cuda_shape &shape, uint32_t layer, const scan_in &in, uint32_t first,
-                                          uint32_t n_tok, uint32_t slot, int64_t pos, uint32_t e0, uint32_t channels) {
+                                          uint32_t n_tok, uint32_t slot, int64_t pos, uint32_t e0, uint32_t channels,
+                                          uint32_t threads) {
     const uint32_t ring = shape.conv_ring, Ep = shape.Ep, from = n_tok > ring ? n_tok - ring : 0;
-    for (uint32_t i = threadIdx.x; i < (n_tok - from) * channels; i += blockDim.x) {
+    for (uint32_t i = threadIdx.x; i < (n_tok - from) * channels; i += threads) {
         const uint32_t t = from + i / channels, e = e0 + i % channels;
         if (e >= shape.E) continue;
         T *tail = (T *)shape.conv + slot * shape.conv_slot + layer * shape.conv_layer + e;

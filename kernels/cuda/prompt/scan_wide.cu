@@ -388,6 +388,7 @@ __global__ void __launch_bounds__(WIDE_THREADS, 1)
         more_registers<128>();
     } else if (role == 0) {
         make_u<T, RS, CH>(p, b, in, R, E);
+        keep_tail<T>(shape, layer, in, first, n_tok, slot, pos, e0, CH, 128); // while others have a piece to go
         all_meet();
     } else if (role == 2) {
         more_registers<152>();
@@ -404,7 +405,6 @@ __global__ void __launch_bounds__(WIDE_THREADS, 1)
         fewer_registers<128>();
     }
     if (end < n_tok) alone(end);
-    keep_tail<T>(shape, layer, in, first, n_tok, slot, pos, e0, CH);
 #endif
 }
 

@@ -108,7 +108,7 @@ __device__ __forceinline__ uint64_t operand(const void *p, uint32_t k, uint32_t 
 template <int RS, int CH> struct wide_memory { // bytes; RS: steps of 8 of R; CH: channels of a block
     static constexpr uint32_t Q = 0, K = Q + 8 * GROUP_Q * 4, EARLY = K + 8 * GROUP_K * 4,
                               LATE = EARLY + 8 * GROUP_A * 4, DECAY = LATE + 4 * GROUP_A * 4,
-                              STAGE = DECAY + WIDE_M * 4, STAGES = 2;
+                              STAGE = DECAY + WIDE_M * 4, STAGES = CH == 64 ? 2 : 3; // copies take 1,700 clocks
     // Packed activations of a piece's channels: tiles of 8 rows, each 64 channels; a piece that begins within a tile
     // has nine.
     static constexpr uint32_t TILE = 8 * CH * 2, ROWS = 9 * TILE;
@@ -123,7 +123,7 @@ template <int RS, int CH> struct wide_memory { // bytes; RS: steps of 8 of R; CH
                               TOTAL = BARRIERS + (2 * (STAGES + LOW_STAGES + U_STAGES + 2) + 3 * GATE_STAGES) * 8;
 };
 static_assert(wide_memory<4, 64>::TOTAL <= 227 << 10 && wide_memory<8, 64>::TOTAL <= 227 << 10 &&
-                  wide_memory<8, 32>::TOTAL <= 227 << 10,
+                  wide_memory<4, 32>::TOTAL <= 227 << 10 && wide_memory<8, 32>::TOTAL <= 227 << 10,
               "a block's shared memory");
 // Whole pieces of packed activations [.][Ek / 16][a tile of 256 bytes], as the tensor copy engine takes them: eight
 // tiles of rows by 64 channels.
