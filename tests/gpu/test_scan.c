@@ -264,8 +264,9 @@ static void a_long_segment_has_the_bits_of_its_parts(void **state) {
         snprintf(gpu.what, sizeof gpu.what, "a long segment, %s", gpu_dtype_name(dtype));
         struct cuda_shape shape = mixer_shape(i, 400, dtype);
         struct gpu_rows rows = gpu_make_rows(LONGEST, 1, 9);
-        /* one segment of all rows but some before it, which are another slot's and in no segment */
-        const int32_t before = (int32_t)gpu_pick(0, 20), n = LONGEST - before;
+        /* after a short one of another slot, which moves its rows within tiles of eight */
+        const int32_t before = (int32_t)gpu_pick(1, 20), n = LONGEST - before;
+        const int32_t firsts[] = {0, before}, counts[] = {before, n};
         const int64_t pos = gpu_pick(0, 3) ? gpu_pick(0, 400) : 0;
         int32_t *slot = host_bytes(LONGEST * sizeof *slot);
         int64_t *at = host_bytes(LONGEST * sizeof *at);
@@ -275,9 +276,9 @@ static void a_long_segment_has_the_bits_of_its_parts(void **state) {
         if (!gpu.k->cuda_scan_prepare(&shape)) fail_msg("%s: not possible on this device", gpu.what);
         struct mixer_inputs x;
         struct scan_case c = scan_case(&shape, LONGEST, 2, &x);
-        const struct scan_result got = run(&c, &rows, &before, &n, 1, true, true);
-        int32_t first[LONGEST], count[LONGEST];
-        uint32_t n_parts = 0;
+        const struct scan_result got = run(&c, &rows, firsts, counts, 2, true, true);
+        int32_t first[LONGEST] = {0}, count[LONGEST] = {before};
+        uint32_t n_parts = 1;
         for (int32_t lo = 0; lo < n; n_parts++) {
             const int64_t end = ((pos + lo) / PIECE + gpu_pick(1, 9)) * PIECE - pos;
             first[n_parts] = before + lo, count[n_parts] = (int32_t)(end < n ? end : n) - lo;
