@@ -101,6 +101,7 @@ static bool narrow_scan(const struct dispatch_case *c) {
 static bool narrow_scan_32(const struct dispatch_case *c) { return narrow_scan(c) && wide_scan_32(c); }
 static bool narrow_scan_48(const struct dispatch_case *c) { return narrow_scan(c) && wide_scan_48(c); }
 static bool narrow_scan_64(const struct dispatch_case *c) { return narrow_scan(c) && wide_scan_64(c); }
+static bool two_products(const struct dispatch_case *c) { return c->outputs_two > 0; }
 static bool M_up_to_64(const struct dispatch_case *c) { return c->shape->M <= 64; }
 static bool has_no_decode_window(const struct dispatch_case *c) { return !dispatch_decode_window(c->shape); }
 static uint32_t window_ranges(const struct dispatch_case *c) {
@@ -175,6 +176,8 @@ static const struct rule rules[] = {
     {MANY, WIDE(2, 64, 8, 4, 1, 1), HOPPER, BITS_16, .b128 = 80},
     {MANY, WIDE(1, 64, 8, 5, 1, 1), HOPPER, BITS_16, .endings = DISPATCH_PLAIN, .b64_from = 100},
     {MANY, WIDE(1, 64, 8, 4, 1, 2), HOPPER, BITS_16, .b64_from = 100},
+    {MANY, WIDE(1, 64, 8, 3, 4, 2), HOPPER, BITS_16, .rows_from = 65, .endings = DISPATCH_PLAIN, .b64_to = 40,
+     .also = two_products, .also_text = "two products"},
     {MANY, WIDE(1, 128, 4, 4, 4, 2), HOPPER, BITS_16, .rows_from = 65, .endings = DISPATCH_PLAIN},
     {MANY, WIDE(1, 64, 4, 4, 4, 3), HOPPER, BITS_16, .rows_from = 65},
     {MANY, WIDE(1, 64, 4, 4, 4, 3), HOPPER, BITS_16, .b64_from = 67},

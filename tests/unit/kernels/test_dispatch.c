@@ -132,6 +132,26 @@ static void test_one_long_segment_takes_blocks_of_32_channels(void **state) {
     assert_int_equal(prompt_state(a100, 1, 2048), SCAN_64);
 }
 
+static enum dispatch_kernel gates_products(uint32_t n_rows, uint32_t outputs_two) {
+    return dispatch_kernel_of(&(struct dispatch_case){.op = DISPATCH_LINEAR,
+                                                      .device = h200,
+                                                      .dtype = CUDA_BF16,
+                                                      .n_rows = n_rows,
+                                                      .ending = DISPATCH_PLAIN,
+                                                      .outputs = 4 * rodimus.M,
+                                                      .outputs_two = outputs_two,
+                                                      .k_tiles = rodimus.E / 16});
+}
+
+static void test_the_products_of_gates_take_the_kernels_that_were_measured(void **state) {
+    (void)state;
+    assert_int_equal(gates_products(256, rodimus.R), WIDE_1_64_8_2_16_2);
+    assert_int_equal(gates_products(512, rodimus.R), WIDE_1_64_8_3_4_2);
+    assert_int_equal(gates_products(1024, rodimus.R), WIDE_1_128_4_4_4_2);
+    assert_int_equal(gates_products(2048, rodimus.R), WIDE_2_64_8_4_1_1);
+    assert_int_equal(gates_products(512, 0), WIDE_1_128_4_4_4_2); /* of one product it was not measured */
+}
+
 static void test_only_compute_capability_9_gets_kernels_of_sm_90a(void **state) {
     (void)state;
     const struct dispatch_device later = {10, 148};
@@ -150,6 +170,7 @@ int main(void) {
         cmocka_unit_test(test_whatever_is_asked_has_a_kernel),
         cmocka_unit_test(test_products_of_the_published_sizes_take_the_kernels_that_were_measured),
         cmocka_unit_test(test_one_long_segment_takes_blocks_of_32_channels),
+        cmocka_unit_test(test_the_products_of_gates_take_the_kernels_that_were_measured),
         cmocka_unit_test(test_only_compute_capability_9_gets_kernels_of_sm_90a),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
