@@ -27,6 +27,7 @@ enum dispatch_op {
     DISPATCH_CONV_PAIR,    /* the same with the products after it: k_conv_pair */
     DISPATCH_DECODE_STATE, /* E4 to E7 of single tokens: k_gla_gates */
     DISPATCH_DRAFT_STATE,  /* the same of a step with drafts: k_gla_drafts */
+    DISPATCH_PROMPT_GATES, /* E3, E5 before k_scan, whose kernel of a piece's scores may make them */
     DISPATCH_PROMPT_STATE, /* k_scan, or k_gla */
     DISPATCH_DECODE_WINDOW, /* E9 of rows alone in their piece: k_decode_window, or k_window */
     DISPATCH_DRAFT_WINDOW,  /* the same of a step with drafts: k_draft_window, or k_window */
@@ -95,6 +96,8 @@ enum dispatch_kernel {
     STATE_DRAFTS_8,
     STATE_DRAFTS_MANY_4,
     STATE_DRAFTS_MANY_8,
+    GATES_ALONE,
+    WIDE_SCORES_GATES,
     WIDE_SCAN_4_NARROW,
     WIDE_SCAN_6_NARROW,
     WIDE_SCAN_8_NARROW,

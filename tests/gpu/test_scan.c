@@ -276,6 +276,8 @@ static void a_long_segment_has_the_bits_of_its_parts(void **state) {
         if (!gpu.k->cuda_scan_prepare(&shape)) fail_msg("%s: not possible on this device", gpu.what);
         struct mixer_inputs x;
         struct scan_case c = scan_case(&shape, LONGEST, 2, &x);
+        const struct cuda_partials gates = random_partials(&shape, LONGEST); /* of so many rows k_gates makes them */
+        if (i / 2 % 2) c.gates = &gates;
         const struct scan_result got = run(&c, &rows, firsts, counts, 2, true, true);
         int32_t first[LONGEST] = {0}, count[LONGEST] = {before};
         uint32_t n_parts = 1;

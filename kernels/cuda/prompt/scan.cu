@@ -532,13 +532,15 @@ void k_scan(const struct cuda_shape *shape, uint32_t layer, const struct cuda_ro
                         s_act,
                         wide_scan_possible(shape) ? a_act : NULL,
                         z_act};
+    if (gates && scan_gates_of(shape, n_rows) == GATES_ALONE) {
+        k_gates(shape, gates->in, gates->splits, gates->stride, gates->in_c0, gates->splits_c0, gates->stride_c0,
+                gates->g_b, gates->t_b, n_rows, q, k, log_alpha, c0, stream);
+        gates = NULL;
+    }
     if (wide_scan_possible(shape)) {
         wide_scan(shape, layer, rows, n_rows, n_segs, most_tok, gates, in, work, sums, act, stream);
         return;
     }
-    if (gates)
-        k_gates(shape, gates->in, gates->splits, gates->stride, gates->in_c0, gates->splits_c0, gates->stride_c0,
-                gates->g_b, gates->t_b, n_rows, q, k, log_alpha, c0, stream);
     const scan_work parts = parts_of(shape, n_rows, work);
     launch_scores(shape, rows, n_segs, most_tok, q, k, log_alpha, c0, parts, stream);
     launch_scan(shape, layer, rows, n_segs, in, parts, sums, act, stream);

@@ -132,6 +132,22 @@ static void test_one_long_segment_takes_blocks_of_32_channels(void **state) {
     assert_int_equal(prompt_state(a100, 1, 2048), SCAN_64);
 }
 
+static enum dispatch_kernel gates(struct dispatch_device device, const struct cuda_shape *shape, uint32_t n_rows) {
+    return dispatch_kernel_of(&(struct dispatch_case){
+        .op = DISPATCH_PROMPT_GATES, .device = device, .dtype = CUDA_BF16, .n_rows = n_rows, .shape = shape});
+}
+
+static void test_gates_of_short_steps_are_made_with_the_scores(void **state) {
+    (void)state;
+    struct cuda_shape more = rodimus;
+    more.M = 128;
+    assert_int_equal(gates(h200, &rodimus, 512), WIDE_SCORES_GATES);
+    assert_int_equal(gates(h200, &rodimus, 1023), WIDE_SCORES_GATES);
+    assert_int_equal(gates(h200, &rodimus, 1024), GATES_ALONE);
+    assert_int_equal(gates(h200, &more, 512), GATES_ALONE);
+    assert_int_equal(gates(a100, &rodimus, 512), GATES_ALONE);
+}
+
 static enum dispatch_kernel gates_products(uint32_t n_rows, uint32_t outputs_two) {
     return dispatch_kernel_of(&(struct dispatch_case){.op = DISPATCH_LINEAR,
                                                       .device = h200,
@@ -170,6 +186,7 @@ int main(void) {
         cmocka_unit_test(test_whatever_is_asked_has_a_kernel),
         cmocka_unit_test(test_products_of_the_published_sizes_take_the_kernels_that_were_measured),
         cmocka_unit_test(test_one_long_segment_takes_blocks_of_32_channels),
+        cmocka_unit_test(test_gates_of_short_steps_are_made_with_the_scores),
         cmocka_unit_test(test_the_products_of_gates_take_the_kernels_that_were_measured),
         cmocka_unit_test(test_only_compute_capability_9_gets_kernels_of_sm_90a),
     };
