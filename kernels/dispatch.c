@@ -132,12 +132,13 @@ static bool draws_none(const struct dispatch_case *c) { return !c->draws; }
 /* ---- the table ---- */
 
 enum where { ANYWHERE, HOPPER, ELSEWHERE };
-enum of_dtype { ANY_DTYPE, FP32, BITS_16 };
+enum of_dtype { ANY_DTYPE, FP32, BITS_16, CODES };
 enum {
     LIN = 1 << DISPATCH_LINEAR,
     DEC = 1 << DISPATCH_DECODE_PRODUCT,
     PAIR = 1 << DISPATCH_DECODE_PAIR,
-    MANY = LIN | DEC | PAIR
+    MANY = LIN | DEC | PAIR,
+    MOST_CODED = 512 /* tiles of k whose scales fit beside the rings of coded_kernel */
 };
 
 struct rule {
@@ -153,7 +154,8 @@ struct rule {
     const char *also_text;
 };
 
-#define WIDE(...) DISPATCH_WIDE_ID(__VA_ARGS__)
+#define WIDE(...)  DISPATCH_WIDE_ID(__VA_ARGS__)
+#define CODED(...) DISPATCH_CODED_ID(__VA_ARGS__)
 static const struct rule rules[] = {
     /* products */
     {.ops = LIN, LINEAR_F32, .dtype = FP32},
@@ -164,6 +166,12 @@ static const struct rule rules[] = {
     {.ops = DEC, FEW_16, HOPPER, BITS_16, .rows_to = 8, .k_from = 193, .k_to = 256},
     {.ops = DEC, FEW_8, HOPPER, BITS_16, .rows_to = 8},
     {.ops = PAIR, FEW_PAIR, HOPPER, BITS_16, .rows_to = 8},
+    {MANY, CODED(64, 8, 2, 1, 4, 1), HOPPER, CODES, .rows_from = 33, .rows_to = 64, .k_from = 1, .k_to = MOST_CODED,
+     .b64_from = 80},
+    {MANY, CODED(64, 6, 2, 1, 4, 1), HOPPER, CODES, .rows_from = 65, .k_from = 129, .k_to = 192, .b64_from = 100,
+     .b64_to = 396},
+    {MANY, CODED(64, 8, 2, 1, 4, 1), HOPPER, CODES, .rows_from = 65, .k_from = 1, .k_to = MOST_CODED, .b64_from = 100,
+     .b64_to = 396},
     {MANY, TALL, HOPPER, BITS_16, .rows_from = 65, .k_from = 16, .also = fills_tall,
      .also_text = "tiles of 128 x 128 keep 3/5 of the multiprocessors of their last round at work"},
     {MANY, WIDE(1, 32, 8, 2, 16, 2), HOPPER, BITS_16, .rows_to = 32, .endings = DISPATCH_PLAIN, .b64_to = 8},
@@ -274,7 +282,7 @@ static bool rule_fits(const struct rule *r, const struct dispatch_case *c) {
     const uint32_t b64 = (blocks_of(c->outputs, 64) + blocks_of(c->outputs_two, 64)) * rows64,
                    b128 = (blocks_of(c->outputs, 128) + blocks_of(c->outputs_two, 128)) * rows64;
     return (r->ops >> c->op & 1) && (r->where == ANYWHERE || (r->where == HOPPER) == is_hopper(c->device)) &&
-           (r->dtype == ANY_DTYPE || (r->dtype == FP32) == (c->dtype == CUDA_F32)) &&
+           (r->dtype == ANY_DTYPE || (r->dtype == FP32) == (c->dtype == CUDA_F32)) && (r->dtype != CODES || c->coded) &&
            within(c->n_rows, r->rows_from, r->rows_to) && (!r->endings || (r->endings & c->ending)) &&
            within(c->k_tiles, r->k_from, r->k_to) && within(b64, r->b64_from, r->b64_to) && b128 >= r->b128 &&
            (!r->also || r->also(c));
@@ -291,7 +299,8 @@ enum dispatch_kernel dispatch_kernel_of(const struct dispatch_case *c) {
 /* ---- as text ---- */
 
 static const char *kernel_text(enum dispatch_kernel k) {
-#define WIDE_TEXT(...) [DISPATCH_WIDE_ID(__VA_ARGS__)] = "wide_kernel<" #__VA_ARGS__ ">",
+#define WIDE_TEXT(...)  [DISPATCH_WIDE_ID(__VA_ARGS__)] = "wide_kernel<" #__VA_ARGS__ ">",
+#define CODED_TEXT(...) [DISPATCH_CODED_ID(__VA_ARGS__)] = "coded_kernel<" #__VA_ARGS__ ">",
     static const char *const text[DISPATCH_N_KERNELS] = {
         [LINEAR_F32] = "linear_f32_kernel",
         [LINEAR_1_1] = "linear_kernel, 16 outputs by 8 rows",
@@ -354,7 +363,7 @@ static const char *kernel_text(enum dispatch_kernel k) {
         [PERSISTENT] = "persistent_kernel",
         [STAGES] = "the kernels above",
         DISPATCH_WIDE_PLAIN(WIDE_TEXT) DISPATCH_WIDE_RESIDUAL(WIDE_TEXT) DISPATCH_WIDE_FINISHED(WIDE_TEXT)
-            DISPATCH_WIDE_ANY(WIDE_TEXT)};
+            DISPATCH_WIDE_ANY(WIDE_TEXT) DISPATCH_CODED(CODED_TEXT)};
     return text[k];
 }
 
@@ -397,7 +406,7 @@ uint32_t dispatch_n_rules(void) { return N_RULES; }
 struct dispatch_text dispatch_rule_text(uint32_t i) {
     assert(i < N_RULES);
     const struct rule *r = &rules[i];
-    static const char *const where[] = {"any", "9.x", "others"}, *const dtype[] = {"any", "fp32", "16 bit"};
+    static const char *const where[] = {"any", "9.x", "others"}, *const dtype[] = {"any", "fp32", "16 bit", "codes"};
     struct dispatch_text t = {ops_text(r->ops), kernel_text(r->kernel), where[r->where], dtype[r->dtype], ""};
     if (r->rows_from && r->rows_to)
         add_text(&t, "%u to %u rows", r->rows_from, r->rows_to);
@@ -411,8 +420,12 @@ struct dispatch_text dispatch_rule_text(uint32_t i) {
         add_text(&t, "k of %u to %u", r->k_from * 16 - 15, r->k_to * 16);
     else if (r->k_from)
         add_text(&t, "k of %u and more", r->k_from * 16 - 15);
-    if (r->b64_from) add_text(&t, "%u blocks of 64 x 64 and more", r->b64_from);
-    if (r->b64_to) add_text(&t, "up to %u blocks of 64 x 64", r->b64_to);
+    if (r->b64_from && r->b64_to)
+        add_text(&t, "%u to %u blocks of 64 x 64", r->b64_from, r->b64_to);
+    else if (r->b64_from)
+        add_text(&t, "%u blocks of 64 x 64 and more", r->b64_from);
+    else if (r->b64_to)
+        add_text(&t, "up to %u blocks of 64 x 64", r->b64_to);
     if (r->b128) add_text(&t, "%u blocks of 128 x 64 and more", r->b128);
     if (r->also) add_text(&t, "%s", r->also_text);
     if (!t.when[0]) add_text(&t, "else");

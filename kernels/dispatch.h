@@ -60,6 +60,13 @@ enum dispatch_ending { DISPATCH_PLAIN = 1, DISPATCH_RESIDUAL = 2, DISPATCH_FFN =
     X(1, 64, 8, 3, 4, 2)
 #define DISPATCH_WIDE_ID(MW, NB, SK, STAGES, CLUSTER, BLOCKS) WIDE_##MW##_##NB##_##SK##_##STAGES##_##CLUSTER##_##BLOCKS
 #define DISPATCH_WIDE_ENUM(...)                               DISPATCH_WIDE_ID(__VA_ARGS__),
+/* coded_kernel<NB, SK, STAGES, CLUSTER, KG, BLOCKS>. */
+#define DISPATCH_CODED(X)                                                                                              \
+    X(64, 8, 2, 1, 4, 1)                                                                                               \
+    X(64, 6, 2, 1, 4, 1)
+#define DISPATCH_CODED_ID(NB, SK, STAGES, CLUSTER, KG, BLOCKS)                                                         \
+    CODED_##NB##_##SK##_##STAGES##_##CLUSTER##_##KG##_##BLOCKS
+#define DISPATCH_CODED_ENUM(...) DISPATCH_CODED_ID(__VA_ARGS__),
 
 enum dispatch_kernel {
     LINEAR_F32,
@@ -123,8 +130,10 @@ enum dispatch_kernel {
     PERSISTENT,
     STAGES,
     DISPATCH_WIDE_PLAIN(DISPATCH_WIDE_ENUM) DISPATCH_WIDE_RESIDUAL(DISPATCH_WIDE_ENUM)
-        DISPATCH_WIDE_FINISHED(DISPATCH_WIDE_ENUM) DISPATCH_WIDE_ANY(DISPATCH_WIDE_ENUM) DISPATCH_N_KERNELS
+        DISPATCH_WIDE_FINISHED(DISPATCH_WIDE_ENUM) DISPATCH_WIDE_ANY(DISPATCH_WIDE_ENUM)
+            DISPATCH_CODED(DISPATCH_CODED_ENUM) DISPATCH_N_KERNELS
 };
+#define DISPATCH_IS_CODED(kernel) ((kernel) >= CODED_64_8_2_1_4_1) /* the last of the list */
 
 /* What is asked for. Members that an operation's rules do not read may be 0. */
 struct dispatch_case {
@@ -133,6 +142,7 @@ struct dispatch_case {
     enum cuda_dtype dtype;
     uint32_t n_rows; /* of the step, of the list of rows, or of a prompt state's longest segment */
     /* Of products: one or two of the same k; k in tiles of 16. */
+    bool coded; /* weights of 8 or 4 bits */
     enum dispatch_ending ending;
     uint32_t outputs, outputs_two, k_tiles;
     const struct cuda_shape *shape; /* of all operations but LINEAR, DECODE_PAIR, PROMPT_PRODUCT and SAMPLE */

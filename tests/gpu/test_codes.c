@@ -123,6 +123,10 @@ static bool sizes(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i, uint32_t *
     const struct cuda_shape s = {.D = 64, .E = 64, .F = 64, .H = 1, .P = 64, .dtype = dtype};
     *O = 16 * gpu_pick(1, 40), *K = 16 * gpu_pick(1, 60);
     if (is_tall(n_rows)) *O = 5200 + 16 * gpu_pick(0, 20), *K = 16 * gpu_pick(16, 60);
+    if (n_rows > 32 && !is_tall(n_rows) && i % 2) { /* wide_codes.cu: 100 blocks of 64 by 64 and more */
+        *O = 6400 / ((n_rows + 63) / 64) + 16 * gpu_pick(0, 40);
+        *K = 16 * (gpu_pick(0, 1) ? gpu_pick(1, 24) : gpu_pick(129, 192));
+    }
     if (i % 12 == 7)
         *O = 4240 + 16 * gpu_pick(0, 80), *K = 16 * gpu_pick(1, 130); /* several tiles a block of few rows */
     if (i % 12 == 3) *O = published[i / 12 % 5][0], *K = published[i / 12 % 5][1];

@@ -53,13 +53,6 @@ __device__ __forceinline__ void wide_feed(unsigned char *ring, uint64_t *full, u
     }
 }
 
-// Without the block's number in its cluster.
-__device__ __forceinline__ uint32_t address_in_block(const void *p) { return shared_address(p) & 0x3ffff; }
-// Weights [FROM, TO): read until, or there from, here.
-template <int FROM, int TO, int SK> __device__ __forceinline__ void hold(uint4 (&a)[SK]) {
-#pragma unroll
-    for (int j = FROM; j < TO; j++) asm volatile("" : "+r"(a[j].x), "+r"(a[j].y), "+r"(a[j].z), "+r"(a[j].w)::"memory");
-}
 // Tiles [FROM, TO) of the weights of the stage that begins with tile k to registers; past the slice, which has n
 // more: nothing.
 template <class S, int FROM, int TO, class T, int BITS, int SK>
@@ -155,17 +148,6 @@ __device__ __forceinline__ void wide_leave(float *sums, const float (&sum)[NB / 
             sums[at + (j * NB + i / 4 * 8 + i % 2) * G::LD + i / 2 % 2 * 8] = CLUSTER == 1 || j ? more[i] : sum[i];
 }
 
-// The scales of the rows that the block finishes; all its warps but the one that feeds the ring.
-template <class T, int MW, int NB, int CLUSTER>
-__device__ __forceinline__ void wide_scales(float *scales, const row_norm &norm, uint32_t warp, uint32_t rank,
-                                            uint32_t row0, uint32_t n_rows) {
-    enum { EIGHTS = NB / 8 > CLUSTER ? NB / 8 / CLUSTER : 1, EACH = EIGHTS * 2 / MW ? EIGHTS * 2 / MW : 1 };
-    const auto row = [&](uint32_t i) {
-        const uint32_t m = warp * EACH + i;
-        return (m / 8 * CLUSTER + rank) * 8 + m % 8;
-    };
-    scales_of<T, EACH>(scales, norm, row0, row, [&](uint32_t r) { return r < NB && row0 + r < n_rows; });
-}
 #endif
 
 template <class T, int BITS, int MW, int NB, int SK, int STAGES, int CLUSTER, int BLOCKS, class Out>
@@ -373,10 +355,12 @@ static void run_wide(const wide_operands &one, const wide_operands *two, const O
                                n_rows, (cudaStream_t)stream};
     dispatch_case c = {};
     c.op = DISPATCH_LINEAR, c.device = this_device(), c.dtype = w->dtype, c.n_rows = n_rows, c.ending = ending_of(out);
-    c.outputs = w->rows, c.outputs_two = two ? two->w->rows : 0, c.k_tiles = job.KT;
+    c.coded = w->format != CUDA_STORED, c.outputs = w->rows, c.outputs_two = two ? two->w->rows : 0, c.k_tiles = job.KT;
     const enum dispatch_kernel kernel = dispatch_kernel_of(&c);
     if (kernel == TALL)
         run_tall(job);
+    else if (DISPATCH_IS_CODED(kernel))
+        run_coded(job, kernel);
     else if (w->dtype == CUDA_F16)
         FOR_BITS(w, (choose_wide<__half, BITS>(job, kernel)));
     else

@@ -1,5 +1,5 @@
-// wide.cuh - what wide.cu and tall.cu share: copies by the tensor copy engine, wgmma, the order of sums, and what a
-// launch is of.
+// wide.cuh - what wide.cu, wide_codes.cu and tall.cu share: copies by the tensor copy engine, wgmma, the order of sums,
+// and what a launch is of.
 #pragma once
 #include "kernels/cuda/epilogue.cuh"
 #include "kernels/cuda/weights.cuh"
@@ -16,6 +16,13 @@ __device__ __forceinline__ void copy_box(void *dst, const CUtensorMap *map, uint
                  "[%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(shared_address(dst)),
                  "l"(map), "r"(0), "r"(k), "r"(row), "r"(shared_address(b)), "l"(policy)
                  : "memory");
+}
+// Without the block's number in its cluster.
+__device__ __forceinline__ uint32_t address_in_block(const void *p) { return shared_address(p) & 0x3ffff; }
+// Weights [FROM, TO): read until, or there from, here.
+template <int FROM, int TO, int SK> __device__ __forceinline__ void hold(uint4 (&a)[SK]) {
+#pragma unroll
+    for (int j = FROM; j < TO; j++) asm volatile("" : "+r"(a[j].x), "+r"(a[j].y), "+r"(a[j].z), "+r"(a[j].w)::"memory");
 }
 #endif
 
@@ -116,6 +123,17 @@ __device__ __forceinline__ void scales_of(float *scales, const row_norm &norm, u
             if (parts[u] && lane == 0) scales[row(first + u)] = norm_scale<T>(norm, sum[u]);
     }
 }
+// The scales of the rows that the block finishes; all its warps but one that feeds the ring.
+template <class T, int MW, int NB, int CLUSTER>
+__device__ __forceinline__ void wide_scales(float *scales, const row_norm &norm, uint32_t warp, uint32_t rank,
+                                            uint32_t row0, uint32_t n_rows) {
+    enum { EIGHTS = NB / 8 > CLUSTER ? NB / 8 / CLUSTER : 1, EACH = EIGHTS * 2 / MW ? EIGHTS * 2 / MW : 1 };
+    const auto row = [&](uint32_t i) {
+        const uint32_t m = warp * EACH + i;
+        return (m / 8 * CLUSTER + rank) * 8 + m % 8;
+    };
+    scales_of<T, EACH>(scales, norm, row0, row, [&](uint32_t r) { return r < NB && row0 + r < n_rows; });
+}
 
 static auto tensor_map_encoder() {
     static const auto encode = [] {
@@ -161,3 +179,4 @@ static wide_part wide_part_of(const wide_operands &p, uint32_t KT, uint32_t n_ro
 }
 
 template <class Out> void run_tall(const wide_job<Out> &job);
+template <class Out> void run_coded(const wide_job<Out> &job, enum dispatch_kernel kernel);

@@ -80,6 +80,7 @@ static void test_whatever_is_asked_has_a_kernel(void **state) {
                                                         .dtype = CUDA_BF16,
                                                         .n_rows = n_rows,
                                                         .ending = endings[e],
+                                                        .coded = n_rows % 3 == 0,
                                                         .outputs = 64 * n_rows,
                                                         .k_tiles = n_rows,
                                                         .shape = shapes[s],
@@ -89,15 +90,23 @@ static void test_whatever_is_asked_has_a_kernel(void **state) {
                     }
 }
 
-static enum dispatch_kernel product(enum dispatch_op op, uint32_t n_rows, uint32_t outputs, uint32_t inputs,
-                                    enum dispatch_ending ending) {
+static enum dispatch_kernel product_of(enum dispatch_op op, uint32_t n_rows, uint32_t outputs, uint32_t inputs,
+                                       enum dispatch_ending ending, bool coded) {
     return dispatch_kernel_of(&(struct dispatch_case){.op = op,
                                                       .device = h200,
                                                       .dtype = CUDA_BF16,
                                                       .n_rows = n_rows,
+                                                      .coded = coded,
                                                       .ending = ending,
                                                       .outputs = outputs,
                                                       .k_tiles = inputs / 16});
+}
+static enum dispatch_kernel product(enum dispatch_op op, uint32_t n_rows, uint32_t outputs, uint32_t inputs,
+                                    enum dispatch_ending ending) {
+    return product_of(op, n_rows, outputs, inputs, ending, false);
+}
+static enum dispatch_kernel coded(uint32_t n_rows, uint32_t outputs, uint32_t inputs, enum dispatch_ending ending) {
+    return product_of(DISPATCH_DECODE_PRODUCT, n_rows, outputs, inputs, ending, true);
 }
 
 static void test_products_of_the_published_sizes_take_the_kernels_that_were_measured(void **state) {
@@ -168,6 +177,19 @@ static void test_the_products_of_gates_take_the_kernels_that_were_measured(void 
     assert_int_equal(gates_products(512, 0), WIDE_1_128_4_4_4_2); /* of one product it was not measured */
 }
 
+static void test_weights_of_8_and_4_bits_have_kernels_of_their_own(void **state) {
+    (void)state;
+    assert_int_equal(coded(8, 8192, 2048, DISPATCH_PLAIN), FEW_8);
+    assert_int_equal(coded(64, 8192, 2048, DISPATCH_PLAIN), CODED_64_8_2_1_4_1);     /* W_fc */
+    assert_int_equal(coded(256, 2048, 4096, DISPATCH_RESIDUAL), CODED_64_8_2_1_4_1); /* W_o */
+    assert_int_equal(coded(256, 2048, 2736, DISPATCH_RESIDUAL), CODED_64_6_2_1_4_1); /* W_f2: slices of 10 tiles */
+    assert_int_equal(coded(256, 8192, 2048, DISPATCH_PLAIN), TALL);
+    assert_true(DISPATCH_IS_CODED(CODED_64_6_2_1_4_1));
+    assert_false(DISPATCH_IS_CODED(WIDE_1_64_8_3_4_2));
+    /* so long that their scales do not fit beside the rings */
+    assert_false(DISPATCH_IS_CODED(coded(64, 8192, 16384, DISPATCH_PLAIN)));
+}
+
 static void test_only_compute_capability_9_gets_kernels_of_sm_90a(void **state) {
     (void)state;
     const struct dispatch_device later = {10, 148};
@@ -188,6 +210,7 @@ int main(void) {
         cmocka_unit_test(test_one_long_segment_takes_blocks_of_32_channels),
         cmocka_unit_test(test_gates_of_short_steps_are_made_with_the_scores),
         cmocka_unit_test(test_the_products_of_gates_take_the_kernels_that_were_measured),
+        cmocka_unit_test(test_weights_of_8_and_4_bits_have_kernels_of_their_own),
         cmocka_unit_test(test_only_compute_capability_9_gets_kernels_of_sm_90a),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
