@@ -55,6 +55,38 @@ __device__ __forceinline__ uint4 operand_of(const weights<8> &w, const lane_code
     }
     return make_uint4(even[0], even[1], odd[0], odd[1]);
 }
+// The same with the format known: fewer instructions. fp8: the sign goes through the product.
+struct is_fp8 {};
+struct is_int8 {};
+__device__ __forceinline__ uint4 operand_of(is_fp8, const lane_codes<8> &x, const uint32_t (&s)[2], __nv_bfloat16) {
+    uint32_t even[2], odd[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        even[i] = fma_two((x.w[i] << 4 & 0x07f007f0) | (x.w[i] << 8 & TWO_SIGNS), s[i], TWO_SIGNS, __nv_bfloat16());
+        odd[i] = fma_two((x.w[i] >> 4 & 0x07f007f0) | (x.w[i] & TWO_SIGNS), s[i], TWO_SIGNS, __nv_bfloat16());
+    }
+    return make_uint4(even[0], even[1], odd[0], odd[1]);
+}
+__device__ __forceinline__ uint4 operand_of(is_fp8, const lane_codes<8> &x, const uint32_t (&s)[2], __half) {
+    uint32_t even[2], odd[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        even[i] = fma_two((x.w[i] << 7 & 0x3f803f80) | (x.w[i] << 8 & TWO_SIGNS), s[i], TWO_SIGNS, __half());
+        odd[i] = fma_two((x.w[i] >> 1 & 0x3f803f80) | (x.w[i] & TWO_SIGNS), s[i], TWO_SIGNS, __half());
+    }
+    return make_uint4(even[0], even[1], odd[0], odd[1]);
+}
+template <class T>
+__device__ __forceinline__ uint4 operand_of(is_int8, const lane_codes<8> &x, const uint32_t (&s)[2], T) {
+    uint32_t even[2], odd[2];
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const uint32_t less = s[i] ^ TWO_SIGNS;
+        even[i] = fma_two((x.w[i] & 0x007f007f) | two_ones(T()), s[i], less, T()) ^ (x.w[i] << 8 & TWO_SIGNS);
+        odd[i] = fma_two((x.w[i] >> 8 & 0x007f007f) | two_ones(T()), s[i], less, T()) ^ (x.w[i] & TWO_SIGNS);
+    }
+    return make_uint4(even[0], even[1], odd[0], odd[1]);
+}
 template <class T>
 __device__ __forceinline__ uint4 operand_of(const weights<4> &, const lane_codes<4> &x, const uint32_t (&s)[2], T) {
     uint32_t a[4];

@@ -94,15 +94,25 @@ __device__ __forceinline__ void coded_numbers(uint4 (&a)[G::HALF], const weights
     const uint32_t group = (k + FROM) >> w.per, last = (k + FROM + G::HALF - 1) >> w.per;
     uint32_t s[2];
     shared_scales<BITS>(s, words + group * 64);
-    if (group == last) {
+    const auto as = [&](const auto &format) {
+        if (group == last) {
 #pragma unroll
-        for (int j = 0; j < G::HALF; j++)
-            a[j] = operand_of(w, shared_codes<BITS>(codes + (FROM + j) * (BITS * 32)), s, T());
+            for (int j = 0; j < G::HALF; j++)
+                a[j] = operand_of(format, shared_codes<BITS>(codes + (FROM + j) * (BITS * 32)), s, T());
+        } else
+#pragma unroll
+            for (int j = 0; j < G::HALF; j++) {
+                shared_scales<BITS>(s, words + min((k + FROM + j) >> w.per, w.groups - 1) * 64);
+                a[j] = operand_of(format, shared_codes<BITS>(codes + (FROM + j) * (BITS * 32)), s, T());
+            }
+    };
+    if constexpr (BITS == 8) {
+        if (w.keep)
+            as(is_int8());
+        else
+            as(is_fp8());
     } else
-#pragma unroll
-        for (int j = 0; j < G::HALF; j++)
-            a[j] = shared_operand(w, codes + (FROM + j) * (BITS * 32),
-                                  words + min((k + FROM + j) >> w.per, w.groups - 1) * 64, T());
+        as(w);
     if (n < FROM + G::HALF)
 #pragma unroll
         for (int j = 0; j < G::HALF; j++)
