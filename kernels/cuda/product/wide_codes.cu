@@ -1,31 +1,33 @@
 // wide_codes.cu - products of more than 8 rows with weights of 8 and 4 bits on Hopper, where many warps are needed to
-// turn codes into numbers: as wide.cu, but KG warpgroups of a block have the same 64 outputs, each its own slices of k,
-// its own ring and its own sums.
+// turn codes into numbers: as wide.cu, but KG groups of warpgroups of a block have the same outputs, each its own
+// slices of k, its own ring and its own sums.
 #include "kernels/cuda/bulk.cuh"
 #include "wide.cuh"
 #include <cassert>
 
-// A block: 64 outputs and NB rows. A cluster has all of k: CLUSTER blocks of KG warpgroups, each with SL of the 16
-// slices, through a ring of STAGES stages of SK tiles. Warpgroups that have the slices of a quarter put them together
-// one after the other, as the order of sums wants it (linear.cu).
-template <int BITS, int NB, int SK_, int STAGES_, int CLUSTER, int KG> struct coded {
+// A block: 64 MW outputs and NB rows. A cluster has all of k: CLUSTER blocks of KG groups of MW warpgroups, each group
+// with SL of the 16 slices, through a ring of STAGES stages of SK tiles. Groups that have the slices of a quarter put
+// them together one after the other, as the order of sums wants it (linear.cu).
+template <int BITS, int MW_, int NB, int SK_, int STAGES_, int CLUSTER, int KG> struct coded {
     enum {
+        MW = MW_,
+        WARPS = MW * 4, // of a group
         SK = SK_,
         STAGES = STAGES_,
         HALF = SK / 2,
-        W_STAGE = 4 * SK * BITS * 32,
+        W_STAGE = WARPS * SK * BITS * 32,
         X_STAGE = NB / 8 * SK * 256,
         STAGE = W_STAGE + X_STAGE,
         RING = STAGE * STAGES,
         SL = SLICES / (CLUSTER * KG),
-        CHAIN = CLUSTER * KG / 4, // warpgroups with slices of one quarter
+        CHAIN = CLUSTER * KG / 4, // groups with slices of one quarter
         QUARTERS = 4 / CLUSTER,   // whose sums a block leaves
-        LD = 68,
-        SUMS = NB * LD * 4, // of a quarter
-        LINK = NB * 64 * 4, // the same on the way to the next warpgroup
+        LD = MW * 64 + 4,
+        SUMS = NB * LD * 4,      // of a quarter
+        LINK = NB * MW * 64 * 4, // the same on the way to the next group
         LEFT = QUARTERS * (SUMS + (CHAIN > 1 ? LINK : 0)),
         BODY = RING * KG > LEFT ? RING *KG : LEFT,
-        THREADS = KG * 128
+        THREADS = KG * WARPS * 32
     };
     static_assert(SL * CLUSTER * KG == SLICES && CHAIN * 4 == CLUSTER * KG && SL <= 4 && SK % 2 == 0, "");
 };
@@ -39,7 +41,7 @@ struct coded_order {
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-// Where the stages of a warpgroup's slices begin, one after the other.
+// Where the stages of a group's slices begin, one after the other.
 struct coded_walk {
     uint32_t k, slice, end;
     __device__ __forceinline__ coded_walk(uint32_t KT, uint32_t first, uint32_t n) {
@@ -53,7 +55,7 @@ struct coded_walk {
         k = min(k + SK, slice_at(KT, slice + 1)), skip(KT);
     }
 };
-// A warpgroup's ring. Its first lane feeds it: a stage anew as soon as all four warps have read it.
+// A group's ring. Its first lane feeds it: a stage anew as soon as all of its warps have read it.
 template <class G> struct coded_ring {
     unsigned char *at;
     uint64_t *full, *empty;
@@ -120,7 +122,7 @@ __device__ __forceinline__ void coded_numbers(uint4 (&a)[G::HALF], const weights
     hold<0, G::HALF>(a); // in registers before the fence
 }
 
-// A warpgroup's slices from `first` on: half of a stage's codes become numbers while the tensor cores have the other
+// A group's slices from `first` on: half of a stage's codes become numbers while the tensor cores have the other
 // half. Sums to sum; apart: but the last slice's, which stay in acc. words: of the warp's row of tiles.
 template <class G, int N, class T, int BITS>
 __device__ __forceinline__ void coded_slices(float (&acc)[N], float (&sum)[N], const weights<BITS> &w,
@@ -128,7 +130,7 @@ __device__ __forceinline__ void coded_slices(float (&acc)[N], float (&sum)[N], c
                                              bool apart, T) {
     enum { SK = G::SK, HALF = G::HALF };
     const uint32_t KT = ring.KT, lane = threadIdx.x % 32,
-                   codes0 = shared_address(ring.at) + threadIdx.x / 32 % 4 * SK * (BITS * 32) + lane * BITS;
+                   codes0 = shared_address(ring.at) + threadIdx.x / 32 % G::WARPS * SK * (BITS * 32) + lane * BITS;
     // wgmma's description of x in shared memory: no swizzle, 128 bytes to the next 8 of k, a stage's tiles to the next
     // 8 rows
     const uint64_t b0 =
@@ -176,21 +178,22 @@ __device__ __forceinline__ void coded_slices(float (&acc)[N], float (&sum)[N], c
     }
 }
 
-// The sums of a quarter from one of its warpgroups to the next; the last has them all. at: LINK bytes.
+// The sums of a quarter from one of its groups to the next; the last has them all. at: LINK bytes.
 template <class G, int N>
 __device__ __forceinline__ void coded_link(float (&acc)[N], float (&sum)[N], float *at, uint32_t place) {
-    float4 *const mine = (float4 *)at + threadIdx.x % 128;
+    enum { EACH = G::WARPS * 32 };
+    float4 *const mine = (float4 *)at + threadIdx.x % EACH;
 #pragma unroll
     for (int j = 0; j + 1 < G::CHAIN; j++) {
         if (place == j)
 #pragma unroll
-            for (int i = 0; i < N; i += 4) mine[i / 4 * 128] = make_float4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]);
+            for (int i = 0; i < N; i += 4) mine[i / 4 * EACH] = make_float4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]);
         delay(16);
         asm volatile("bar.sync 1, %0;" ::"n"((int)G::THREADS) : "memory");
         if (place == j + 1)
 #pragma unroll
             for (int i = 0; i < N; i += 4) {
-                const float4 v = mine[i / 4 * 128];
+                const float4 v = mine[i / 4 * EACH];
                 sum[i] = v.x + sum[i] + acc[i], sum[i + 1] = v.y + sum[i + 1] + acc[i + 1];
                 sum[i + 2] = v.z + sum[i + 2] + acc[i + 2], sum[i + 3] = v.w + sum[i + 3] + acc[i + 3];
             }
@@ -215,15 +218,15 @@ template <class G, int CLUSTER> __device__ __forceinline__ void coded_total(floa
 }
 #endif
 
-template <class T, int BITS, int NB, int SK, int STAGES, int CLUSTER, int KG, int BLOCKS, class Out>
-__global__ void __launch_bounds__(KG * 128, BLOCKS)
+template <class T, int BITS, int MW, int NB, int SK, int STAGES, int CLUSTER, int KG, int BLOCKS, class Out>
+__global__ void __launch_bounds__(KG *MW * 128, BLOCKS)
     coded_kernel(const __grid_constant__ coded_part one, const __grid_constant__ coded_part two,
                  const __grid_constant__ weights<BITS> w, const coded_order order, const __grid_constant__ Out outs) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-    using G = coded<BITS, NB, SK, STAGES, CLUSTER, KG>;
+    using G = coded<BITS, MW, NB, SK, STAGES, CLUSTER, KG>;
     using F = typename out_of<Out>::type;
     enum {
-        // Of its cluster's rows a block finishes eights: rank, rank + CLUSTER, ...; a warpgroup GROUP of them at a
+        // Of its cluster's rows a block finishes eights: rank, rank + CLUSTER, ...; a group GROUP of them at a
         // time, a thread one row of each.
         EIGHTS = NB / 8 / CLUSTER,
         GROUP = EIGHTS <= KG      ? 1
@@ -235,19 +238,19 @@ __global__ void __launch_bounds__(KG * 128, BLOCKS)
     extern __shared__ __align__(1024) unsigned char shared[];
     __shared__ uint64_t full[STAGES * KG], empty[STAGES * KG], scales_there;
     __shared__ float scales[NB]; // of the rows' norms
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = threadIdx.x / 128;
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, group = warp / G::WARPS;
     const uint32_t rank = blockIdx.x % CLUSTER, row0 = blockIdx.x / CLUSTER % order.row_blocks * NB;
-    uint32_t tile0 = blockIdx.x / CLUSTER / order.row_blocks * 4;
-    const uint32_t tiles_one = (one.tiles + 3) / 4 * 4;
+    uint32_t tile0 = blockIdx.x / CLUSTER / order.row_blocks * G::WARPS;
+    const uint32_t tiles_one = (one.tiles + G::WARPS - 1) / G::WARPS * G::WARPS;
     const bool second = tile0 >= tiles_one;
     const coded_part *p = second ? &two : &one;
     const auto &out = functor_of(outs, second);
     if (second) tile0 -= tiles_one;
-    const uint32_t o_in = threadIdx.x % 16 * 4, o = tile0 * 16 + o_in, O = p->O;
-    const auto row_of = [&](uint32_t j) { return (j * CLUSTER + rank) * 8 + threadIdx.x / 16 % 8; };
+    const uint32_t o_in = threadIdx.x % (MW * 16) * 4, o = tile0 * 16 + o_in, O = p->O;
+    const auto row_of = [&](uint32_t j) { return (j * CLUSTER + rank) * 8 + threadIdx.x / (MW * 16) % 8; };
     const auto is_mine = [&](uint32_t j) { return j < EIGHTS && row0 + row_of(j) < order.n_rows && o < O; };
     if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES * KG; i++) barrier_init(full + i, 1), barrier_init(empty + i, 4);
+        for (int i = 0; i < STAGES * KG; i++) barrier_init(full + i, 1), barrier_init(empty + i, G::WARPS);
         barrier_init(&scales_there, 1);
         barriers_there();
     }
@@ -263,14 +266,21 @@ __global__ void __launch_bounds__(KG * 128, BLOCKS)
         }
     };
     {
-        coded_ring<G> ring = {
-            shared + group * G::RING, full + group * STAGES, empty + group * STAGES, p, 0, 0, order.KT, tile0, row0 / 8,
-            threadIdx.x % 128 == 0};
+        coded_ring<G> ring = {shared + group * G::RING,
+                              full + group * STAGES,
+                              empty + group * STAGES,
+                              p,
+                              0,
+                              0,
+                              order.KT,
+                              tile0,
+                              row0 / 8,
+                              threadIdx.x % (MW * 128) == 0};
         asm volatile("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(ring.once));
         asm volatile("createpolicy.fractional.L2::evict_last.b64 %0;" : "=l"(ring.often));
         const uint32_t part = rank * KG + group, place = part % G::CHAIN, quarter = group / G::CHAIN;
         if (threadIdx.x == 0) { // all scales of the block's outputs
-            const uint32_t bytes = min(4u, p->tiles - tile0) * w.groups * 64;
+            const uint32_t bytes = min((uint32_t)G::WARPS, p->tiles - tile0) * w.groups * 64;
             barrier_expect(&scales_there, bytes);
             bulk_copy(shared + G::BODY, p->scales + (size_t)tile0 * w.groups * 16, bytes, &scales_there);
         }
@@ -280,19 +290,20 @@ __global__ void __launch_bounds__(KG * 128, BLOCKS)
         wait_for_inputs();
         const coded_walk then = ring.begin(start, false);
         if (held) load_group(group * GROUP);
-        if (out.norm.squares) wide_scales<T, KG, NB, CLUSTER>(scales, out.norm, warp, rank, row0, order.n_rows);
+        if (out.norm.squares) wide_scales<T, MW * KG, NB, CLUSTER>(scales, out.norm, warp, rank, row0, order.n_rows);
         float acc[NB / 2], sum[NB / 2];
 #pragma unroll
         for (int i = 0; i < NB / 2; i++) acc[i] = 0, sum[i] = -0.0f;
         barrier_wait(&scales_there, 0);
         coded_slices<G>(acc, sum, w, ring, then,
-                        shared_address(shared + G::BODY) + (warp % 4 * w.groups * 16 + lane / 4) * 4, part * G::SL,
-                        place != 0, T());
+                        shared_address(shared + G::BODY) + (warp % G::WARPS * w.groups * 16 + lane / 4) * 4,
+                        part * G::SL, place != 0, T());
         delay(16);
         asm volatile("bar.sync 1, %0;" ::"n"((int)G::THREADS) : "memory"); // nobody reads the rings any more
         coded_link<G>(acc, sum, (float *)(shared + G::QUARTERS * G::SUMS + quarter * G::LINK), place);
         if (place == G::CHAIN - 1) {
-            float *const to = (float *)(shared + quarter * G::SUMS) + (lane % 4 * 2) * G::LD + warp % 4 * 16 + lane / 4;
+            float *const to =
+                (float *)(shared + quarter * G::SUMS) + (lane % 4 * 2) * G::LD + warp % G::WARPS * 16 + lane / 4;
 #pragma unroll
             for (int i = 0; i < NB / 2; i++) to[(i / 4 * 8 + i % 2) * G::LD + i / 2 % 2 * 8] = sum[i];
         }
@@ -320,21 +331,22 @@ __global__ void __launch_bounds__(KG * 128, BLOCKS)
 #endif
 }
 
-template <class T, int BITS, int NB, int SK, int STAGES, int CLUSTER, int KG, int BLOCKS, class Out>
+template <class T, int BITS, int MW, int NB, int SK, int STAGES, int CLUSTER, int KG, int BLOCKS, class Out>
 static void launch_coded(const wide_job<Out> &job) {
-    using G = coded<BITS, NB, SK, STAGES, CLUSTER, KG>;
+    using G = coded<BITS, MW, NB, SK, STAGES, CLUSTER, KG>;
     const auto part_of = [&](const wide_operands &p) {
         if (!p.w) return coded_part{};
         const uint32_t tiles = cuda_pad16(p.w->rows) / 16;
-        return coded_part{tile_map(p.w->data, BITS * 8, job.KT, tiles, SK, 4),
+        return coded_part{tile_map(p.w->data, BITS * 8, job.KT, tiles, SK, G::WARPS),
                           tile_map(p.x, 64, job.KT, (job.n_rows + 7) / 8, SK, NB / 8), p.w->scales, p.w->rows, tiles};
     };
     const coded_part one = part_of(job.one), two = part_of(job.two);
     const weights<BITS> w = weights_of<BITS>(job.one.w);
     const coded_order order = {job.KT, job.n_rows, (job.n_rows + NB - 1) / NB};
-    const uint32_t blocks = ((one.tiles + 3) / 4 + (two.tiles + 3) / 4) * order.row_blocks * CLUSTER;
-    const auto kernel = coded_kernel<T, BITS, NB, SK, STAGES, CLUSTER, KG, BLOCKS, Out>;
-    const size_t bytes = G::BODY + 4 * w.groups * 64;
+    const uint32_t blocks =
+        ((one.tiles + G::WARPS - 1) / G::WARPS + (two.tiles + G::WARPS - 1) / G::WARPS) * order.row_blocks * CLUSTER;
+    const auto kernel = coded_kernel<T, BITS, MW, NB, SK, STAGES, CLUSTER, KG, BLOCKS, Out>;
+    const size_t bytes = G::BODY + G::WARPS * w.groups * 64;
     allow_shared(kernel, bytes);
     launch_clusters(CLUSTER, kernel, dim3(blocks), dim3(G::THREADS), bytes, job.stream, one, two, w, order, job.out);
 }
