@@ -25,21 +25,26 @@ static float rounded_scale(float scale, enum cuda_format format, enum cuda_dtype
     return gpu_round(scale * factor, dtype) / factor;
 }
 
-static struct matrices matrices_new(uint32_t rows, uint32_t cols, enum cuda_dtype dtype) {
-    struct matrices m = {.numbers = {.rows = rows, .cols = cols, .dtype = dtype, .whole = gpu_pick(0, 1)}};
+static struct matrices matrices_of(uint32_t rows, uint32_t cols, enum cuda_dtype dtype, enum cuda_format format,
+                                   bool grouped, bool zeros) {
+    struct matrices m = {.numbers = {.rows = rows, .cols = cols, .dtype = dtype, .whole = gpu_pick(0, 1)},
+                         .zeros = zeros};
     m.codes = m.numbers;
-    m.codes.format = (enum cuda_format)gpu_pick(CUDA_FP8, CUDA_INT4);
-    m.codes.grouped = m.codes.format == CUDA_INT4 || gpu_pick(0, 3) == 0;
-    m.zeros = m.codes.format == CUDA_INT4 && gpu_pick(0, 1);
+    m.codes.format = format, m.codes.grouped = grouped;
     m.codes.data = gpu_zeros(gpu.k->cuda_codes_bytes(&m.codes));
     m.codes.scales = gpu_zeros(gpu.k->cuda_scales_bytes(&m.codes));
     m.numbers.data = gpu_zeros(gpu.k->cuda_matrix_bytes(rows, cols, dtype));
     GPU_WHAT(", %s%s%s",
-             m.codes.format == CUDA_FP8    ? "fp8"
-             : m.codes.format == CUDA_INT8 ? "int8"
-                                           : "int4",
-             m.codes.grouped ? " grouped" : "", m.zeros ? " with zeros" : "");
+             format == CUDA_FP8    ? "fp8"
+             : format == CUDA_INT8 ? "int8"
+                                   : "int4",
+             grouped ? " grouped" : "", zeros ? " with zeros" : "");
     return m;
+}
+static struct matrices matrices_new(uint32_t rows, uint32_t cols, enum cuda_dtype dtype) {
+    const enum cuda_format format = (enum cuda_format)gpu_pick(CUDA_FP8, CUDA_INT4);
+    const bool grouped = format == CUDA_INT4 || gpu_pick(0, 3) == 0, zeros = format == CUDA_INT4 && gpu_pick(0, 1);
+    return matrices_of(rows, cols, dtype, format, grouped, zeros);
 }
 /* Random rows from row0 on. Returns their numbers. */
 static float *fill(const struct matrices *m, uint32_t row0, uint32_t rows, enum cuda_pack pack) {
@@ -117,13 +122,21 @@ static void a_row_of_nan_changes_no_other_row_of_a_product_of_codes(void **state
 
 /* So many outputs of so many rows that tall.cu takes them: 80 tiles of 128 by 128. */
 static bool is_tall(uint32_t n_rows) { return n_rows == 129 || n_rows == 300; }
+static bool is_fused(enum cuda_dtype dtype) {
+    const struct cuda_shape s = {.D = 64, .E = 64, .F = 64, .H = 1, .P = 64, .dtype = dtype};
+    return dtype != CUDA_F32 && gpu.k->cuda_fused_possible(&s);
+}
 /* Widths of a round: small, of the published models, or tall. False: not for this device. */
 static bool sizes(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i, uint32_t *O, uint32_t *K) {
     static const uint32_t published[][2] = {{8192, 2048}, {2048, 4096}, {2304, 2048}, {5472, 2048}, {2048, 2736}};
-    const struct cuda_shape s = {.D = 64, .E = 64, .F = 64, .H = 1, .P = 64, .dtype = dtype};
     *O = 16 * gpu_pick(1, 40), *K = 16 * gpu_pick(1, 60);
     if (is_tall(n_rows)) *O = 5200 + 16 * gpu_pick(0, 20), *K = 16 * gpu_pick(16, 60);
-    if (n_rows > 32 && !is_tall(n_rows) && i % 2) { /* wide_codes.cu: 100 blocks of 64 by 64 and more */
+    if (n_rows > 8 && n_rows <= 32 && i % 2) { /* wide_codes.cu: 80 blocks of 64 by 64 and more, or 25 to 40 */
+        const bool many = gpu_pick(0, 1);
+        *O = many ? 5120 + 16 * gpu_pick(0, 40) : 1600 + 16 * gpu_pick(0, 60);
+        *K = 16 * (many ? gpu_pick(1, 130) : gpu_pick(0, 1) ? gpu_pick(65, 128) : gpu_pick(177, 256));
+    }
+    if (n_rows > 32 && !is_tall(n_rows) && i % 2) { /* 100 blocks and more */
         *O = 6400 / ((n_rows + 63) / 64) + 16 * gpu_pick(0, 40);
         *K = 16 * (gpu_pick(0, 1) ? gpu_pick(1, 24) : gpu_pick(129, 192));
     }
@@ -131,14 +144,13 @@ static bool sizes(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i, uint32_t *
         *O = 4240 + 16 * gpu_pick(0, 80), *K = 16 * gpu_pick(1, 130); /* several tiles a block of few rows */
     if (i % 12 == 3) *O = published[i / 12 % 5][0], *K = published[i / 12 % 5][1];
     snprintf(gpu.what, sizeof gpu.what, "%u rows, %s, O %u, K %u", n_rows, gpu_dtype_name(dtype), *O, *K);
-    return dtype != CUDA_F32 && gpu.k->cuda_fused_possible(&s);
+    return is_fused(dtype);
 }
 
 /* Both products, decode step's and prompt's: rows of y, alone and among others. */
-static void fused_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
-    uint32_t O, K;
-    if (!sizes(n_rows, dtype, i, &O, &K)) return;
-    const struct matrices m = matrices_new(O, K, dtype);
+static void fused_products(struct matrices m, uint32_t n_rows) {
+    const enum cuda_dtype dtype = m.codes.dtype;
+    const uint32_t O = m.codes.rows, K = m.codes.cols;
     const size_t n = (size_t)n_rows * O;
     float *y[2] = {gpu_floats(n), gpu_floats(n)};
     fill(&m, 0, O, CUDA_PACK_ROWS);
@@ -164,9 +176,29 @@ static void fused_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
         gpu_check_same("a row alone and among others", gpu_fetch(alone, O), gpu_fetch(y[0], n) + (size_t)r * O, O);
     }
 }
+static void fused_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
+    uint32_t O, K;
+    if (sizes(n_rows, dtype, i, &O, &K)) fused_products(matrices_new(O, K, dtype), n_rows);
+}
 static void a_fused_product_of_codes_has_the_bits_of_the_numbers(void **state) {
     (void)state;
     gpu_rounds_of(false, fused_round);
+}
+
+/* Of each size of coded_kernel the last stage has tiles past k, of a group that is none: reading its scale went past a
+ * block's shared memory (33 rows, O 6,768, K 368). */
+static void a_stage_that_ends_past_k_reads_no_scales_past_the_last_group(void **state) {
+    (void)state;
+    static const uint32_t cases[][3] = {{33, 6768, 368},  {33, 5200, 80},   {16, 5200, 368},
+                                        {16, 2048, 2944}, {129, 3200, 368}, {129, 3200, 2304}};
+    for (uint32_t i = 0; i < 2 * sizeof cases / sizeof *cases; i++) {
+        const uint32_t n_rows = cases[i / 2][0], O = cases[i / 2][1], K = cases[i / 2][2];
+        const enum cuda_dtype dtype = i % 2 ? CUDA_BF16 : CUDA_F16;
+        if (!is_fused(dtype)) return;
+        snprintf(gpu.what, sizeof gpu.what, "%u rows, %s, O %u, K %u", n_rows, gpu_dtype_name(dtype), O, K);
+        fused_products(matrices_of(O, K, dtype, i % 2 ? CUDA_FP8 : CUDA_INT4, true, i % 2 == 0), n_rows);
+        gpu_round_end();
+    }
 }
 
 static void residual_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
@@ -269,6 +301,7 @@ static void the_convolution_of_a_product_of_codes_has_the_bits_of_the_numbers(vo
 
 GPU_MAIN(cmocka_unit_test(a_product_of_codes_has_the_bits_of_the_numbers_that_they_are),
          cmocka_unit_test(a_fused_product_of_codes_has_the_bits_of_the_numbers),
+         cmocka_unit_test(a_stage_that_ends_past_k_reads_no_scales_past_the_last_group),
          cmocka_unit_test(a_product_of_codes_added_to_the_stream_has_the_bits_of_the_numbers),
          cmocka_unit_test(the_gate_of_a_product_of_codes_has_the_bits_of_the_numbers),
          cmocka_unit_test(the_convolution_of_a_product_of_codes_has_the_bits_of_the_numbers),

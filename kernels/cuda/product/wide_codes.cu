@@ -89,22 +89,25 @@ template <class G> struct coded_ring {
 };
 
 // Operands A of tiles [FROM, FROM + HALF) of the stage that begins with tile k; past the slice, which has n more:
-// nothing. codes, words: the lane's codes of the stage, and the scale words of its row of the block.
+// nothing. codes, words: the lane's codes of the stage, and the scale words of its row of the block. A stage may end
+// past k: there are no scales for such tiles, so the last ones are read.
 template <class G, int FROM, class T, int BITS>
 __device__ __forceinline__ void coded_numbers(uint4 (&a)[G::HALF], const weights<BITS> &w, uint32_t codes,
                                               uint32_t words, uint32_t k, uint32_t n, T) {
-    const uint32_t group = (k + FROM) >> w.per, last = (k + FROM + G::HALF - 1) >> w.per;
+    const auto scales_at = [&](int j) { return words + min((k + FROM + j) >> w.per, w.groups - 1) * 64; };
+    const uint32_t at = scales_at(0);
+    const bool one_group = at == scales_at(G::HALF - 1);
     uint32_t s[2];
-    shared_scales<BITS>(s, words + group * 64);
+    shared_scales<BITS>(s, at);
     const auto as = [&](const auto &format) {
-        if (group == last) {
+        if (one_group) {
 #pragma unroll
             for (int j = 0; j < G::HALF; j++)
                 a[j] = operand_of(format, shared_codes<BITS>(codes + (FROM + j) * (BITS * 32)), s, T());
         } else
 #pragma unroll
             for (int j = 0; j < G::HALF; j++) {
-                shared_scales<BITS>(s, words + min((k + FROM + j) >> w.per, w.groups - 1) * 64);
+                shared_scales<BITS>(s, scales_at(j));
                 a[j] = operand_of(format, shared_codes<BITS>(codes + (FROM + j) * (BITS * 32)), s, T());
             }
     };
