@@ -63,7 +63,9 @@ enum dispatch_ending { DISPATCH_PLAIN = 1, DISPATCH_RESIDUAL = 2, DISPATCH_FFN =
 /* coded_kernel<MW, NB, SK, STAGES, CLUSTER, KG, BLOCKS>. */
 #define DISPATCH_CODED(X)                                                                                              \
     X(1, 64, 8, 2, 1, 4, 1)                                                                                            \
-    X(1, 64, 6, 2, 1, 4, 1)
+    X(1, 64, 6, 2, 1, 4, 1)                                                                                            \
+    X(1, 32, 8, 3, 1, 4, 1)                                                                                            \
+    X(1, 32, 8, 3, 4, 2, 2)
 #define DISPATCH_CODED_ID(MW, NB, SK, STAGES, CLUSTER, KG, BLOCKS)                                                     \
     CODED_##MW##_##NB##_##SK##_##STAGES##_##CLUSTER##_##KG##_##BLOCKS
 #define DISPATCH_CODED_ENUM(...) DISPATCH_CODED_ID(__VA_ARGS__),
@@ -133,7 +135,7 @@ enum dispatch_kernel {
         DISPATCH_WIDE_FINISHED(DISPATCH_WIDE_ENUM) DISPATCH_WIDE_ANY(DISPATCH_WIDE_ENUM)
             DISPATCH_CODED(DISPATCH_CODED_ENUM) DISPATCH_N_KERNELS
 };
-#define DISPATCH_IS_CODED(kernel) ((kernel) >= CODED_1_64_8_2_1_4_1) /* the last of the list */
+#define DISPATCH_IS_CODED(kernel) ((kernel) >= CODED_1_64_8_2_1_4_1) /* the list's end */
 
 /* What is asked for. Members that an operation's rules do not read may be 0. */
 struct dispatch_case {
