@@ -3,12 +3,14 @@
 // of the third, one thread feeds the ring and the other warps make the scales of the rows' norms.
 #include "wide.cuh"
 
+// Codes: longer stages, and the totals of the quarters in shared memory, as registers hold numbers of twice as many
+// tiles.
 template <int BITS> struct tall {
-    using weights_of_stage = stage_weights<BITS, 8, 4, false>;
+    enum { CODED = BITS < 16, SK = CODED ? 8 : 4, HALF = SK / 2 };
+    using weights_of_stage = stage_weights<BITS, 8, SK, false>;
     enum {
         ROWS = 128,
-        STAGES = 4,
-        SK = 4,
+        STAGES = CODED ? 3 : 4,
         W_STAGE = weights_of_stage::BYTES,
         X_STAGE = ROWS / 8 * SK * 256,
         STAGE = W_STAGE + X_STAGE,
@@ -20,27 +22,32 @@ template <int BITS> struct tall {
         SUM_REGS = ROWS / 2
     };
 };
-enum { TALL_ROWS = tall<16>::ROWS, TALL_SK = tall<16>::SK };
+enum { TALL_ROWS = tall<16>::ROWS };
 struct tall_order {
     uint32_t KT, n_rows, row_blocks, blocks, blocks_one;
 }; // of the tiles; blocks of 128 outputs
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-// The weights of the stage at `at`, which begins with tile k, its tiles [FIRST, FIRST + 2) for this warp; past the
+// The weights of the stage at `at`, which begins with tile k, its tiles [FIRST, FIRST + HALF) for this warp; past the
 // slice, which has n more: nothing.
 template <class T, int FIRST, int BITS>
-__device__ __forceinline__ void load_pair(uint4 (&a)[TALL_SK], const weights<BITS> &w, uint32_t at, uint32_t k,
+__device__ __forceinline__ void load_half(uint4 (&a)[tall<BITS>::SK], const weights<BITS> &w, uint32_t at, uint32_t k,
                                           uint32_t n) {
-    tall<BITS>::weights_of_stage::template operands<FIRST, FIRST + 2>(a, w, at, threadIdx.x / 32, k, T());
-    if (n < TALL_SK) {
+    using S = typename tall<BITS>::weights_of_stage;
+    enum { END = FIRST + tall<BITS>::HALF };
+    const uint32_t row = threadIdx.x / 32;
+    if constexpr (BITS == 8) {
+        if (w.keep)
+            S::template operands_of<FIRST, END>(a, is_int8(), w, at, row, k, T());
+        else
+            S::template operands_of<FIRST, END>(a, is_fp8(), w, at, row, k, T());
+    } else
+        S::template operands_of<FIRST, END>(a, w, w, at, row, k, T());
+    if (n < END) {
 #pragma unroll
-        for (int j = FIRST; j < FIRST + 2; j++)
+        for (int j = FIRST; j < END; j++)
             if (j >= n) a[j] = make_uint4(0, 0, 0, 0);
     }
-}
-// Read until, or there from, here.
-__device__ __forceinline__ void hold(uint4 &a) {
-    asm volatile("" : "+r"(a.x), "+r"(a.y), "+r"(a.z), "+r"(a.w)::"memory");
 }
 
 // Tile t: of a group of 16 row blocks all outputs, and there its row blocks one after the other.
@@ -118,6 +125,29 @@ __device__ __forceinline__ void tall_scales(float (&scales)[2][TALL_ROWS], const
                      : "memory"); // the tile's scales; those of two tiles ago are read
     }
 }
+// A quarter's sums to the totals. Codes: those lie in `sums` until the last, which leaves them in sum.
+template <class G, int N, int M>
+__device__ __forceinline__ void tall_total(float (&sum)[N], float (&total)[M], float *sums, uint32_t slice,
+                                           uint32_t wg) {
+    if constexpr (G::CODED) {
+        float4 *const totals = (float4 *)sums + threadIdx.x % 128;
+        if (slice == 3) asm volatile("bar.sync %0, 128;" ::"r"(1 + wg) : "memory"); // the last tile's sums are read
+#pragma unroll
+        for (int i = 0; i < N; i += 4) {
+            float4 t = make_float4(sum[i], sum[i + 1], sum[i + 2], sum[i + 3]);
+            if (slice > 3) {
+                const float4 u = totals[i / 4 * 128];
+                t.x = u.x + t.x, t.y = u.y + t.y, t.z = u.z + t.z, t.w = u.w + t.w;
+            }
+            if (slice + 1 < SLICES)
+                totals[i / 4 * 128] = t, sum[i] = sum[i + 1] = sum[i + 2] = sum[i + 3] = -0.0f;
+            else
+                sum[i] = t.x, sum[i + 1] = t.y, sum[i + 2] = t.z, sum[i + 3] = t.w;
+        }
+    } else
+#pragma unroll
+        for (int i = 0; i < N; i++) total[i] += sum[i], sum[i] = -0.0f;
+}
 #endif
 
 template <class T, int BITS, class Out>
@@ -127,7 +157,7 @@ __global__ void __launch_bounds__(tall<BITS>::THREADS, 1)
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     using G = tall<BITS>;
     using F = typename out_of<Out>::type;
-    enum { SK = G::SK, STAGES = G::STAGES, N = G::SUM_REGS };
+    enum { SK = G::SK, HALF = G::HALF, STAGES = G::STAGES, N = G::SUM_REGS };
     extern __shared__ __align__(1024) unsigned char ring[];
     __shared__ uint64_t full[STAGES], empty[STAGES];
     __shared__ float scales[2][G::ROWS]; // of a tile and the next
@@ -149,9 +179,11 @@ __global__ void __launch_bounds__(tall<BITS>::THREADS, 1)
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
         const uint32_t wg = warp / 4;
-        float acc[N], sum[N], total[N];
+        float acc[N], sum[N], total[G::CODED ? 1 : N];
 #pragma unroll
-        for (int i = 0; i < N; i++) acc[i] = 0, sum[i] = total[i] = -0.0f; // -0 + s = s to the bit
+        for (int i = 0; i < N; i++) acc[i] = 0, sum[i] = -0.0f; // -0 + s = s to the bit
+#pragma unroll
+        for (int i = 0; i < sizeof total / sizeof *total; i++) total[i] = -0.0f;
         float *const sums = (float *)(ring + G::RING + wg * G::SUMS);
         const uint32_t mine = (lane % 4 * 2) * G::LD + warp % 4 * 16 + lane / 4;
         // wgmma's description of x in shared memory: no swizzle, 128 bytes to the next 8 of k, a stage's tiles to the
@@ -165,8 +197,8 @@ __global__ void __launch_bounds__(tall<BITS>::THREADS, 1)
             left += (slice_at(KT, slice + 1) - slice_at(KT, slice) + SK - 1) / SK;
         left *= (n_tiles - blockIdx.x + step - 1) / step;
         barrier_wait(full, 0);
-        load_pair<T, 0>(a, w, a0, 0, slice_at(KT, 1));
-        hold(a[0]), hold(a[1]);
+        load_half<T, 0>(a, w, a0, 0, slice_at(KT, 1));
+        hold<0, HALF>(a);
         for (uint32_t t = blockIdx.x; t < n_tiles; t += step, turn ^= 1) {
 #pragma unroll 1
             for (uint32_t slice = 0; slice < SLICES; slice++) {
@@ -182,42 +214,43 @@ __global__ void __launch_bounds__(tall<BITS>::THREADS, 1)
                     if (s1 == 0) phase ^= 1; // from here on the next stage's
                     left--;
                     wgmma_begin();
-                    wgmma<false>(acc, a[0], b, k != 0, T());
-                    wgmma<false>(acc, a[1], b + (256 >> 4), 1, T());
+#pragma unroll
+                    for (int j = 0; j < HALF; j++) wgmma<false>(acc, a[j], b + j * (256 >> 4), j || k != 0, T());
                     wgmma_end();
                     wgmma_wait<1>();
-                    hold(a[2]), hold(a[3]);
+                    hold<HALF, SK>(a);
                     if (k && lane == 0) barrier_arrive(empty + (s == 0 ? STAGES - 1 : s - 1));
-                    load_pair<T, 2>(a, w, a0 + s * G::STAGE, k0 + k, n - k);
-                    hold(a[2]), hold(a[3]);
+                    load_half<T, HALF>(a, w, a0 + s * G::STAGE, k0 + k, n - k);
+                    hold<HALF, SK>(a);
                     wgmma_begin();
-                    wgmma<false>(acc, a[2], b + 2 * (256 >> 4), 1, T());
-                    wgmma<false>(acc, a[3], b + 3 * (256 >> 4), 1, T());
+#pragma unroll
+                    for (int j = HALF; j < SK; j++) wgmma<false>(acc, a[j], b + j * (256 >> 4), true, T());
                     wgmma_end();
                     wgmma_wait<1>();
-                    hold(a[0]), hold(a[1]);
+                    hold<0, HALF>(a);
                     if (left) {
                         barrier_wait(full + s1, phase);
-                        load_pair<T, 0>(a, w, a0 + s1 * G::STAGE, next_k, ahead);
-                        hold(a[0]), hold(a[1]);
+                        load_half<T, 0>(a, w, a0 + s1 * G::STAGE, next_k, ahead);
+                        hold<0, HALF>(a);
                     }
                     s = s1;
                 }
                 wgmma_wait<0>();
-                hold(a[2]), hold(a[3]);
+                hold<HALF, SK>(a);
                 if (lane == 0) barrier_arrive(empty + (s == 0 ? STAGES - 1 : s - 1));
 #pragma unroll
                 for (int i = 0; i < N; i++) asm volatile("" : "+f"(acc[i])::"memory"); // read after the wait
 #pragma unroll
                 for (int i = 0; i < N; i++) sum[i] += acc[i];
-                if (slice % 4 == 3)
-#pragma unroll
-                    for (int i = 0; i < N; i++) total[i] += sum[i], sum[i] = -0.0f;
+                if (slice % 4 == 3) tall_total<G>(sum, total, sums, slice, wg);
             }
-            asm volatile("bar.sync %0, 128;" ::"r"(1 + wg) : "memory"); // nobody reads the last tile's sums any more
+            asm volatile("bar.sync %0, 128;" ::"r"(1 + wg)
+                         : "memory"); // nobody reads the last tile's sums or totals any more
 #pragma unroll
-            for (int i = 0; i < N; i++)
-                sums[mine + (i / 4 * 8 + i % 2) * G::LD + i / 2 % 2 * 8] = total[i], total[i] = -0.0f;
+            for (int i = 0; i < N; i++) {
+                float &x = G::CODED ? sum[i] : total[G::CODED ? 0 : i];
+                sums[mine + (i / 4 * 8 + i % 2) * G::LD + i / 2 % 2 * 8] = x, x = -0.0f;
+            }
             uint32_t row0, block;
             tall_place(order, t, row0, block);
             const bool second = block >= order.blocks_one, scaled = norm_is(outs, second);

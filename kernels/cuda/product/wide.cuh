@@ -59,6 +59,12 @@ template <int BITS_, int ROWS_, int SK_, bool ALIGNED> struct stage_weights {
     template <int FROM, int TO, class T>
     static __device__ __forceinline__ void operands(uint4 (&a)[SK], const weights<BITS> &w, uint32_t at, uint32_t row,
                                                     uint32_t k, T) {
+        operands_of<FROM, TO>(a, w, w, at, row, k, T());
+    }
+    // The same with the format: w, or one that is known.
+    template <int FROM, int TO, class Format, class T>
+    static __device__ __forceinline__ void operands_of(uint4 (&a)[SK], const Format &format, const weights<BITS> &w,
+                                                       uint32_t at, uint32_t row, uint32_t k, T) {
         const uint32_t lane = threadIdx.x % 32, codes = at + row * SK * (BITS * 32) + lane * BITS,
                        words = at + TILES + (row * span(w) * 16 + lane / 4) * 4;
         const auto group = [&](int j) { return ALIGNED ? 0 : ((k + j) >> w.per) - (k >> w.per); };
@@ -66,11 +72,15 @@ template <int BITS_, int ROWS_, int SK_, bool ALIGNED> struct stage_weights {
             uint32_t s[2];
             shared_scales<BITS>(s, words + group(FROM) * 64);
 #pragma unroll
-            for (int j = FROM; j < TO; j++) a[j] = operand_of(w, shared_codes<BITS>(codes + j * (BITS * 32)), s, T());
+            for (int j = FROM; j < TO; j++)
+                a[j] = operand_of(format, shared_codes<BITS>(codes + j * (BITS * 32)), s, T());
         } else
 #pragma unroll
-            for (int j = FROM; j < TO; j++)
-                a[j] = shared_operand(w, codes + j * (BITS * 32), words + group(j) * 64, T());
+            for (int j = FROM; j < TO; j++) {
+                uint32_t s[2];
+                shared_scales<BITS>(s, words + group(j) * 64);
+                a[j] = operand_of(format, shared_codes<BITS>(codes + j * (BITS * 32)), s, T());
+            }
     }
 };
 

@@ -189,6 +189,9 @@ static void test_weights_of_8_and_4_bits_have_kernels_of_their_own(void **state)
     assert_int_equal(coded(256, 2048, 4096, DISPATCH_RESIDUAL), CODED_1_64_8_2_1_4_1); /* W_o */
     assert_int_equal(coded(256, 2048, 2736, DISPATCH_RESIDUAL), CODED_1_64_6_2_1_4_1); /* W_f2: slices of 10 tiles */
     assert_int_equal(coded(256, 8192, 2048, DISPATCH_PLAIN), TALL);
+    assert_int_equal(coded(256, 5472, 2048, DISPATCH_FFN), TALL);
+    assert_int_equal(coded(128, 5472, 2048, DISPATCH_FFN), CODED_1_64_8_2_1_4_1);
+    assert_int_equal(coded(384, 2944, 2048, DISPATCH_PLAIN), CODED_1_64_8_2_1_4_1); /* 69 tiles of 128 x 128 */
     assert_true(DISPATCH_IS_CODED(CODED_1_64_6_2_1_4_1));
     assert_true(DISPATCH_IS_CODED(CODED_1_32_8_3_4_2_2));
     assert_false(DISPATCH_IS_CODED(WIDE_1_64_8_3_4_2));
