@@ -64,6 +64,7 @@ enum dispatch_ending { DISPATCH_PLAIN = 1, DISPATCH_RESIDUAL = 2, DISPATCH_FFN =
 #define DISPATCH_CODED(X)                                                                                              \
     X(1, 64, 8, 2, 1, 4, 1)                                                                                            \
     X(1, 64, 6, 2, 1, 4, 1)                                                                                            \
+    X(1, 64, 8, 2, 2, 4, 1)                                                                                            \
     X(1, 32, 8, 3, 1, 4, 1)                                                                                            \
     X(1, 32, 8, 3, 4, 2, 2)
 #define DISPATCH_CODED_ID(MW, NB, SK, STAGES, CLUSTER, KG, BLOCKS)                                                     \

@@ -180,12 +180,14 @@ static void test_the_products_of_gates_take_the_kernels_that_were_measured(void 
 static void test_weights_of_8_and_4_bits_have_kernels_of_their_own(void **state) {
     (void)state;
     assert_int_equal(coded(8, 8192, 2048, DISPATCH_PLAIN), FEW_8);
-    assert_int_equal(coded(9, 8192, 2048, DISPATCH_PLAIN), CODED_1_32_8_3_1_4_1);      /* W_fc */
-    assert_int_equal(coded(32, 5472, 2048, DISPATCH_FFN), CODED_1_32_8_3_1_4_1);       /* W_f1 */
-    assert_int_equal(coded(32, 2304, 2048, DISPATCH_PLAIN), CODED_1_32_8_3_4_2_2);     /* W_q, W_k and W_v */
-    assert_int_equal(coded(16, 2048, 4096, DISPATCH_RESIDUAL), CODED_1_32_8_3_4_2_2);  /* W_o */
-    assert_int_equal(coded(16, 2048, 2736, DISPATCH_RESIDUAL), WIDE_1_32_11_2_4_3);    /* W_f2 */
-    assert_int_equal(coded(64, 8192, 2048, DISPATCH_PLAIN), CODED_1_64_8_2_1_4_1);     /* W_fc */
+    assert_int_equal(coded(9, 8192, 2048, DISPATCH_PLAIN), CODED_1_32_8_3_1_4_1);     /* W_fc */
+    assert_int_equal(coded(32, 5472, 2048, DISPATCH_FFN), CODED_1_32_8_3_1_4_1);      /* W_f1 */
+    assert_int_equal(coded(32, 2304, 2048, DISPATCH_PLAIN), CODED_1_32_8_3_4_2_2);    /* W_q, W_k and W_v */
+    assert_int_equal(coded(16, 2048, 4096, DISPATCH_RESIDUAL), CODED_1_32_8_3_4_2_2); /* W_o */
+    assert_int_equal(coded(16, 2048, 2736, DISPATCH_RESIDUAL), WIDE_1_32_11_2_4_3);   /* W_f2 */
+    assert_int_equal(coded(64, 8192, 2048, DISPATCH_PLAIN), CODED_1_64_8_2_1_4_1);    /* W_fc */
+    assert_int_equal(coded(128, 2048, 4096, DISPATCH_RESIDUAL), CODED_1_64_8_2_2_4_1);
+    assert_int_equal(coded(128, 2304, 2048, DISPATCH_PLAIN), CODED_1_64_8_2_1_4_1);
     assert_int_equal(coded(256, 2048, 4096, DISPATCH_RESIDUAL), CODED_1_64_8_2_1_4_1); /* W_o */
     assert_int_equal(coded(256, 2048, 2736, DISPATCH_RESIDUAL), CODED_1_64_6_2_1_4_1); /* W_f2: slices of 10 tiles */
     assert_int_equal(coded(256, 8192, 2048, DISPATCH_PLAIN), TALL);
