@@ -405,6 +405,14 @@ void k_prompt_residual(const struct cuda_matrix *w, const void *in, const float 
                        uint32_t sum_n, float eps, const float *base, const float *next_norm, uint32_t n_rows, float *y,
                        float *squares, void *act, void *stream);
 
+/* ---- operands of a library's products (plain.cu); fp32 is plain as it is ---- */
+
+/* to [rows of w, padded to 16][K padded to 16]: the 16-bit numbers that every kernel multiplies, whatever the format.
+ * Bytes: the weights, and 2 a number. */
+void k_plain_weights(const struct cuda_matrix *w, void *to, void *stream);
+/* Packed activations of 16 bits to [n_rows][cols padded to 16]. Bytes: 4 a number. */
+void k_plain_rows(const void *act, uint32_t n_rows, uint32_t cols, void *to, void *stream);
+
 /* ---- sampling ---- */
 
 /* CUDA_TURNS: a step has one or two parts, each a turn; two steps are on their way. */

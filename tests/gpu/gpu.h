@@ -374,6 +374,12 @@ static inline void gpu_check_same(const char *what, const float *x, const float 
             fail_msg("%s (%s, seed %llu): element %zu of %zu is %.9g, want %.9g to the bit", what, gpu.what,
                      (unsigned long long)gpu.seed, i, n, (double)x[i], (double)ref[i]);
 }
+static inline void gpu_check_equal(const char *what, const float *x, const float *ref, size_t n) { /* -0 is 0 */
+    for (size_t i = 0; i < n; i++)
+        if (!(x[i] == ref[i]))
+            fail_msg("%s (%s, seed %llu): element %zu of %zu is %.9g, want %.9g", what, gpu.what,
+                     (unsigned long long)gpu.seed, i, n, (double)x[i], (double)ref[i]);
+}
 /* Sums of squares of 16 columns each, of the last tile what there is of it. */
 static inline float *gpu_square_tiles(const float *x, uint32_t n_rows, uint32_t n) {
     const uint32_t tiles = (n + 15) / 16;

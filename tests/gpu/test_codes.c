@@ -72,6 +72,30 @@ static float *fill(const struct matrices *m, uint32_t row0, uint32_t rows, enum 
     return W;
 }
 
+/* Rows for a library: the numbers, and zeros in the padding. */
+static void plain_weights_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
+    (void)n_rows, (void)i;
+    if (dtype == CUDA_F32) return;
+    const uint32_t O = gpu_pick(1, 400), K = gpu_pick(1, 900), ld = cuda_pad16(K);
+    GPU_WHAT(", O %u, K %u", O, K);
+    const struct matrices m = matrices_new(O, K, dtype);
+    const float *W = fill(&m, 0, O, CUDA_PACK_ROWS);
+    for (int stored = 0; stored < 2; stored++) {
+        const size_t n = (size_t)cuda_pad16(O) * ld;
+        void *to = gpu_bytes(n * 2);
+        GPU_RUN(k_plain_weights, stored ? &m.numbers : &m.codes, to);
+        const float *got = gpu_fetch_typed(to, n, dtype);
+        for (uint32_t r = 0; r < O; r++) {
+            gpu_check_equal("plain weights", got + (size_t)r * ld, W + (size_t)r * K, K);
+            gpu_check_equal("their padding", got + (size_t)r * ld + K, (const float[16]){0}, ld - K);
+        }
+    }
+}
+static void plain_weights_are_the_numbers_that_codes_are(void **state) {
+    (void)state;
+    gpu_rounds_of(false, plain_weights_round);
+}
+
 /* An operand with the squares of a norm: of decode steps, or of prompts. */
 struct operand {
     void *act;
@@ -301,7 +325,8 @@ static void the_convolution_of_a_product_of_codes_has_the_bits_of_the_numbers(vo
     gpu_rounds_of(false, conv_round);
 }
 
-GPU_MAIN(cmocka_unit_test(a_product_of_codes_has_the_bits_of_the_numbers_that_they_are),
+GPU_MAIN(cmocka_unit_test(plain_weights_are_the_numbers_that_codes_are),
+         cmocka_unit_test(a_product_of_codes_has_the_bits_of_the_numbers_that_they_are),
          cmocka_unit_test(a_fused_product_of_codes_has_the_bits_of_the_numbers),
          cmocka_unit_test(a_stage_that_ends_past_k_reads_no_scales_past_the_last_group),
          cmocka_unit_test(a_product_of_codes_added_to_the_stream_has_the_bits_of_the_numbers),

@@ -150,7 +150,30 @@ static void products_of_the_published_sizes_equal_their_twins(void **state) {
     gpu_rounds(published_round);
 }
 
-GPU_MAIN(cmocka_unit_test(a_product_equals_its_twin), cmocka_unit_test(two_products_in_one_launch_equal_their_twins),
+/* Rows for a library; what lies behind them stays. */
+static void plain_rows_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
+    (void)i;
+    if (dtype == CUDA_F32) return;
+    const uint32_t K = gpu_pick(1, 900), ld = cuda_pad16(K);
+    GPU_WHAT(", K %u", K);
+    const float *x = host_random((size_t)n_rows * K, -1.7, 1.7, dtype);
+    const size_t n = (size_t)n_rows * ld;
+    uint16_t *to = gpu_bytes((n + 64) * 2);
+    GPU_RUN(k_plain_rows, gpu_act(x, n_rows, K, dtype), n_rows, K, to);
+    const float *got = gpu_fetch_typed(to, n, dtype);
+    for (uint32_t r = 0; r < n_rows; r++) {
+        gpu_check_same("plain rows", got + (size_t)r * ld, x + (size_t)r * K, K);
+        gpu_check_same("their padding", got + (size_t)r * ld + K, (const float[16]){0}, ld - K);
+    }
+    gpu_check_poison("behind plain rows", (const float *)(const void *)gpu_fetch((float *)(void *)(to + n), 32), 32);
+}
+static void plain_rows_are_the_packed_ones(void **state) {
+    (void)state;
+    gpu_rounds_of(false, plain_rows_round);
+}
+
+GPU_MAIN(cmocka_unit_test(plain_rows_are_the_packed_ones), cmocka_unit_test(a_product_equals_its_twin),
+         cmocka_unit_test(two_products_in_one_launch_equal_their_twins),
          cmocka_unit_test(a_row_of_a_product_has_the_same_bits_in_any_batch),
          cmocka_unit_test(products_of_the_published_sizes_equal_their_twins),
          cmocka_unit_test(a_row_of_nan_changes_no_other_row_of_a_product),

@@ -57,6 +57,8 @@
     X(k_prompt_linear)                                                                                                 \
     X(k_prompt_az)                                                                                                     \
     X(k_prompt_ffn)                                                                                                    \
+    X(k_plain_weights)                                                                                                 \
+    X(k_plain_rows)                                                                                                    \
     X(k_prompt_residual)                                                                                               \
     X(cuda_conv_pair_possible)                                                                                         \
     X(k_conv_pair)                                                                                                     \
