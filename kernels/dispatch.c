@@ -127,6 +127,7 @@ static bool has_persistent(const struct dispatch_case *c) {
     if (s->H && !dispatch_decode_window(s)) return false;
     return s->K <= 4 && s->M <= 64 && s->D % 64 == 0 && s->E % 128 == 0;
 }
+static bool is_forced(const struct dispatch_case *c) { return c->forced; }
 static bool draws_none(const struct dispatch_case *c) { return !c->draws; }
 
 /* ---- the table ---- */
@@ -205,6 +206,10 @@ static const struct rule rules[] = {
     {MANY, WIDE(1, 64, 8, 3, 4, 2), HOPPER, BITS_16, .rows_from = 9},
 #define OP(op) .ops = 1 << DISPATCH_##op
 #define CONV   .ops = 1 << DISPATCH_DECODE_CONV | 1 << DISPATCH_DRAFT_CONV
+    {OP(PROMPT_BY), LIBRARY, .dtype = FP32},
+    {OP(PROMPT_BY), LIBRARY, ELSEWHERE},
+    {OP(PROMPT_BY), LIBRARY, .also = is_forced, .also_text = "asked for"},
+    {OP(PROMPT_BY), OWN},
     {OP(PROMPT_PRODUCT), BROAD_2_256, HOPPER, BITS_16, .also = broad_is_2_256,
      .also_text = "the fewest clocks by broad_clocks"},
     {OP(PROMPT_PRODUCT), BROAD_2_128, HOPPER, BITS_16, .also = broad_is_2_128, .also_text = "the same"},
@@ -373,6 +378,8 @@ static const char *kernel_text(enum dispatch_kernel k) {
         [PICK_8] = "pick_kernel, a cluster of 8",
         [PERSISTENT] = "persistent_kernel",
         [STAGES] = "the kernels above",
+        [OWN] = "the kernels below, or the product of any step",
+        [LIBRARY] = "cuBLASLt, where it is there",
         DISPATCH_WIDE_PLAIN(WIDE_TEXT) DISPATCH_WIDE_RESIDUAL(WIDE_TEXT) DISPATCH_WIDE_FINISHED(WIDE_TEXT)
             DISPATCH_WIDE_ANY(WIDE_TEXT) DISPATCH_CODED(CODED_TEXT)};
     return text[k];
@@ -383,6 +390,7 @@ static const char *ops_text(uint32_t ops) {
                                                      "product of a decode step",
                                                      "two products of a decode step",
                                                      "product of prompts",
+                                                     "products of prompts",
                                                      "convolution of a decode step",
                                                      "convolution of a decode step",
                                                      "convolution of a decode step",

@@ -20,6 +20,7 @@ enum dispatch_op {
     DISPATCH_DECODE_PRODUCT, /* k_fused_linear, k_fused_residual, k_fused_ffn */
     DISPATCH_DECODE_PAIR,    /* k_fused_linear_pair */
     DISPATCH_PROMPT_PRODUCT, /* k_prompt_* */
+    DISPATCH_PROMPT_BY,      /* whose the products of prompts are */
     DISPATCH_DECODE_CONV,  /* E2 of single tokens, with the product before it or those after it where that is one kernel
                             */
     DISPATCH_DRAFT_CONV,   /* the same of a step with drafts */
@@ -132,6 +133,8 @@ enum dispatch_kernel {
     PICK_8,
     PERSISTENT,
     STAGES,
+    OWN,
+    LIBRARY,
     DISPATCH_WIDE_PLAIN(DISPATCH_WIDE_ENUM) DISPATCH_WIDE_RESIDUAL(DISPATCH_WIDE_ENUM)
         DISPATCH_WIDE_FINISHED(DISPATCH_WIDE_ENUM) DISPATCH_WIDE_ANY(DISPATCH_WIDE_ENUM)
             DISPATCH_CODED(DISPATCH_CODED_ENUM) DISPATCH_N_KERNELS
@@ -152,6 +155,7 @@ struct dispatch_case {
     uint32_t n_segs;                /* of a prompt state; 0: of any step, as its memory is laid out */
     uint32_t n_pairs, n_single;     /* tiles of prompts' attention */
     bool draws;
+    bool forced; /* DISPATCH_PROMPT_BY: the library, whatever the device */
 };
 
 /* The first rule that fits: there is always one. */

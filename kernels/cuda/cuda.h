@@ -407,6 +407,9 @@ void k_prompt_residual(const struct cuda_matrix *w, const void *in, const float 
 
 /* ---- operands of a library's products (plain.cu); fp32 is plain as it is ---- */
 
+/* Whether the products of prompts are its, on this device and of this type (dispatch.h), if it is there. */
+bool cuda_library_wanted(const struct cuda_shape *shape, bool forced);
+
 /* to [rows of w, padded to 16][K padded to 16]: the 16-bit numbers that every kernel multiplies, whatever the format.
  * Bytes: the weights, and 2 a number. */
 void k_plain_weights(const struct cuda_matrix *w, void *to, void *stream);

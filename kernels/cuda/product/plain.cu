@@ -49,6 +49,12 @@ __global__ void plain_rows_kernel(const uint4 *act, uint32_t n_rows, uint32_t KT
         to[(size_t)row * KT * 2 + piece] = act[((size_t)(row / 8) * KT * 2 + piece) * 8 + lane % 8];
 }
 
+bool cuda_library_wanted(const struct cuda_shape *shape, bool forced) {
+    dispatch_case c = {};
+    c.op = DISPATCH_PROMPT_BY, c.device = this_device(), c.dtype = shape->dtype, c.n_rows = 1, c.forced = forced;
+    return dispatch_kernel_of(&c) == LIBRARY;
+}
+
 static uint32_t blocks_for(uint32_t warps) { return (warps + WARPS - 1) / WARPS; }
 
 void k_plain_weights(const struct cuda_matrix *w, void *to, void *stream) {

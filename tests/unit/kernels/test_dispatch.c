@@ -213,6 +213,20 @@ static void test_only_compute_capability_9_gets_kernels_of_sm_90a(void **state) 
     assert_true(dispatch_fused(h200, &rodimus));
 }
 
+static enum dispatch_kernel prompts_by(struct dispatch_device device, enum cuda_dtype dtype, bool forced) {
+    return dispatch_kernel_of(&(struct dispatch_case){
+        .op = DISPATCH_PROMPT_BY, .device = device, .dtype = dtype, .n_rows = 1, .forced = forced});
+}
+static void test_a_library_gets_the_prompts_that_no_kernel_of_ours_is_made_for(void **state) {
+    (void)state;
+    const struct dispatch_device later = {10, 148};
+    assert_int_equal(prompts_by(h200, CUDA_BF16, false), OWN);
+    assert_int_equal(prompts_by(h200, CUDA_F16, true), LIBRARY);
+    assert_int_equal(prompts_by(h200, CUDA_F32, false), LIBRARY);
+    assert_int_equal(prompts_by(a100, CUDA_F16, false), LIBRARY);
+    assert_int_equal(prompts_by(later, CUDA_BF16, false), LIBRARY);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_the_readme_shows_the_table),
@@ -222,6 +236,7 @@ int main(void) {
         cmocka_unit_test(test_gates_of_short_steps_are_made_with_the_scores),
         cmocka_unit_test(test_the_products_of_gates_take_the_kernels_that_were_measured),
         cmocka_unit_test(test_weights_of_8_and_4_bits_have_kernels_of_their_own),
+        cmocka_unit_test(test_a_library_gets_the_prompts_that_no_kernel_of_ours_is_made_for),
         cmocka_unit_test(test_only_compute_capability_9_gets_kernels_of_sm_90a),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
