@@ -21,7 +21,8 @@ LDFLAGS  = -pthread -rdynamic -Wl,-z,relro,-z,now $(SAN)
 LDLIBS   = $(shell pkg-config --libs $(PKGS) 2>/dev/null) -ldl -lm -pthread
 
 CUDA_C     := $(wildcard engine/backend/cuda/*.c)
-ENGINE_SRC := $(filter-out $(CUDA_C),$(wildcard engine/*.c engine/*/*.c engine/*/*/*.c)) $(filter-out kernels/cpu/cpu_simd.c kernels/cpu/cpu_quant.c,$(wildcard kernels/*.c kernels/cpu/*.c))
+# cuda_lt.c needs no CUDA, only what it loads does.
+ENGINE_SRC := $(filter-out $(filter-out %/cuda_lt.c,$(CUDA_C)),$(wildcard engine/*.c engine/*/*.c engine/*/*/*.c)) $(filter-out kernels/cpu/cpu_simd.c kernels/cpu/cpu_quant.c,$(wildcard kernels/*.c kernels/cpu/*.c))
 SERVER_SRC := $(filter-out server/main.c,$(wildcard server/*.c server/*/*.c server/*/*/*.c))
 ENGINE_OBJ := $(ENGINE_SRC:%.c=$(BUILD)/%.o)
 SERVER_OBJ := $(SERVER_SRC:%.c=$(BUILD)/%.o) $(BUILD)/openapi_json.o $(BUILD)/page.o
