@@ -1,6 +1,6 @@
 /* backend_bench.h - for tests of the seam: a model of tests/vectors, or tales, opened on the backend that
- * RODIMUS_TEST_DEVICE names (the CPU without it), in RODIMUS_TEST_PRECISION, its weights in RODIMUS_TEST_WEIGHTS. What
- * cannot be opened fails the test. */
+ * RODIMUS_TEST_DEVICE names (the CPU without it), in RODIMUS_TEST_PRECISION, its weights in RODIMUS_TEST_WEIGHTS; on a
+ * GPU with RODIMUS_TEST_PROMPT_PRODUCTS (backend.h). What cannot be opened fails the test. */
 #ifndef BACKEND_BENCH_H
 #define BACKEND_BENCH_H
 
@@ -29,6 +29,7 @@ static inline void backend_bench_open(const char *set, struct backend_config siz
     if (weights && !weight_format_by_name(weights, &(*model)->weights)) fail_msg("RODIMUS_TEST_WEIGHTS is %s", weights);
     sizes.device = device ? device : "cpu";
     sizes.precision = precision ? precision : "auto";
+    sizes.prompt_products = getenv("RODIMUS_TEST_PROMPT_PRODUCTS");
     if (backend_find(sizes.device, ops, &err)) fail_msg("%s", err.message);
     if ((*ops)->open(*model, &sizes, be, &err)) fail_msg("%s: %s", set, err.message);
 }

@@ -207,6 +207,7 @@ static inline int subject_host(const struct subject *s, struct rod_engine_config
                                       .deterministic = config.deterministic,
                                       .no_drafts = config.speculative == ROD_SPECULATIVE_NONE,
                                       .decode_kernel = h == &s->idle ? "graph" : "auto",
+                                      .prompt_products = getenv("RODIMUS_TEST_PROMPT_PRODUCTS"),
                                       .log = config.log,
                                       .log_arg = config.log_arg};
     memcpy(parts.fingerprint, s->model->fingerprint, sizeof parts.fingerprint);

@@ -66,7 +66,11 @@ int backend_find(const char *device, const struct backend_ops **out, struct rod_
 }
 
 void rod_cuda_note(char *note, size_t note_bytes) {
-    if (load_cuda(note, note_bytes)) snprintf(note, note_bytes, "rodimus_cuda.so is loaded");
+    const struct backend_plugin *plugin = load_cuda(note, note_bytes);
+    char library[128];
+    if (!plugin) return;
+    plugin->library(library, sizeof library);
+    snprintf(note, note_bytes, "rodimus_cuda.so is loaded, %s", library);
 }
 
 /* Behind what the line says. */

@@ -79,7 +79,9 @@ struct backend_config {
                                  * slots are chosen its room is kept free */
     const char *decode_kernel; /* of steps of few rows: "graph" (a kernel a stage; NULL is that), "auto" (one launch for
                                 * all stages, where it runs), "persistent" (the same, or an error) */
-    uint64_t fault_step;       /* for tests: this step (from 1) is a device fault; 0 = none */
+    const char *prompt_products; /* of a GPU: "auto" (NULL is that: by cuBLASLt where there is no kernel of ours, and it
+                                  * loads), "own" (never), "library" (always, or an error) */
+    uint64_t fault_step;         /* for tests: this step (from 1) is a device fault; 0 = none */
     void (*log)(void *arg, int level, const char *line);
     void *log_arg;
     struct rod_progress_to progress; /* of packing and uploading the weights */
@@ -191,6 +193,7 @@ struct backend_ops {
 /* What rodimus_cuda.so exports as rodimus_cuda_plugin. devices: one line a usable GPU. */
 struct backend_plugin {
     size_t (*devices)(char (*lines)[128], size_t max_lines);
+    void (*library)(char *note, size_t note_bytes); /* what there is of the library of products */
     const struct backend_ops *ops;
 };
 

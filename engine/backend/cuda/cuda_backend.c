@@ -257,6 +257,7 @@ static void backend_cuda_close(struct backend *be) {
             if (be->draft_graphs[end][b]) cudaGraphExecDestroy(be->draft_graphs[end][b]);
     cuda_sample_close(be);
     cuda_whole_close(be);
+    cuda_library_close(be);
     cuda_state_close(be);
     for (size_t i = 0; i < be->n_allocations; i++) cudaFree(be->allocations[i]);
     if (be->host_block) cudaFreeHost(be->host_block);
@@ -330,6 +331,7 @@ static int open_parts(struct backend *be, const struct model *model, const struc
     if (!rc) rc = cuda_load(be, model, config, err);
     if (!rc) rc = make_rows(be, err);
     if (!rc) rc = make_workspaces(be, config, err);
+    if (!rc) rc = cuda_library_open(be, config, err);
     if (!rc) rc = make_slots(be, config, err);
     if (!rc) rc = cuda_sample_open(be, logit_rows(be, config), err);
     if (!rc) rc = cuda_state_open(be, err);
@@ -513,7 +515,9 @@ static void run_product(struct backend *be, void *rows) {
     const struct cuda_normed x = {be->act_d, NULL, 0, 0};
     const struct cuda_matrix *w = &be->layers[0].fc;
     const uint32_t n = *(const uint32_t *)rows;
-    if (be->fused)
+    if (cuda_library_has(be, w))
+        cuda_library_product(be, w, be->act_d, n, be->az);
+    else if (be->fused)
         k_prompt_linear(w, &x, n, be->az, w->rows, be->stream);
     else
         k_linear(w, be->act_d, n, be->az, w->rows, 0, be->stream);
@@ -610,4 +614,5 @@ static const struct backend_ops backend_cuda = {
 };
 
 extern const struct backend_plugin rodimus_cuda_plugin;
-__attribute__((visibility("default"))) const struct backend_plugin rodimus_cuda_plugin = {cuda_devices, &backend_cuda};
+__attribute__((visibility("default")))
+const struct backend_plugin rodimus_cuda_plugin = {cuda_devices, cuda_library_note, &backend_cuda};

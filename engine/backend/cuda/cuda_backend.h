@@ -128,6 +128,9 @@ struct backend {
     struct CUgraphExec_st *graphs[CUDA_N_ENDS][CUDA_N_BUCKETS]; /* cudaGraphExec_t */
     struct CUgraphExec_st *draft_graphs[CUDA_N_ENDS][CUDA_DRAFT_BUCKETS];
     struct cuda_whole whole;
+    struct cuda_library *library; /* cuda_library.c; NULL: products of prompts are ours */
+    size_t library_rows_bytes;
+    bool library_failed; /* it refused a product: the step that enqueued it fails */
     uint64_t fault_step; /* backend_config.fault_step */
     void **allocations;
     size_t n_allocations;
@@ -188,6 +191,18 @@ void cuda_whole_enqueue(struct backend *be, const struct step *st);
 void cuda_whole_count(struct backend *be);
 /* A step's rc, with where it was where a wait had no end. */
 int cuda_whole_fault(const struct backend *be, int rc, struct rod_error *err);
+
+/* ---- cuda_library.c, above base ---- */
+
+/* After the workspaces, before the slots, which take what is free. */
+int cuda_library_open(struct backend *be, const struct backend_config *config, struct rod_error *err);
+void cuda_library_close(struct backend *be);
+/* Whether prompts' products of w are the library's: the same for all rows of all steps. */
+bool cuda_library_has(const struct backend *be, const struct cuda_matrix *w);
+/* y [n_rows][rows of w] = W x, whole sums; x as k_linear takes it. */
+void cuda_library_product(struct backend *be, const struct cuda_matrix *w, const void *x, uint32_t n_rows, float *y);
+/* What there is of it, for `rodimus version`. */
+void cuda_library_note(char *note, size_t note_bytes);
 
 /* ---- cuda_forward.c ---- */
 

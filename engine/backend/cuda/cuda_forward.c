@@ -11,6 +11,22 @@
 /* Floats between two partial products of n_rows rows. */
 static size_t partial_stride(uint32_t n_rows, uint32_t cols) { return ((size_t)n_rows * cols + 63) / 64 * 64; }
 
+/* Products of prompts may be the library's, all rows' or none's: whole sums. */
+static bool by_library(const struct backend *be, const struct step *st, const struct cuda_matrix *w) {
+    return !st->single && cuda_library_has(be, w);
+}
+static uint32_t splits_of(const struct backend *be, const struct step *st, const struct cuda_matrix *w) {
+    return by_library(be, st, w) ? 1 : cuda_linear_splits(w, st->n_rows);
+}
+/* y [splits_of][n_rows][rows of w] */
+static void product(struct backend *be, const struct step *st, const struct cuda_matrix *w, const void *x, float *y,
+                    size_t split_stride) {
+    if (by_library(be, st, w))
+        cuda_library_product(be, w, x, st->n_rows, y);
+    else
+        k_linear(w, x, st->n_rows, y, w->rows, split_stride, be->stream);
+}
+
 /* pending: partial sums that the layer before left to add, row_sums of a norm whose scale they still want. */
 static void enqueue_mixer(struct backend *be, const struct step *st, uint32_t layer, uint32_t n_pending,
                           const float *row_sums) {
@@ -24,7 +40,7 @@ static void enqueue_mixer(struct backend *be, const struct step *st, uint32_t la
     /* x += what the layer before left in partial sums; h = RMSNorm(x) */
     k_add_norm(be->x, be->d_part, n_pending, part, row_sums, s->Ep / 32, s->E, w->mixer_norm, s->norm_eps, n, s->D,
                be->x, be->act_d, row_scale, NULL, 0, s->dtype, stream);
-    k_linear(&w->fc, be->act_d, n, be->az, 2 * (size_t)s->Ep, 0, stream);
+    product(be, st, &w->fc, be->act_d, be->az, 0);
     const bool scan = be->scan && !st->single;
     if (scan)
         k_prompt_conv(s, layer, &be->rows, n, be->az, row_scale, w->conv, w->conv_b, be->s, be->act_e, be->act_a,
@@ -33,9 +49,13 @@ static void enqueue_mixer(struct backend *be, const struct step *st, uint32_t la
         k_conv(s, layer, &be->rows, st->n_segs, be->az, row_scale, w->conv, w->conv_b, be->s, be->act_e, be->act_a,
                stream);
     const size_t in_stride = partial_stride(n, 4 * s->M), c0_stride = partial_stride(n, s->R);
-    k_linear_pair(&w->in, be->act_e, be->in, 4 * (size_t)s->M, in_stride, &w->c0, be->act_a, be->c0_part, s->R,
-                  c0_stride, n, stream);
-    const uint32_t in_splits = cuda_linear_splits(&w->in, n), c0_splits = cuda_linear_splits(&w->c0, n);
+    if (by_library(be, st, &w->in) || by_library(be, st, &w->c0)) {
+        product(be, st, &w->in, be->act_e, be->in, in_stride);
+        product(be, st, &w->c0, be->act_a, be->c0_part, c0_stride);
+    } else
+        k_linear_pair(&w->in, be->act_e, be->in, 4 * (size_t)s->M, in_stride, &w->c0, be->act_a, be->c0_part, s->R,
+                      c0_stride, n, stream);
+    const uint32_t in_splits = splits_of(be, st, &w->in), c0_splits = splits_of(be, st, &w->c0);
     if (st->drafts) {
         k_gla_drafts(s, layer, &be->draft_rows, st->n_segs, be->in, in_splits, in_stride, be->c0_part, c0_splits,
                      c0_stride, w->g_b, w->t_b, w->c1_t, w->c1_b, be->az, row_scale, be->s, w->residual, w->act_norm,
@@ -56,7 +76,7 @@ static void enqueue_mixer(struct backend *be, const struct step *st, uint32_t la
         k_gla(s, layer, &be->rows, st->n_segs, be->q, be->k, be->log_alpha, be->c0, w->c1, w->c1_b, be->az, row_scale,
               be->s, w->residual, w->act_norm, be->sums, be->act_e, stream);
     }
-    k_linear(&w->out, be->act_e, n, be->d_part, s->D, part, stream);
+    product(be, st, &w->out, be->act_e, be->d_part, part);
 }
 
 /* qkv in `splits` partial sums -> act_q. */
@@ -141,19 +161,18 @@ static void enqueue_attention_and_ffn(struct backend *be, const struct step *st,
     float *row_scale = s->dtype == CUDA_F32 ? NULL : be->row_scale;
     void *stream = be->stream;
     /* x_state = x + W_o's sums times the scale of E8's norm; h2 */
-    k_add_norm(be->x, be->d_part, cuda_linear_splits(&w->out, n), part, be->sums, s->Ep / 32, s->E, w->attn_norm,
+    k_add_norm(be->x, be->d_part, splits_of(be, st, &w->out), part, be->sums, s->Ep / 32, s->E, w->attn_norm,
                s->norm_eps, n, s->D, be->x, be->act_d, row_scale, NULL, 0, s->dtype, stream);
-    const struct attend a = {layer, cuda_linear_splits(&w->qkv, n), partial_stride(n, width), row_scale};
-    k_linear(&w->qkv, be->act_d, n, be->qkv, width, a.stride, stream);
+    const struct attend a = {layer, splits_of(be, st, &w->qkv), partial_stride(n, width), row_scale};
+    product(be, st, &w->qkv, be->act_d, be->qkv, a.stride);
     enqueue_attention(be, st, &a);
-    k_linear(&w->ao, be->act_q, n, be->d_part, s->D, part, stream);
-    k_add_norm(be->x, be->d_part, cuda_linear_splits(&w->ao, n), part, NULL, 0, 0, w->ffn_norm, s->norm_eps, n, s->D,
-               NULL, be->act_d, row_scale, NULL, 0, s->dtype, stream);
+    product(be, st, &w->ao, be->act_q, be->d_part, part);
+    k_add_norm(be->x, be->d_part, splits_of(be, st, &w->ao), part, NULL, 0, 0, w->ffn_norm, s->norm_eps, n, s->D, NULL,
+               be->act_d, row_scale, NULL, 0, s->dtype, stream);
     const size_t f1_stride = partial_stride(n, w->f1.rows);
-    k_linear(&w->f1, be->act_d, n, be->f1, w->f1.rows, f1_stride, stream);
-    k_ffn_act(be->f1, cuda_linear_splits(&w->f1, n), f1_stride, row_scale, s->F, n, be->act_f, s->dtype, stream);
-    k_linear(&w->f2, be->act_f, n, be->d_part, s->D, part,
-             stream); /* added to x_state by the next norm: the two-hop residual */
+    product(be, st, &w->f1, be->act_d, be->f1, f1_stride);
+    k_ffn_act(be->f1, splits_of(be, st, &w->f1), f1_stride, row_scale, s->F, n, be->act_f, s->dtype, stream);
+    product(be, st, &w->f2, be->act_f, be->d_part, part); /* added to x_state by the next norm: the two-hop residual */
 }
 
 /* A layer where the norms and the FFN gate are inside the products, and in a step of single tokens the convolution and
@@ -259,7 +278,7 @@ static void enqueue_many(struct backend *be, const struct step *st) {
         enqueue_mixer(be, st, i, n_pending, row_sums);
         if (d->plus) enqueue_attention_and_ffn(be, st, i);
         const struct cuda_matrix *last = d->plus ? &be->layers[i].f2 : &be->layers[i].out;
-        n_pending = cuda_linear_splits(last, st->n_rows);
+        n_pending = splits_of(be, st, last);
         row_sums = d->plus ? NULL : be->sums;
     }
     if (st->n_out == 0) return;
@@ -287,7 +306,7 @@ void cuda_forward_enqueue(struct backend *be, const struct step *st) {
     if (d->norm_embed) k_norm_rows(be->x, be->embed_norm, be->shape.norm_eps, st->n_rows, be->shape.D, be->stream);
     if (cuda_whole_runs(be, st))
         cuda_whole_enqueue(be, st);
-    else if (be->fused && (st->single || be->scan))
+    else if (be->fused && (st->single || (be->scan && !be->library)))
         enqueue_fused(be, st);
     else
         enqueue_many(be, st);

@@ -2,6 +2,7 @@
  * at its front are one graph replay, as if they had the step for themselves; pieces of prompts follow kernel by kernel.
  */
 #include "cuda_backend.h"
+#include "engine/base/fail.h"
 
 #include <cuda_runtime.h>
 
@@ -183,6 +184,7 @@ static int start_prompts(struct backend *be, const struct backend_segment *segs,
         list_phases(be, segs, &h, &st);
     cuda_forward_enqueue(be, &st);
     *n_out = st.n_out;
+    if (be->library_failed) return rod_fail(err, ROD_EDEVICE, "launching a step: cuBLASLt refused a product");
     return cuda_check(cudaGetLastError(), "launching a step", err);
 }
 
