@@ -439,6 +439,7 @@ int rod_bench(const struct rod_bench_options *options, int (*report)(void *arg, 
                                     .deterministic = options->deterministic,
                                     .precision = options->precision ? options->precision : "auto",
                                     .decode_kernel = options->decode_kernel,
+                                    .prompt_products = options->prompt_products,
                                     .progress = options->progress};
     if (!rc && rows < 192 && !b.ops->ceilings) config.max_batch_tok = 256;
     if (!rc) rc = b.ops->open(model, &config, &b.be, err);

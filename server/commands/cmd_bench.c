@@ -19,7 +19,7 @@
 #include <time.h>
 
 struct bench_options {
-    char *model, *synthetic, *adapter, *device, *precision, *weights, *decode_kernel, *json;
+    char *model, *synthetic, *adapter, *device, *precision, *weights, *decode_kernel, *prompt_products, *json;
     struct option_list batches, contexts, drafts, prompts, packed, acceptance;
     uint64_t threads, tokens;
     bool deterministic;
@@ -56,6 +56,8 @@ static const struct option bench_flags[] = {
      .help = WEIGHTS_HELP},
     {"decode_kernel", OPTION_CHOICE, AT(decode_kernel), HOW, .fallback = "graph", .choices = "graph|auto|persistent", .metavar = "NAME",
      .help = "steps of up to 8 sessions on a GPU: a kernel for each stage; auto: one launch for all where it runs; no bit differs"},
+    {"prompt_products", OPTION_CHOICE, AT(prompt_products), HOW, .fallback = "auto", .choices = "auto|own|library", .metavar = "NAME",
+     .help = "prompts' products on a GPU: auto: by cuBLASLt where it is there and no kernel of ours is made for them; own: never; library: always"},
     {"threads", OPTION_AUTO, AT(threads), HOW, .fallback = "auto", RANGE(1, 1024), .help = THREADS_HELP},
     {"deterministic", OPTION_BOOL, AT(deterministic), HOW, .help = DETERMINISTIC_HELP},
     {"seconds", OPTION_FLOAT, AT(seconds), HOW, .fallback = "2", RANGE(0.01, 600), .metavar = "S", .help = "time to measure a row"},
@@ -204,6 +206,7 @@ static int run_bench(const struct bench_options *options, const char *dir, struc
                                           .precision = options->precision,
                                           .weights = options->weights,
                                           .decode_kernel = options->decode_kernel,
+                                          .prompt_products = options->prompt_products,
                                           .deterministic = options->deterministic,
                                           .n_threads = (uint32_t)options->threads,
                                           .batches = batches,
