@@ -190,6 +190,20 @@ def golden_table():
                f"| {sum(r['argmax'] for r in found)} of {sum(r['of'] for r in found)} | {found[0]['bound']:g} |")
 
 
+def library_table():
+    """Prompts by cuBLASLt and by our kernels, and single products."""
+    found = results("prompt-products-h200")
+    ms = {(r["dtype"], r["weights"], r["prompt_products"], r["context"]): r["ms"] for r in found["rows"]}
+    columns = [("bf16", "auto", "own"), ("bf16", "auto", "library"), ("fp16", "auto", "library"), ("bf16", "int8", "library"),
+               ("fp32", "auto", "own"), ("fp32", "auto", "library")]
+    us = {(r["matrix"], r["rows"]): r for r in found["products"] if r["dtype"] == "bf16"}
+    for n in (64, 128, 512, 2048):
+        yield f"| {n:,} | " + " | ".join(said(ms[*c, n], 2) if (*c, n) in ms else "-" for c in columns) + " |"
+        for name in ("linear_kernel", "cuBLASLt"):
+            key = name.replace("cuBLASLt", "library") + "_us"
+            yield f"| {n:,}, {name} | " + " | ".join(said(us[matrix, n][key]) for matrix in ("fc", "out", "qkv", "ao", "f1", "f2")) + " |"
+
+
 def lives():
     """Random lives: runs with different seeds are added up."""
     *runs, delays, delays_before, before, broken = results("lives-h200")
@@ -247,7 +261,7 @@ def with_line(line):
     return [name for name in pages() if any(found.startswith(line) for found in page(name).split("\n"))]
 
 
-@pytest.mark.parametrize("table", [cpu_tables, gpu_tables, cache_table, agents_table, drafts_table, verify_table, codes_table, codes_cpu_table, llama_table, golden_table, lives, drafted_lives, mask_table, masked_table, upgrades, losses], ids=lambda t: t.__name__)
+@pytest.mark.parametrize("table", [cpu_tables, gpu_tables, cache_table, agents_table, drafts_table, verify_table, codes_table, codes_cpu_table, llama_table, golden_table, library_table, lives, drafted_lives, mask_table, masked_table, upgrades, losses], ids=lambda t: t.__name__)
 def test_tables_have_the_recorded_figures(table):
     expected = list(table())
     assert not [(line, places) for line in expected if len(places := with_line(line)) != 1]
@@ -297,6 +311,13 @@ def sentences():
     yield r"with 17, 40, 100, 160 and 257 sessions: (N), (N), (N), (N) and (N) tokens/s", [some[n] for n in (17, 40, 100, 160, 257)]
     choices = {(r["when"], r["prompt_tok"]): r["ms"] for r in results("choices-h200")["rows"]}
     yield r"Eight choices \(`n`\) of a prompt of 4,000 have theirs after (N) ms, as one has", [choices["after", 4000]["n_8"]]
+
+    library = results("prompt-products-h200")
+    compared = {how: sum(r["requests"] for r in library["lives"] if r["prompt_products"] == how) for how in ("library", "auto")}
+    assert not any(r["different"] or r["nan"] for r in library["lives"]) and not library["law"]["different"] and not library["law"]["refused"]
+    yield r"asked for compared (N) requests with the same alone, (N) more as a server chooses: 0 differ", [compared["library"], compared["auto"]]
+    yield r"fp32: (N) algorithms, each on [^.]*. None of (N) values differs from those of all rows at once. In 16 bits the sums of all (N) algorithms", [
+        library["law"]["algorithms"], library["law"]["values"], library["law"]["of_one_ascending_sum"]["algorithms"]]
 
     swap = results("swap-h200")["rows"][0]
     yield r"leaves its slot in (N) ms and comes back in (N), where one plain copy over the bus takes (N) and (N). A fork on the device takes (N)", [
