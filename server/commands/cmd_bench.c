@@ -132,9 +132,9 @@ static int report_drafts(void *arg, const struct rod_model_info *info, const str
     struct bench_output *output = arg;
     progress_hide(&output->progress);
     if (!output->header) {
-        printf("%s, %s, %s, weights %s: with drafts and without\n\n%8s %10s %12s %12s %8s %9s %9s\n",
-               info->name, info->device, info->weight_dtype, info->weights, "sessions", "acceptance", "plain tok/s",
-               "tokens/s", "factor", "accepted", "rejected");
+        printf("%s, %s, %s, weights %s: with drafts and without\n\n%8s %10s %12s %12s %8s %9s %9s\n", info->name,
+               info->device, info->weight_dtype, info->weights, "sessions", "acceptance", "plain tok/s", "tokens/s",
+               "factor", "accepted", "rejected");
         output->header = true;
     }
     printf("%8u %10.2f %12.1f %12.1f %8.2f %9llu %9llu\n", row->n_sessions, row->acceptance, row->plain_tokens_per_s,

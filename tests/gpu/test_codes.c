@@ -163,7 +163,7 @@ static bool sizes(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i, uint32_t *
     }
     if (n_rows > 32 && !is_tall(n_rows) && i % 2) { /* 50 to 66 blocks, or 100 and more */
         const bool many = n_rows <= 64 || gpu_pick(0, 1);
-        *O = (many ? 6400 : 3200) / ((n_rows + 63) / 64) + 16 * gpu_pick(0, many ? 40 : 10);
+        *O = (many ? 6400 : 3200) / ((n_rows + 63) / 64) / 16 * 16 + 16 * gpu_pick(0, many ? 40 : 10);
         *K = 16 * (!many ? gpu_pick(65, 256) : gpu_pick(0, 1) ? gpu_pick(1, 24) : gpu_pick(129, 192));
     }
     if (i % 12 == 7)
