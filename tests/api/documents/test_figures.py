@@ -301,6 +301,9 @@ def sentences():
                     r"256 after (N) and (N) ms \([^)]*\), (N) tokens/s \([^)]*\), (N) ms between tokens at the 99th percentile"), [
         first(load[64]), first(load[64], "p99"), load[64]["output_tokens_per_s"], first(load[256]), first(load[256], "p99"),
         load[256]["output_tokens_per_s"], gap(load[256])]
+    codes = {(r["weights"], r["batch"]): r["tokens_per_s"] for r in rows("rodimus-plus-1.6b-codes-h200", phase="decode")}
+    yield r"one conversation of Rodimus\+-1.6B has (N) tokens/s in int8 and (N) in 16 bits, 64 have (N) and (N) \(\[all\]", [
+        codes["int8", 1], codes["bf16", 1], codes["int8", 64], codes["bf16", 64]]
     host = [100 * r["host_cpu"] for shape in (*BIG.values(), "rodimus-plus-1.6b-w1024") for more in ("", "-position")
             for r in rows(f"{shape}-h200{more}", phase="decode")]
     yield r"The host works (N) to (N) % of a step", [min(host), max(host)]
