@@ -123,6 +123,22 @@ static bool draft_use_judge_hope(struct rod_engine *e, struct active *a) {
     return came;
 }
 
+/* The streams' offers, cut to what a step has room for. */
+static void draft_use_gather(const struct sched_list *streams, uint32_t room, struct draft_offers *offers) {
+    uint32_t n = 0;
+    uint64_t tokens = 0;
+    for (struct sched_req *r = streams->head; r; r = r->next) {
+        const uint32_t offered = active_of_sched(r)->draft.offer.n;
+        n += offered > 0, tokens += offered;
+    }
+    const uint32_t most = draft_offer_most(n, tokens, room);
+    for (struct sched_req *r = streams->head; r; r = r->next) {
+        struct draft_offer *offer = &active_of_sched(r)->draft.offer;
+        if (offer->n > most) offer->n = most;
+        draft_offer_add(offers, offer);
+    }
+}
+
 /* How much of its offer a stream's row takes, where the step takes those of this class and has so much room. */
 static uint32_t draft_use_count(struct rod_engine *e, struct active *a, uint32_t class, uint32_t room) {
     struct active_draft *d = &a->draft;
@@ -164,9 +180,9 @@ bool draft_use_plan(struct rod_engine *e, enum sampling_site site) {
         const bool came = draft_use_judge_hope(e, a);
         if (!room || !draft_use_most(r) || r->held || !draft_use_allowed(e)) continue;
         d->offer = draft_use_offer(e, a);
-        draft_offer_add(&offers, &d->offer);
         if (came) d->n_hoped = draft_use_least(tried, d->offer.n);
     }
+    draft_use_gather(streams, room, &offers);
     bool tries;
     const uint32_t class = draft_use_settle(e, site, &offers, room, &tries);
     for (struct sched_req *r = streams->head; r; r = r->next) {
@@ -197,8 +213,8 @@ bool draft_use_hopes(struct rod_engine *e) {
         if (!d->on || r->held || !draft_use_most(r) || !draft_use_allowed(e)) continue;
         /* A grammar lets no row be on its way: the last token is known. */
         d->offer = a->gate.on ? draft_use_offer(e, a) : draft_use_offer_hoped(e, a);
-        draft_offer_add(&offers, &d->offer);
     }
+    draft_use_gather(streams, room, &offers);
     bool hopes = false, tries;
     const uint32_t class = draft_use_settle(e, SITE_DEVICE, &offers, room, &tries);
     for (struct sched_req *r = streams->head; r; r = r->next) {

@@ -27,7 +27,7 @@ enum dispatch_op {
     DISPATCH_CONV_ROWS,    /* the same by itself, of more than 8 rows or with drafts */
     DISPATCH_CONV_PAIR,    /* the same with the products after it: k_conv_pair */
     DISPATCH_DECODE_STATE, /* E4 to E7 of single tokens: k_gla_gates */
-    DISPATCH_DRAFT_STATE,  /* the same of a step with drafts: k_gla_drafts */
+    DISPATCH_DRAFT_STATE,  /* the same of a step with drafts: k_gla_drafts; rows: its segments, in a graph its rows */
     DISPATCH_PROMPT_GATES, /* E3, E5 before k_scan, whose kernel of a piece's scores may make them */
     DISPATCH_PROMPT_STATE, /* k_scan, or k_gla */
     DISPATCH_DECODE_WINDOW, /* E9 of rows alone in their piece: k_decode_window, or k_window */
@@ -105,6 +105,7 @@ enum dispatch_kernel {
     STATE_DRAFTS_4_WHOLE,
     STATE_DRAFTS_4,
     STATE_DRAFTS_8,
+    STATE_DRAFTS_MANY_4_WHOLE,
     STATE_DRAFTS_MANY_4,
     STATE_DRAFTS_MANY_8,
     GATES_ALONE,

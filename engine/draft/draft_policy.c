@@ -56,6 +56,11 @@ void draft_offer_add(struct draft_offers *offers, const struct draft_offer *o) {
     }
 }
 
+uint32_t draft_offer_most(uint32_t n, uint64_t tokens, uint32_t room) {
+    if (tokens <= room) return UINT32_MAX;
+    return room > n ? room / n : 1;
+}
+
 uint32_t draft_offers_settle(const struct draft_offers *offers, const struct draft_price *price, uint32_t streams,
                              uint32_t room, double plain) {
     double tokens = 0, ns = 0, gain = 0, best = MARGIN * streams;

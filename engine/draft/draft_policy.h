@@ -43,6 +43,9 @@ struct draft_offers {
     double gain[DRAFT_CLASSES]; /* sum of the logarithms of what streams give more by them */
 };
 void draft_offer_add(struct draft_offers *offers, const struct draft_offer *offer);
+/* How many tokens each of n offers, so many together, may have where a step has room for fewer: so that no stream's
+ * later tokens take the place of another's first. */
+uint32_t draft_offer_most(uint32_t n, uint64_t tokens, uint32_t room);
 /* The class from which on a step of so many streams takes draft tokens, as far as it has room for them; DRAFT_CLASSES:
  * it takes none. plain: what it takes without, 0: not known. */
 uint32_t draft_offers_settle(const struct draft_offers *offers, const struct draft_price *price, uint32_t streams,

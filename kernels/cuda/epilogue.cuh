@@ -7,6 +7,7 @@
 //   load(column, o, mine)       what all rows share
 //   early(row, r, o, mine)      what the step before left; may be called before the inputs are ready
 //   late(row, r, o, mine)       what the kernels before left
+//   taps_of_step(row, output)   of a functor with taps: those that rows before it in the step have
 //   finish(column, row, r, o, mine, v, scale)   by whole warps; v: the product's sums; scale: that of the row's norm
 // mine: the row is one, and o an output (plain: looks at o itself).
 #pragma once

@@ -312,7 +312,6 @@ static int open_parts(struct backend *be, const struct model *model, const struc
     be->fused = cuda_fused_possible(&be->shape);
     be->info.chunk_tok = CHUNK;
     be->info.deferred_tok = CUDA_DEFERRED;
-    be->info.draft_rows = cuda_bucket_rows(CUDA_DRAFT_BUCKETS - 1);
     while (be->info.defer_rows < 64 && !cuda_state_defers(&be->shape, be->info.defer_rows + 1)) be->info.defer_rows++;
     if (!slots_fit(be, config->n_slots, err)) return err ? err->code : ROD_ENOMEM;
     const uint32_t least = (config->n_slots ? config->n_slots : 1) + CHUNK;

@@ -348,6 +348,7 @@ int cuda_forward_capture(struct backend *be, struct rod_error *err) {
             cuda_bucket_rows(b - 1) >= most)
             break;
         for (int end = 0; !rc && end < CUDA_N_ENDS; end++) rc = capture_bucket(be, b, (enum cuda_end)end, true, err);
+        be->info.draft_rows = cuda_bucket_rows(b);
     }
     return rc;
 }

@@ -129,26 +129,29 @@ struct trial {
 };
 enum { TRIAL_ROWS = 640 };
 
-/* Any number of rows, at any place among many: the bits that they have among all. Rows begin on 256 bytes. */
-static bool keeps_law(struct backend *be, const struct shape *s, const void *w, const struct trial *t) {
-    static const uint32_t counts[] = {1, 2, 8, 9, 64, 72, 200, 512}, firsts[] = {0, 8, 64, 120};
-    const size_t fit = t->n_numbers / s->K;
-    const uint32_t most = fit < t->most ? (uint32_t)fit : t->most, have = most < TRIAL_ROWS ? most : TRIAL_ROWS;
+/* Whether n rows from r on have the bits that they have among all. Rows begin on 256 bytes. */
+static bool same_alone(struct backend *be, const struct shape *s, const void *w, const struct trial *t, uint32_t n,
+                       uint32_t r) {
     const size_t row = (size_t)s->O * sizeof(float);
+    cudaMemcpyAsync(t->host_all, t->all + (size_t)r * s->O, n * row, cudaMemcpyDeviceToHost, be->stream);
+    cudaMemsetAsync(t->some, 0xff, n * row, be->stream);
+    if (multiply(be->library, s, w, (const char *)t->x + r * s->K * t->bytes, n, t->some, be->stream)) return false;
+    cudaMemcpyAsync(t->host_some, t->some, n * row, cudaMemcpyDeviceToHost, be->stream);
+    return cudaStreamSynchronize(be->stream) == cudaSuccess && memcmp(t->host_some, t->host_all, n * row) == 0;
+}
+
+/* Numbers of rows that fill tiles and do not, among the first rows and the last. */
+static bool keeps_law(struct backend *be, const struct shape *s, const void *w, const struct trial *t) {
+    static const uint32_t counts[] = {1, 2, 8, 9, 64, 72, 200, 512, TRIAL_ROWS}, firsts[] = {0, 8, 64, 120};
+    const size_t fit = t->n_numbers / s->K;
+    const uint32_t most = fit < t->most ? (uint32_t)fit : t->most;
     if (!most || multiply(be->library, s, w, t->x, most, t->all, be->stream)) return false;
-    cudaMemcpyAsync(t->host_all, t->all, have * row, cudaMemcpyDeviceToHost, be->stream);
-    for (size_t i = 0; i < sizeof counts / sizeof *counts; i++)
-        for (size_t j = 0; j < sizeof firsts / sizeof *firsts; j++) {
-            const uint32_t n = counts[i], r = firsts[j];
-            if (r + n > have) continue;
-            cudaMemsetAsync(t->some, 0xff, n * row, be->stream);
-            if (multiply(be->library, s, w, (const char *)t->x + r * s->K * t->bytes, n, t->some, be->stream))
-                return false;
-            cudaMemcpyAsync(t->host_some, t->some, n * row, cudaMemcpyDeviceToHost, be->stream);
-            if (cudaStreamSynchronize(be->stream) != cudaSuccess ||
-                memcmp(t->host_some, t->host_all + (size_t)r * s->O, n * row) != 0)
-                return false;
-        }
+    for (size_t i = 0; i < sizeof counts / sizeof *counts && counts[i] <= most; i++) {
+        const uint32_t n = counts[i];
+        for (size_t j = 0; j < sizeof firsts / sizeof *firsts; j++)
+            if (firsts[j] + n <= most && !same_alone(be, s, w, t, n, firsts[j])) return false;
+        if (!same_alone(be, s, w, t, n, (most - n) / 8 * 8)) return false;
+    }
     return true;
 }
 
@@ -267,8 +270,10 @@ int cuda_library_open(struct backend *be, const struct backend_config *config, s
     if (!lib) return rod_fail_no_memory(err);
     int rc = 0;
     const bool loaded = load(&lib->api, note, sizeof note) && !lib->api.create(&lib->handle);
-    if (loaded) rc = take_operands(be, err);
-    const bool tried = !rc && loaded && try_shapes(be, &n_refused);
+    if (loaded) rc = take_operands(be, forced ? err : NULL);
+    if (rc && !forced) rc = 0, be->library->rows = NULL; /* without the workspaces our kernels do */
+    const bool has_room = be->shape.dtype == CUDA_F32 || lib->rows;
+    const bool tried = !rc && loaded && has_room && try_shapes(be, &n_refused);
     if (!rc && tried && lib->n) {
         if (n_refused) snprintf(more, sizeof more, "; %u shapes have no algorithm that keeps rows apart", n_refused);
         say(config, note, more);

@@ -222,10 +222,11 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, 2)
         __syncthreads(); // every slice's sum before they are added; the scales
         if (warp < 4) {
             const auto sum_of = [&](uint32_t row) { return canonical_sum(part + row * FEW_LD + o_in, 8 * FEW_LD); };
+            const auto scale_of = [&](uint32_t row) { return out.norm.squares ? scales[row] : 1.0f; };
             float sum[1] = {sum_of(r)};
             if constexpr (has_taps<Out>)
-                out.template taps_of_step<T>(row, [&](uint32_t j) { return sum_of(r - j) * scales[r - j]; });
-            out.template finish<T>(column, row, r, tile * 16 + o_in, mine, sum, out.norm.squares ? scales[r] : 1.0f);
+                out.template taps_of_step<T>(row, [&](uint32_t j) { return sum_of(r - j) * scale_of(r - j); });
+            out.template finish<T>(column, row, r, tile * 16 + o_in, mine, sum, scale_of(r));
         }
         if (!RING || (tile += gridDim.x) >= n_tiles) return;
         // The next tile; its sums where nobody reads: those of this one are still being added.

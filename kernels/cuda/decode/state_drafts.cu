@@ -126,8 +126,8 @@ void k_gla_drafts(const struct cuda_shape *shape, uint32_t layer, const struct c
     dispatch_case c = {};
     c.op = DISPATCH_DRAFT_STATE, c.device = this_device(), c.dtype = shape->dtype, c.n_rows = n_segs, c.shape = shape;
     const enum dispatch_kernel kernel = dispatch_kernel_of(&c);
-    if (kernel == STATE_DRAFTS_MANY_4 || kernel == STATE_DRAFTS_MANY_8)
-        state_drafts_many(io, partial, n_segs, kernel == STATE_DRAFTS_MANY_8, stream);
+    if (kernel == STATE_DRAFTS_MANY_4_WHOLE || kernel == STATE_DRAFTS_MANY_4 || kernel == STATE_DRAFTS_MANY_8)
+        state_drafts_many(io, partial, n_segs, kernel, stream);
     else if (kernel == STATE_DRAFTS_4_WHOLE)
         state_drafts<4, true>(io, partial, n_segs, stream);
     else if (kernel == STATE_DRAFTS_4)

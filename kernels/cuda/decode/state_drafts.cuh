@@ -58,4 +58,5 @@ __device__ __forceinline__ void make_row(const state_io &io, const gates_in &in,
         sh.low[t][i] = i < R ? low_rank_of(io.shape, in.in_c0, in.splits_c0, in.split_stride_c0, r, i) : 0.0f;
 }
 
-void state_drafts_many(const state_io &io, const gates_in &in, uint32_t n_segs, bool eight, void *stream);
+void state_drafts_many(const state_io &io, const gates_in &in, uint32_t n_segs, enum dispatch_kernel kernel,
+                       void *stream);

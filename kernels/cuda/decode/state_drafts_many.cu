@@ -1,5 +1,5 @@
-// state_drafts_many.cu - state_drafts.cu's work for more segments than the device has room for at once, to the same
-// bits: a block has a few segments, one after the other, so that fewer blocks wait for everything anew.
+// state_drafts_many.cu - state_drafts.cu's work in steps of more than 8 rows, to the same bits: a block has a few
+// segments, one after the other, so that fewer blocks wait for everything anew.
 #include "state_drafts.cuh"
 #include <algorithm>
 
@@ -161,11 +161,12 @@ static void launch_many(const state_io &io, const gates_in &in, uint32_t n_segs,
                n_segs);
     });
 }
-void state_drafts_many(const state_io &io, const gates_in &in, uint32_t n_segs, bool eight, void *stream) {
-    if (eight)
-        launch_many<8, false>(io, in, n_segs, stream);
-    else if (io.shape.M == 64)
+void state_drafts_many(const state_io &io, const gates_in &in, uint32_t n_segs, enum dispatch_kernel kernel,
+                       void *stream) {
+    if (kernel == STATE_DRAFTS_MANY_4_WHOLE)
         launch_many<4, true>(io, in, n_segs, stream);
-    else
+    else if (kernel == STATE_DRAFTS_MANY_4)
         launch_many<4, false>(io, in, n_segs, stream);
+    else
+        launch_many<8, false>(io, in, n_segs, stream);
 }

@@ -119,7 +119,7 @@ static inline enum dispatch_kernel scan_gates_of(const cuda_shape *shape, uint32
     return dispatch_kernel_of(&c);
 }
 
-// Pieces of 64 columns of S and products by wgmma: scan_wide.cu. Its shapes need no s but of tokens alone.
+// Pieces of 64 or 32 columns of S and products by wgmma: scan_wide.cu. Its shapes need no s but of tokens alone.
 bool wide_scan_possible(const cuda_shape *shape);
 bool wide_scan_prepare(const cuda_shape *shape);
 size_t wide_scan_bytes(const cuda_shape *shape, uint32_t n_rows);

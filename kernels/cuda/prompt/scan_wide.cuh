@@ -109,7 +109,7 @@ template <int RS, int CH> struct wide_memory { // bytes; RS: steps of 8 of R; CH
     static constexpr uint32_t Q = 0, K = Q + 8 * GROUP_Q * 4, EARLY = K + 8 * GROUP_K * 4,
                               LATE = EARLY + 8 * GROUP_A * 4, DECAY = LATE + 4 * GROUP_A * 4,
                               STAGE = DECAY + WIDE_M * 4, STAGES = CH == 64 ? 2 : 3; // copies take 1,700 clocks
-    // Packed activations of a piece's channels: tiles of 8 rows, each 64 channels; a piece that begins within a tile
+    // Packed activations of a piece's channels: tiles of 8 rows, each CH channels; a piece that begins within a tile
     // has nine.
     static constexpr uint32_t TILE = 8 * CH * 2, ROWS = 9 * TILE;
     static constexpr uint32_t LOW = ROWS, LOW_STAGE = LOW + 8 * RS * 256, LOW_STAGES = RS <= 4 ? 2 : 1; // a and c0
@@ -126,7 +126,7 @@ static_assert(wide_memory<4, 64>::TOTAL <= 227 << 10 && wide_memory<8, 64>::TOTA
                   wide_memory<4, 32>::TOTAL <= 227 << 10 && wide_memory<8, 32>::TOTAL <= 227 << 10,
               "a block's shared memory");
 // Whole pieces of packed activations [.][Ek / 16][a tile of 256 bytes], as the tensor copy engine takes them: eight
-// tiles of rows by 64 channels.
+// tiles of rows by CH channels.
 struct wide_maps {
     CUtensorMap a, z, s, act;
 };

@@ -382,6 +382,21 @@ static void a_step_without_room_for_all_drafts_takes_what_fits(void **state) {
         fail_msg("from class %u on of room for none, %u for one, %u for eight", none, one, eight);
 }
 
+static void room_is_shared_by_all_that_offer(void **state) {
+    (void)state;
+    static const uint32_t cases[][4] = {/* offers, tokens, room, each */
+                                        {32, 224, 32, 1},
+                                        {32, 224, 31, 1},
+                                        {16, 112, 48, 3},
+                                        {3, 21, 10, 3}};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const uint32_t n = draft_offer_most(cases[i][0], cases[i][1], cases[i][2]);
+        if (n != cases[i][3]) fail_msg("case %zu: %u tokens each, not %u", i, n, cases[i][3]);
+    }
+    assert_true(draft_offer_most(8, 56, 56) >= 7);
+    assert_true(draft_offer_most(0, 0, 0) >= 7);
+}
+
 static void prices_lie_between_those_measured(void **state) {
     (void)state;
     const double token_ns = 0.02 * STEP_NS, fixed_ns = 0.1 * STEP_NS;
@@ -543,6 +558,7 @@ int main(void) {
         cmocka_unit_test(surer_drafts_are_taken_first),
         cmocka_unit_test(drafts_of_one_stream_do_not_slow_many),
         cmocka_unit_test(a_step_without_room_for_all_drafts_takes_what_fits),
+        cmocka_unit_test(room_is_shared_by_all_that_offer),
         cmocka_unit_test(prices_lie_between_those_measured),
         cmocka_unit_test(a_plain_time_is_measured_again_after_many_steps_with_drafts),
         cmocka_unit_test(text_that_repeats_nothing_loses_less_than_1_percent),

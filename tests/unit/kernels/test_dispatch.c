@@ -201,6 +201,21 @@ static void test_weights_of_8_and_4_bits_have_kernels_of_their_own(void **state)
     assert_false(DISPATCH_IS_CODED(coded(64, 8192, 16384, DISPATCH_PLAIN)));
 }
 
+static enum dispatch_kernel of_drafts(enum dispatch_op op, struct dispatch_device device, uint32_t n_rows) {
+    return dispatch_kernel_of(
+        &(struct dispatch_case){.op = op, .device = device, .dtype = CUDA_BF16, .n_rows = n_rows, .shape = &rodimus});
+}
+
+static void test_steps_with_drafts_change_their_kernels_after_8_rows(void **state) {
+    (void)state;
+    assert_int_equal(of_drafts(DISPATCH_DRAFT_CONV, h200, 8), CONV_FEW_4);
+    assert_int_equal(of_drafts(DISPATCH_DRAFT_CONV, h200, 9), CONV_PAIR_1);
+    assert_int_equal(of_drafts(DISPATCH_DRAFT_CONV, a100, 8), CONV_PLAIN);
+    assert_int_equal(of_drafts(DISPATCH_DRAFT_STATE, h200, 8), STATE_DRAFTS_4_WHOLE);
+    assert_int_equal(of_drafts(DISPATCH_DRAFT_STATE, h200, 9), STATE_DRAFTS_MANY_4_WHOLE);
+    assert_int_equal(of_drafts(DISPATCH_DRAFT_STATE, a100, 9), STATE_DRAFTS_MANY_4_WHOLE);
+}
+
 static void test_only_compute_capability_9_gets_kernels_of_sm_90a(void **state) {
     (void)state;
     const struct dispatch_device later = {10, 148};
@@ -237,6 +252,7 @@ int main(void) {
         cmocka_unit_test(test_the_products_of_gates_take_the_kernels_that_were_measured),
         cmocka_unit_test(test_weights_of_8_and_4_bits_have_kernels_of_their_own),
         cmocka_unit_test(test_a_library_gets_the_prompts_that_no_kernel_of_ours_is_made_for),
+        cmocka_unit_test(test_steps_with_drafts_change_their_kernels_after_8_rows),
         cmocka_unit_test(test_only_compute_capability_9_gets_kernels_of_sm_90a),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
