@@ -29,7 +29,8 @@ int draft_use_bind(const struct rod_engine *e, struct active *a, struct rod_erro
     const int rc = draft_lookup_init(&d->lookup, n_tok, r->prediction, n_prediction, err);
     for (uint32_t i = 0; !rc && i < d->n_before; i++) draft_lookup_add(&d->lookup, d->before[i]);
     /* What it would forget at once is not even added: a prompt may be much longer. */
-    const size_t first = a->n_prompt > DRAFT_MAX_TOK ? a->n_prompt - DRAFT_MAX_TOK : 0;
+    const size_t most = d->lookup.cap ? draft_lookup_prompt(&d->lookup) : 0;
+    const size_t first = a->n_prompt > most ? a->n_prompt - most : 0;
     for (size_t i = first; !rc && i < a->n_prompt; i++) draft_lookup_add(&d->lookup, a->prompt[i]);
     d->n_unread = d->n_before + (uint32_t)(a->n_prompt - first);
     return rc;

@@ -37,6 +37,11 @@ void draft_lookup_fini(struct draft_lookup *l) {
     *l = (struct draft_lookup){0};
 }
 
+uint32_t draft_lookup_prompt(const struct draft_lookup *l) {
+    const uint32_t answer = DRAFT_MAX_TOK / 4, kept = l->n_predicted ? l->n + answer : 0;
+    return kept < DRAFT_MAX_TOK ? DRAFT_MAX_TOK - kept : 0;
+}
+
 static uint32_t lookup_head(const struct draft_lookup *l, uint32_t place) {
     const uint64_t pair = (uint64_t)(uint32_t)l->ids[place - 1] << 32 | (uint32_t)l->ids[place];
     return (uint32_t)(pair * 0x9e3779b97f4a7c15u >> 32) & (l->n_heads - 1);

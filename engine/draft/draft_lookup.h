@@ -35,6 +35,8 @@ struct draft_found {
 int draft_lookup_init(struct draft_lookup *lookup, uint64_t n_tok, const int32_t *prediction, size_t n_prediction,
                       struct rod_error *err);
 void draft_lookup_fini(struct draft_lookup *lookup);
+/* How many tokens of a prompt's end are to be added: with more, a prediction would be forgotten before the answer. */
+uint32_t draft_lookup_prompt(const struct draft_lookup *lookup);
 void draft_lookup_add(struct draft_lookup *lookup, int32_t id);
 void draft_lookup_generated(struct draft_lookup *lookup, int32_t id); /* the same, of the answer */
 /* Its last tokens, at most n, without a prediction: a stretch of ids, until the next call that adds. */

@@ -542,6 +542,29 @@ static void chances_stay_between_0_and_1(void **state) {
     }
 }
 
+/* A prompt of any length leaves a prediction of any length, or its first half of the memory, for the answer. */
+static void a_long_prompt_does_not_displace_a_prediction(void **state) {
+    (void)state;
+    static const uint32_t predicted[] = {40, 5000, 16384, 100000};
+    for (size_t c = 0; c < sizeof predicted / sizeof *predicted; c++) {
+        int32_t *ids = malloc(predicted[c] * sizeof *ids);
+        struct draft_lookup l;
+        assert_non_null(ids);
+        for (uint32_t i = 0; i < predicted[c]; i++) ids[i] = (int32_t)(1000000 + i);
+        assert_int_equal(draft_lookup_init(&l, 1000000, ids, predicted[c], NULL), 0);
+        for (uint32_t i = draft_lookup_prompt(&l); i > 0; i--) draft_lookup_add(&l, (int32_t)i);
+        for (uint32_t i = 0; i < 30; i++) {
+            int32_t next[4];
+            const struct draft_found found = draft_lookup_next(&l, 4, next);
+            if (!found.predicted || found.n < 4 || next[0] != ids[i])
+                fail_msg("prediction of %u, token %u of the answer: %u found", predicted[c], i, found.n);
+            draft_lookup_generated(&l, ids[i]);
+        }
+        draft_lookup_fini(&l);
+        free(ids);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_draft_is_what_a_plain_search_finds),
@@ -559,6 +582,7 @@ int main(void) {
         cmocka_unit_test(drafts_of_one_stream_do_not_slow_many),
         cmocka_unit_test(a_step_without_room_for_all_drafts_takes_what_fits),
         cmocka_unit_test(room_is_shared_by_all_that_offer),
+        cmocka_unit_test(a_long_prompt_does_not_displace_a_prediction),
         cmocka_unit_test(prices_lie_between_those_measured),
         cmocka_unit_test(a_plain_time_is_measured_again_after_many_steps_with_drafts),
         cmocka_unit_test(text_that_repeats_nothing_loses_less_than_1_percent),
