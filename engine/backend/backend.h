@@ -80,8 +80,8 @@ struct backend_config {
     const char *decode_kernel; /* of steps of few rows: "graph" (a kernel a stage; NULL is that), "auto" (one launch for
                                 * all stages, where it runs), "persistent" (the same, or an error) */
     const char *prompt_products; /* of a GPU: "auto" (NULL is that: by cuBLASLt where there is no kernel of ours, and it
-                                  * loads), "own" (never), "library" (all shapes of which it keeps rows apart; an error
-                                  * if there is none) */
+                                  * loads), "own" (never), "library" (for every shape that keeps the law with it; an
+                                  * error where no shape does) */
     uint64_t fault_step;         /* for tests: this step (from 1) is a device fault; 0 = none */
     void (*log)(void *arg, int level, const char *line);
     void *log_arg;

@@ -211,8 +211,8 @@ static void a_fused_product_of_codes_has_the_bits_of_the_numbers(void **state) {
     gpu_rounds_of(false, fused_round);
 }
 
-/* Of each size of coded_kernel the last stage has tiles past k, of a group that is none: reading its scale went past a
- * block's shared memory (33 rows, O 6,768, K 368). */
+/* The last stage of a slice may end past k. Its tiles there have no group of scales; coded_kernel once read one for
+ * them, past a block's shared memory (33 rows, O 6,768, K 368). Each size of coded_kernel has such a stage here. */
 static void a_stage_that_ends_past_k_reads_no_scales_past_the_last_group(void **state) {
     (void)state;
     static const uint32_t cases[][3] = {{33, 6768, 368},  {33, 5200, 80},    {16, 5200, 368},  {16, 2048, 2944},
