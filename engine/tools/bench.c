@@ -10,6 +10,7 @@
  * token that the last one drew (greedily).
  */
 #include "bench_ceiling.h"
+#include "tools.h"
 #include "engine/base/fail.h"
 #include "engine/backend/backend.h"
 #include "engine/base/clock.h"

@@ -3,6 +3,7 @@
 #include "engine/base/fail.h"
 #include "engine/model/model.h"
 #include "engine/text/tokenizer.h"
+#include "tools.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,6 +3,7 @@
  *
  * The text runs through the CPU backend once for as many layers as sums of inputs fit into SUM_BYTES. */
 #include "second_order.h"
+#include "tools.h"
 #include "engine/backend/backend.h"
 #include "engine/backend/cpu/cpu_team.h"
 #include "engine/base/fail.h"

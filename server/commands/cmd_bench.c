@@ -2,7 +2,7 @@
 #include "bench_drafts.h"
 #include "commands.h"
 #include "engine/base/clock.h"
-#include "engine/rodimus.h"
+#include "engine/tools/tools.h"
 #include "server/base/json_file.h"
 #include "server/settings/model_path.h"
 #include "server/settings/flag_help.h"

@@ -2,7 +2,7 @@
 #include "commands.h"
 #include "server/base/progress.h"
 
-#include "engine/rodimus.h"
+#include "engine/tools/tools.h"
 
 #include <inttypes.h>
 #include <jansson.h>

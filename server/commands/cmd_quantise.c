@@ -4,7 +4,7 @@
 #include "server/settings/flag_help.h"
 #include "server/settings/options.h"
 
-#include "engine/rodimus.h"
+#include "engine/tools/tools.h"
 
 #include <stddef.h>
 #include <stdint.h>

@@ -4,7 +4,7 @@
 #include "server/settings/options.h"
 #include "server/base/progress.h"
 
-#include "engine/rodimus.h"
+#include "engine/tools/tools.h"
 
 #include <assert.h>
 #include <stdio.h>

@@ -1,6 +1,7 @@
 /* test_quantise.c - directories that rodimus quantise writes: the bits of rounding at load, and what they cost by text
  * that was not used to make them. The first 2,000 tokens of it; all with RODIMUS_TEST_FULL=1. fp8 is read as numbers in
  * fp32: the CPU has no product of it. */
+#include "engine/tools/tools.h"
 #include "tests/held_out.h"
 
 #include <fcntl.h>

@@ -2,6 +2,7 @@
  * notice one wrong value anywhere. */
 #include "engine/model/model.h"
 #include "engine/model/safetensors.h"
+#include "engine/tools/tools.h"
 #include "engine/tools/verify.h"
 
 #include <math.h>

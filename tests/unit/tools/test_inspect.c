@@ -1,5 +1,5 @@
 /* test_inspect.c - rod_inspect's facts, and the exit codes of the inspect and verify commands. */
-#include "engine/rodimus.h"
+#include "engine/tools/tools.h"
 #include "engine/tools/verify.h"
 #include "server/commands/commands.h"
 
