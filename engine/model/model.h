@@ -62,7 +62,7 @@ struct weight_codes {
     uint32_t scale_rows; /* rows that share a scale */
     bool down;           /* scales are [groups, rows], not [rows, groups]; zeros are packed along rows in both */
     bool offset;         /* bytes of int8 are stored with 128 added */
-    bool zero_shift;     /* zero points are stored less 1 */
+    bool zero_shift;     /* zero points are stored less 1: WEIGHT_INT4_ONES taken off a word of eight */
 };
 struct weight {
     struct weight_part part[2];

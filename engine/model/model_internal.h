@@ -29,7 +29,8 @@ void model_fingerprint_add(struct model *model, const char *label, const void *b
 enum quant_method { QUANT_NONE, QUANT_COMPRESSED, QUANT_GPTQ, QUANT_AWQ };
 struct quant_config {
     enum quant_method method;
-    bool zero_shift; /* zero points are stored less 1 */
+    bool zero_shift;  /* as in struct weight_codes */
+    bool zero_borrow; /* and a zero point may be 0, which borrowed 1 from the next in its word */
 };
 struct cfg;
 struct json_t;

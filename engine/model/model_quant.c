@@ -90,20 +90,23 @@ static int quant_take_scales(const struct quant_module *m, struct model_tensor *
 
 /* ---- zero points ---- */
 
-static int quant_take_zeros(const struct quant_module *m, struct model_tensor *t, struct weight_codes *out) {
+static int quant_take_zeros(const struct quant_module *m, bool borrows, struct model_tensor *t,
+                            struct weight_codes *out) {
     const uint32_t groups = weight_quant_groups(&out->quant, out->cols), words = (out->rows + 7) / 8;
     if (strcmp(t->dtype, "I32") || !(out->down ? has_shape(t, groups, words) : has_shape(t, words, groups)))
         return quant_fail(m, t, "zero points of 4 bits in I32 are needed, for each scale one");
-    const uint32_t neutral = out->zero_shift ? WEIGHT_INT4_ZERO - 1 : WEIGHT_INT4_ZERO;
     out->zeros = t->data;
     t->used = true;
-    for (uint64_t i = 0; i < tensor_words(t); i++)
+    for (uint64_t i = 0; i < tensor_words(t); i++) {
+        const uint32_t stored = (uint32_t)tensor_word(t, i),
+                       zeros = out->zero_shift ? stored + WEIGHT_INT4_ONES : stored;
         for (uint32_t k = 0; k < 8; k++) {
-            const uint32_t zero = (uint32_t)tensor_word(t, i) >> 4 * k & 15;
-            if (out->zero_shift && zero == 15) return quant_fail(m, t, "a zero point is 15, and 16 by this format");
+            if (out->zero_shift && !borrows && (stored >> 4 * k & 15) == 15)
+                return quant_fail(m, t, "a zero point is 15, and 16 by this format");
             const bool padded = !out->down && i / groups * 8 + k >= out->rows;
-            out->quant.zeros |= zero != neutral && !padded;
+            out->quant.zeros |= (zeros >> 4 * k & 15) != WEIGHT_INT4_ZERO && !padded;
         }
+    }
     return 0;
 }
 
@@ -188,7 +191,7 @@ static int quant_find_compressed(const struct quant_module *m, struct weight_cod
     if (!scales) return quant_missing(m, "weight_scale");
     if ((rc = quant_take_scales(m, scales, out))) return rc;
     struct model_tensor *zeros = quant_tensor(m, "weight_zero_point");
-    if (zeros && out->quant.format == WEIGHT_INT4) rc = quant_take_zeros(m, zeros, out);
+    if (zeros && out->quant.format == WEIGHT_INT4) rc = quant_take_zeros(m, false, zeros, out);
     if (!rc && out->quant.format != WEIGHT_INT4) rc = quant_check_no_zeros(m);
     if (!rc) rc = quant_check_order(m, "weight_g_idx", out);
     t->used = true;
@@ -211,7 +214,7 @@ static int quant_find_words(const struct quant_module *m, const struct quant_con
     if (!scales) return quant_missing(m, "scales");
     if (!zeros) return quant_missing(m, "qzeros");
     int rc = quant_take_scales(m, scales, out);
-    if (!rc) rc = quant_take_zeros(m, zeros, out);
+    if (!rc) rc = quant_take_zeros(m, config->zero_borrow, zeros, out);
     if (!rc) rc = quant_check_order(m, "g_idx", out);
     t->used = true;
     out->codes = t->data;

@@ -111,6 +111,12 @@ static void quant_parse_fp8(struct cfg *c, const json_t *q) {
         cfg_refuse(c, KEY ".fmt", cfg_get(q, "fmt"), "only e4m3 is supported");
 }
 
+/* meta.quantizer: "name:version", or a list of such. */
+static bool quant_made_by(const json_t *quantizer, const char *name) {
+    const json_t *first = json_is_array(quantizer) ? json_array_get(quantizer, 0) : quantizer;
+    return json_is_string(first) && !strncmp(json_string_value(first), name, strlen(name));
+}
+
 static void quant_parse_gptq(struct cfg *c, const json_t *q, struct quant_config *out) {
     static const char *const known[] = {
         "quant_method", "method", "bits", "group_size", "desc_act", "checkpoint_format", "format", "pack_dtype",
@@ -136,6 +142,8 @@ static void quant_parse_gptq(struct cfg *c, const json_t *q, struct quant_config
     if (!cfg_says_nothing(cfg_get(q, "rotation")))
         cfg_refuse(c, KEY ".rotation", cfg_get(q, "rotation"), "rotated weights are not supported");
     out->zero_shift = !strcmp(format, "gptq");
+    /* AutoGPTQ took 1 off each zero point alone, and a 0 became -1, which spoils its word. */
+    out->zero_borrow = quant_made_by(cfg_get(cfg_get(q, "meta"), "quantizer"), "gptqmodel");
 }
 
 static void quant_parse_awq(struct cfg *c, const json_t *q) {

@@ -94,8 +94,8 @@ uint8_t weight_codes_zero(const struct weight_codes *w, uint32_t row, uint32_t g
     const size_t groups = weight_quant_groups(&w->quant, w->cols);
     const uint32_t word = w->down ? word_at(w->zeros, group * (size_t)(w->rows / 8) + row / 8)
                                   : word_at(w->zeros, row / 8 * groups + group);
-    const uint32_t zero = word >> (w->packing == PACKED_ACROSS ? across_bits[row % 8] : 4 * (row % 8)) & 15;
-    return (uint8_t)(w->zero_shift ? zero + 1 : zero);
+    const uint32_t zeros = w->zero_shift ? word + WEIGHT_INT4_ONES : word;
+    return zeros >> (w->packing == PACKED_ACROSS ? across_bits[row % 8] : 4 * (row % 8)) & 15;
 }
 
 void weight_codes_widen(const struct weight_codes *w, uint32_t row, uint32_t col, uint32_t n, float *dst) {

@@ -13,6 +13,8 @@ struct weight;
 
 enum weight_format { WEIGHT_STORED, WEIGHT_FP8, WEIGHT_INT8, WEIGHT_INT4 }; /* WEIGHT_STORED: 16 or 32 bits */
 enum { WEIGHT_N_FORMATS = 4, WEIGHT_GROUP = 128, WEIGHT_INT4_ZERO = 8 };
+/* 1 in each of the eight 4-bit fields of a word. */
+#define WEIGHT_INT4_ONES 0x11111111u
 
 struct weight_quant {
     enum weight_format format;

@@ -2,7 +2,7 @@
 programs that others use, each with expected.safetensors: x, and for each of these matrices W the product W x in float64, as
 that program unpacks it. Versions: README.md. The tests read the files and need none of this.
 
-    python3 generate.py AUTOGPTQ_WHEEL_UNPACKED AUTOAWQ_WHEEL_UNPACKED
+    python3 generate.py AUTOGPTQ_WHEEL_UNPACKED AUTOAWQ_WHEEL_UNPACKED GPTQMODEL_SOURCE_UNPACKED [FOLDER...]
 """
 import importlib.util
 import json
@@ -133,7 +133,7 @@ def ranges(w, symmetric):
         high = torch.maximum(high, -low)
         low = -high
     scale = ((high - low) / 15).half().float()
-    return scale, torch.full_like(scale, 8) if symmetric else torch.round(-low / scale).clamp(1, 15)
+    return scale, torch.full_like(scale, 8) if symmetric else torch.round(-low / scale).clamp(0, 15)
 
 
 def linear_of(w, scale, zero):
@@ -142,6 +142,14 @@ def linear_of(w, scale, zero):
     linear = torch.nn.Linear(w.shape[1], w.shape[0], bias=False)
     linear.weight.data = scale * ((w.float() / scale).round() + zero).clamp(0, 15).sub(zero)
     return linear
+
+
+def unpacked(q, g_idx, less):
+    """W of these programs' words without the rounding to 16 bits that they do; less: what was taken off the zero points."""
+    shifts = torch.arange(0, 32, 4)
+    codes = (q.qweight[:, None, :] >> shifts[None, :, None] & 15).reshape(q.qweight.shape[0] * 8, -1)
+    zeros = (q.qzeros[:, :, None] >> shifts & 15).reshape(q.qzeros.shape[0], -1) + less
+    return ((codes - zeros[g_idx.long()]).double() * q.scales.double()[g_idx.long()]).T
 
 
 def gptq(folder, symmetric):
@@ -153,13 +161,34 @@ def gptq(folder, symmetric):
         q.pack(linear_of(w, scale, zero).half(), scale.clone(), zero.clone(), None)
         g_idx = torch.arange(w.shape[1], dtype=torch.int32) // 128
         out = {"qweight": q.qweight, "qzeros": q.qzeros, "scales": q.scales, "g_idx": g_idx}
-        shifts = torch.arange(0, 32, 4)
-        codes = (q.qweight[:, None, :] >> shifts[None, :, None] & 15).reshape(w.shape[1], w.shape[0])
-        zeros = (q.qzeros[:, :, None] >> shifts & 15).reshape(q.qzeros.shape[0], -1) + 1
-        return out, ((codes - zeros[g_idx.long()]).double() * q.scales.double()[g_idx.long()]).T
+        return out, unpacked(q, g_idx, 1)
     return pack, {"quant_method": "gptq", "bits": 4, "group_size": 128, "damp_percent": 0.01, "desc_act": False,
                   "static_groups": False, "sym": symmetric, "true_sequential": True, "model_name_or_path": None,
                   "model_file_base_name": "model", "checkpoint_format": "gptq"}
+
+
+def gptqmodel(folder, symmetric, version):
+    sys.path.insert(0, folder)
+    from gptqmodel.quantization import QuantizeConfig
+    from gptqmodel.nn_modules.qlinear.torch import TorchLinear
+    from gptqmodel.utils.model import convert_gptq_v2_to_v1_format_module
+    from gptqmodel.version import __version__
+    settings = QuantizeConfig(bits=4, group_size=128, desc_act=False, sym=symmetric, format=version)
+
+    def pack(w):
+        scale, zero = ranges(w, symmetric)
+        q = TorchLinear(4, 128, symmetric, False, w.shape[1], w.shape[0])
+        q.pack(linear_of(w, scale, zero), scale.clone(), zero.clone(), torch.arange(w.shape[1], dtype=torch.int32) // 128)
+        q.post_init()
+        wide = unpacked(q, q.g_idx, 0)
+        assert (wide - q.dequantize_weight().T).abs().max() < 1e-3 * wide.abs().max()
+        if version == "gptq":
+            convert_gptq_v2_to_v1_format_module(q, settings)
+        return {name: getattr(q, name) for name in ("qweight", "qzeros", "scales", "g_idx")}, wide
+    config = json.loads(json.dumps(settings.to_dict(), default=lambda x: x.value))
+    del config["meta"]["offload_to_disk_path"]
+    config["meta"]["quantizer"] = ["gptqmodel:" + __version__]  # as its writer adds it
+    return pack, config
 
 
 def awq(folder):
@@ -179,7 +208,10 @@ def awq(folder):
                   "modules_to_not_convert": None}
 
 
-def write(name, config, pack, quantization):
+def write(name, config, pack, quantization, positive=slice(0)):
+    """positive: rows whose weights are made so; without symmetry their zero point is 0."""
+    if only and name not in only:
+        return
     torch.manual_seed(len(name))
     dtype = getattr(torch, config["torch_dtype"])
     wide, products = shapes(config)
@@ -188,6 +220,7 @@ def write(name, config, pack, quantization):
     expected = {"x": torch.randn(4096, dtype=torch.float64)}
     for module, shape in products.items():
         w = (torch.randn(shape) * shape[1] ** -0.5).to(dtype)
+        w[positive] = w[positive].abs()
         packed, again = pack(w)
         assert (again.float() - w.float()).abs().max() < 0.2 * w.float().abs().max(), module
         tensors.update({module + "." + kind: t.contiguous() for kind, t in packed.items()})
@@ -202,7 +235,7 @@ def write(name, config, pack, quantization):
     save_file(expected, folder + "/expected.safetensors")
 
 
-def main(autogptq, autoawq):
+def main(autogptq, autoawq, newer):
     float8 = {"num_bits": 8, "type": "float"}
     int4 = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 128}
     write("ct-fp8-tensor", PLUS, *compressed(FloatQuantizationCompressor, dict(float8, strategy="tensor")))
@@ -215,6 +248,10 @@ def main(autogptq, autoawq):
     write("gptq", PLAIN, *gptq(autogptq, True))
     write("gptq-zeros", PLAIN, *gptq(autogptq, False))
     write("awq", PLAIN, *awq(autoawq))
+    write("gptqmodel", PLAIN, *gptqmodel(newer, True, "gptq"))
+    write("gptqmodel-zeros", PLAIN, *gptqmodel(newer, False, "gptq"), positive=slice(None, None, 3))
+    write("gptqmodel-v2", PLAIN, *gptqmodel(newer, False, "gptq_v2"), positive=slice(None, None, 3))
 
 
-main(sys.argv[1], sys.argv[2])
+only = sys.argv[4:]
+main(*sys.argv[1:4])

@@ -30,6 +30,8 @@ static const struct expected sets[] = {
     {"ct-int8-packed", WEIGHT_INT8, 0, false, 8}, {"ct-int4", WEIGHT_INT4, 128, false, 8},
     {"ct-int4-zeros", WEIGHT_INT4, 128, true, 2}, {"gptq", WEIGHT_INT4, 128, false, 2},
     {"gptq-zeros", WEIGHT_INT4, 128, true, 2},    {"awq", WEIGHT_INT4, 128, true, 2},
+    {"gptqmodel", WEIGHT_INT4, 128, false, 2},    {"gptqmodel-zeros", WEIGHT_INT4, 128, true, 2},
+    {"gptqmodel-v2", WEIGHT_INT4, 128, true, 2},
 };
 
 static struct model *open_set(const char *set, const char *weights) {
