@@ -294,7 +294,7 @@ bool cuda_prompt_window_possible(const struct cuda_shape *shape);
  * it. */
 struct cuda_prompts cuda_prompt_tiles(const struct cuda_shape *shape, const struct cuda_prompt *prompt,
                                       uint32_t n_prompts, const int64_t *pos, struct cuda_prompt_tile *tile);
-/* Bytes of k_prompt_window's workspace for a step of n_rows. */
+/* Bytes of k_prompt_window's workspace for a step of n_rows: queries, keys and values, and k_prompt_places'. */
 size_t cuda_prompt_window_bytes(const struct cuda_shape *shape, uint32_t n_rows);
 /* E9 of prompts of any length at any positions, at most one of a session: q/k norm, rotary, attention over the ring
  * (positions before the prompt's first row) and the step's own rows, then the keys and values of the last ring_keys
@@ -308,6 +308,10 @@ void k_prompt_window(const struct cuda_shape *shape, uint32_t layer, const struc
                      const struct cuda_prompts *prompts, const float *qkv, uint32_t splits, size_t split_stride,
                      const float *row_scale, const float *turn, const float *q_norm, const float *k_norm, void *work,
                      void *act, void *stream);
+/* qkv NULL: k_prompt_heads has left them in `work`. Before its first call in a step, once, where all rows of the step
+ * are prompts': where their keys and values go in the rings. Bytes: 20 a row. */
+void k_prompt_places(const struct cuda_shape *shape, const struct cuda_rows *rows, uint32_t n_rows,
+                     const struct cuda_prompts *prompts, void *work, void *stream);
 
 /* ---- decode steps, one token a session (decode.cu, wide.cu) ---- */
 
@@ -399,6 +403,11 @@ void k_prompt_linear(const struct cuda_matrix *w, const struct cuda_normed *in, 
 /* W_fc of a model's E channels: a and z packed, each of E columns, from outputs 0 and half of W's on. */
 void k_prompt_az(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t E, uint32_t n_rows, void *a_act,
                  void *z_act, void *stream);
+/* q, k, v turned, in 16 bits, in k_prompt_window's workspace, and in the rings what may go there before the attention
+ * (k_prompt_places): to the bits of k_prompt_linear and then k_prompt_window. Bytes: a row's heads twice. */
+bool cuda_prompt_heads_runs(const struct cuda_shape *shape, const struct cuda_matrix *w, uint32_t n_rows);
+void k_prompt_heads(const struct cuda_shape *shape, uint32_t layer, const struct cuda_matrix *w,
+                    const struct cuda_normed *in, uint32_t n_rows, const float *turn, void *work, void *stream);
 void k_prompt_ffn(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, void *act, void *stream);
 /* squares: [n_rows][cuda_prompt_sums(rows of W)]. */
 void k_prompt_residual(const struct cuda_matrix *w, const void *in, const float *row_sums, uint32_t n_sums,

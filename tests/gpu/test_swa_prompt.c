@@ -12,7 +12,9 @@ struct inputs {
     uint32_t layer, splits;
     size_t stride;
     float *qkv, *row_scale, *turn, *q_norm, *k_norm; /* on the device */
-    float *keys, *values;                            /* the rings before, on the host */
+    const struct cuda_matrix *w;                     /* not NULL: k_prompt_heads makes them of this and `normed` */
+    struct cuda_normed normed;
+    float *keys, *values; /* the rings before, on the host */
     size_t n_keys, n_values;
 };
 struct outputs {
@@ -89,9 +91,18 @@ static struct outputs attend(struct inputs *in, const struct gpu_rows *rows, con
         OF_SLOTS(READ | WRITTEN, s->values, rows->n_slots + 1, s->values_slot, s->dtype);
         OF_NOBODY(work, gpu.k->cuda_prompt_window_bytes(s, n_rows));
         OF_ACT(WRITTEN, act, n_rows, s->H * s->P, s->dtype);
-        while (broken_again())
-            GPU_RUN(k_prompt_window, s, in->layer, &rows->device, n_rows, &prompts, in->qkv, in->splits, in->stride,
-                    in->row_scale, in->turn, in->q_norm, in->k_norm, work, act);
+        if (in->w) {
+            OF_ACT(READ, in->normed.act, n_rows, in->normed.D, s->dtype);
+            OF_ROWS(READ, in->normed.squares, n_rows, cuda_prompt_sums(in->normed.D));
+        }
+        while (broken_again()) {
+            if (in->w) {
+                GPU_RUN(k_prompt_places, s, &rows->device, n_rows, &prompts, work);
+                GPU_RUN(k_prompt_heads, s, in->layer, in->w, &in->normed, n_rows, in->turn, work);
+            }
+            GPU_RUN(k_prompt_window, s, in->layer, &rows->device, n_rows, &prompts, in->w ? NULL : in->qkv, in->splits,
+                    in->stride, in->row_scale, in->turn, in->q_norm, in->k_norm, work, act);
+        }
     }
     if (gpu.breaks) return (struct outputs){NULL, NULL, NULL};
     return (struct outputs){gpu_fetch_act(act, n_rows, s->H * s->P, s->dtype),
@@ -208,5 +219,59 @@ static void a_prompt_of_nan_changes_no_other_s_attention_or_ring(void **state) {
     broken_rounds(false, prompt_round);
 }
 
-GPU_MAIN(cmocka_unit_test(a_prompt_equals_its_twin_however_it_is_split),
+/* Heads of 128 dims turned in their product are those of the product and then the attention's kernel, to the bit. */
+static void heads_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
+    const uint32_t K = 16 * gpu_pick(1, 40), visible = gpu_pick(0, 2) ? gpu_pick(1, 300) : 64 * gpu_pick(1, 5) + 1;
+    struct inputs in = {.s = {.D = 64, .E = 64, .F = 64, .H = i % 4 ? gpu_pick(1, 6) : 2 * gpu_pick(4, 8), .P = 128},
+                        .layer = gpu_pick(0, LAYERS - 1),
+                        .splits = 1};
+    struct cuda_shape *s = &in.s;
+    s->dtype = dtype, s->visible = visible, s->ring_keys = visible + CHUNK - 1, s->rot_dim = 128;
+    s->Hk = gpu_pick(0, 2) ? 1 : gpu_pick(1, s->H), s->Hv = gpu_pick(0, 1) ? s->H : gpu_pick(1, s->H);
+    s->keys_layer = (size_t)s->ring_keys * s->Hk * s->P, s->keys_slot = s->keys_layer * LAYERS;
+    s->values_layer = (size_t)s->ring_keys * s->Hv * s->P, s->values_slot = s->values_layer * LAYERS;
+    if (i % 4 == 2) n_rows += gpu_pick(0, 1500); /* tiles of every size, several a block */
+    const uint32_t O = (s->H + s->Hk + s->Hv) * s->P, sums = cuda_prompt_sums(K);
+    snprintf(gpu.what, sizeof gpu.what, "%u rows, %s, K %u, H %u %u %u, %u keys seen", n_rows, gpu_dtype_name(dtype), K,
+             s->H, s->Hk, s->Hv, visible);
+    if (!gpu.k->cuda_fused_possible(s)) return;
+    struct gpu_rows rows = gpu_make_rows(n_rows, i % 3 ? 700 : 90, 9);
+    if ((rows.n_slots + 1) * s->values_slot > 30000000) return; /* many sessions of the largest heads */
+    if (!gpu.k->cuda_prompt_window_possible(s)) fail_msg("%s: no kernel for these heads", gpu.what);
+    struct prompts p = {.n = 0};
+    for (uint32_t j = 0; j < rows.n_segs; j++) p.part[p.n++] = (struct cuda_prompt){rows.seg_first[j], rows.seg_n[j]};
+    fill_rings(&in, &rows, &p);
+    float *turn = host_floats((size_t)n_rows * 128);
+    for (size_t j = 0; j < (size_t)n_rows * 64; j++) {
+        const double angle = (double)gpu_uniform(-3, 3);
+        turn[2 * j] = (float)cos(angle), turn[2 * j + 1] = (float)sin(angle);
+    }
+    const double range = sqrt(3.0 / K);
+    const struct cuda_matrix m = gpu_matrix(host_random((size_t)O * K, -range, range, dtype), O, K, dtype);
+    in.normed = (struct cuda_normed){
+        gpu_act(host_random((size_t)n_rows * K, -1.7, 1.7, dtype), n_rows, K, dtype),
+        gpu_from(host_random((size_t)n_rows * sums, 30, 130, CUDA_F32), (size_t)n_rows * sums), 1e-5f, K};
+    in.turn = gpu_from(turn, (size_t)n_rows * 128);
+    in.w = &m;
+    const struct outputs got = attend(&in, &rows, &p, 1);
+    if (gpu.breaks) return;
+    in.w = NULL, in.qkv = gpu_floats((size_t)n_rows * O);
+    GPU_RUN(k_prompt_linear, &m, &in.normed, n_rows, in.qkv, O);
+    const struct outputs want = attend(&in, &rows, &p, 1);
+    gpu_check_same("attention of heads turned in their product", got.act, want.act, (size_t)n_rows * s->H * s->P);
+    gpu_check_same("their keys", got.keys, want.keys, in.n_keys);
+    gpu_check_same("their values", got.values, want.values, in.n_values);
+}
+static void heads_turned_in_their_product_are_the_same(void **state) {
+    (void)state;
+    gpu_rounds_of(false, heads_round);
+}
+static void a_row_of_nan_changes_no_other_s_turned_heads(void **state) {
+    (void)state;
+    broken_rounds(false, heads_round);
+}
+
+GPU_MAIN(cmocka_unit_test(heads_turned_in_their_product_are_the_same),
+         cmocka_unit_test(a_row_of_nan_changes_no_other_s_turned_heads),
+         cmocka_unit_test(a_prompt_equals_its_twin_however_it_is_split),
          cmocka_unit_test(a_prompt_of_nan_changes_no_other_s_attention_or_ring))

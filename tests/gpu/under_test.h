@@ -46,6 +46,9 @@
     X(cuda_prompt_tiles)                                                                                               \
     X(cuda_prompt_window_bytes)                                                                                        \
     X(k_prompt_window)                                                                                                 \
+    X(k_prompt_places)                                                                                                 \
+    X(cuda_prompt_heads_runs)                                                                                          \
+    X(k_prompt_heads)                                                                                                  \
     X(k_ffn_act)                                                                                                       \
     X(k_norm_rows)                                                                                                     \
     X(cuda_fused_possible)                                                                                             \

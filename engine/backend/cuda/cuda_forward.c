@@ -79,9 +79,10 @@ static void enqueue_mixer(struct backend *be, const struct step *st, uint32_t la
     product(be, st, &w->out, be->act_e, be->d_part, part);
 }
 
-/* qkv in `splits` partial sums -> act_q. */
+/* qkv in `splits` partial sums, or NULL where they are turned and in 16 bits (k_prompt_heads) -> act_q. */
 struct attend {
     uint32_t layer, splits;
+    const float *qkv;
     size_t stride;
     const float *row_scale;
 };
@@ -141,7 +142,7 @@ static void enqueue_attention(struct backend *be, const struct step *st, const s
     } else if (be->prompt_window) {
         attend_alone(be, a, be->list, st->n_head, false);
         if (st->n_tiles)
-            k_prompt_window(&be->shape, a->layer, &be->rows, st->n_rows, &st->prompts, be->qkv, a->splits, a->stride,
+            k_prompt_window(&be->shape, a->layer, &be->rows, st->n_rows, &st->prompts, a->qkv, a->splits, a->stride,
                             a->row_scale, be->turn, w->q_norm, w->k_norm, be->window_work, be->act_q, be->stream);
         attend_alone(be, a, be->list + st->n_head, st->n_tail, false);
     } else {
@@ -163,7 +164,7 @@ static void enqueue_attention_and_ffn(struct backend *be, const struct step *st,
     /* x_state = x + W_o's sums times the scale of E8's norm; h2 */
     k_add_norm(be->x, be->d_part, splits_of(be, st, &w->out), part, be->sums, s->Ep / 32, s->E, w->attn_norm,
                s->norm_eps, n, s->D, be->x, be->act_d, row_scale, NULL, 0, s->dtype, stream);
-    const struct attend a = {layer, splits_of(be, st, &w->qkv), partial_stride(n, width), row_scale};
+    const struct attend a = {layer, splits_of(be, st, &w->qkv), be->qkv, partial_stride(n, width), row_scale};
     product(be, st, &w->qkv, be->act_d, be->qkv, a.stride);
     enqueue_attention(be, st, &a);
     product(be, st, &w->ao, be->act_q, be->d_part, part);
@@ -222,6 +223,12 @@ static void enqueue_fused_mixer(struct backend *be, const struct step *st, uint3
                                                         be->x, next_norm, n, be->x, be->squares, be->act_d, stream);
 }
 
+/* Whether q, k, v of a step are turned in their product: all its rows are prompts'. */
+static bool turns_in_product(const struct backend *be, const struct step *st) {
+    return be->d.plus && !st->single && be->prompt_window && st->n_tiles && !st->n_head && !st->n_tail &&
+           cuda_prompt_heads_runs(&be->shape, &be->layers[0].qkv, st->n_rows);
+}
+
 static void enqueue_fused_attention_and_ffn(struct backend *be, const struct step *st, uint32_t layer,
                                             const float *next_norm) {
     const struct cuda_layer *w = &be->layers[layer];
@@ -229,8 +236,12 @@ static void enqueue_fused_attention_and_ffn(struct backend *be, const struct ste
     const struct cuda_normed x = {be->act_d, be->squares, s->norm_eps, s->D}; /* and y after it */
     const uint32_t n = st->n_rows, width = (s->H + s->Hk + s->Hv) * s->P;
     void *stream = be->stream;
-    (st->single ? k_fused_linear : k_prompt_linear)(&w->qkv, &x, n, be->qkv, width, stream);
-    enqueue_attention(be, st, &(struct attend){layer, 1, 0, NULL});
+    const bool turns = turns_in_product(be, st);
+    if (turns)
+        k_prompt_heads(s, layer, &w->qkv, &x, n, be->turn, be->window_work, stream);
+    else
+        (st->single ? k_fused_linear : k_prompt_linear)(&w->qkv, &x, n, be->qkv, width, stream);
+    enqueue_attention(be, st, &(struct attend){layer, 1, turns ? NULL : be->qkv, 0, NULL});
     (st->single ? k_fused_residual : k_prompt_residual)(&w->ao, be->act_q, NULL, 0, 0, 0, be->x, w->ffn_norm, n, NULL,
                                                         be->squares, be->act_d, stream);
     (st->single ? k_fused_ffn : k_prompt_ffn)(&w->f1, &x, n, be->act_f, stream);
@@ -257,6 +268,7 @@ static void enqueue_fused(struct backend *be, const struct step *st) {
     k_add_norm(be->x, NULL, 0, 0, NULL, 0, 0, be->layers[0].mixer_norm, s->norm_eps, st->n_rows, s->D, NULL, be->act_d,
                be->row_scale, be->squares, st->single ? cuda_square_sums(st->n_rows, s->D) : cuda_prompt_sums(s->D),
                s->dtype, be->stream);
+    if (turns_in_product(be, st)) k_prompt_places(s, &be->rows, st->n_rows, &st->prompts, be->window_work, be->stream);
     for (uint32_t i = 0; i < L; i++) {
         const float *next = i + 1 < L ? be->layers[i + 1].mixer_norm : NULL;
         enqueue_fused_mixer(be, st, i, be->d.plus ? be->layers[i].attn_norm : next);

@@ -26,6 +26,7 @@ static uint32_t n_units(const prompt_window &a) { return 2 * a.prompts.n_pairs +
 enum prompt_keep { PROMPT_NEVER, PROMPT_BEFORE, PROMPT_AFTER };
 struct prompt_place {
     prompt_keep keep;
+    uint32_t slot, place;
     size_t key, value; // elements from the pools' begins
 };
 static __device__ __forceinline__ prompt_place place_of(const prompt_window &a, const prompt_unit &u, int32_t row) {
@@ -36,6 +37,7 @@ static __device__ __forceinline__ prompt_place place_of(const prompt_window &a, 
                   old = pos - (int64_t)s.ring_keys * (since / s.ring_keys + 1); // what the place holds before the step
     const uint32_t slot = (uint32_t)a.slot[row], place = (uint32_t)(pos % s.ring_keys);
     prompt_place x;
+    x.slot = slot, x.place = place;
     x.keep = (uint32_t)(u.end - row) > s.ring_keys ? PROMPT_NEVER
              : old < 0 || old + s.visible <= begin ? PROMPT_BEFORE
                                                    : PROMPT_AFTER;
@@ -74,7 +76,6 @@ static __device__ __forceinline__ float squares(const float4 &x) {
 static __device__ __forceinline__ void times(float4 &x, float by, const float4 &w) {
     x.x *= by * w.x, x.y *= by * w.y, x.z *= by * w.z, x.w *= by * w.w;
 }
-static __device__ __forceinline__ float for_query(uint32_t P) { return 1.4426950408889634f * rsqrtf((float)P); }
 
 // Heads of 8 LANES dims whose halves are turned with each other. A warp takes heads of a row two or four at a time, as
 // many warps share it as there are in `y` of the block; of its head a lane has dims 4 l .. 4 l + 3 of either half.
@@ -125,10 +126,12 @@ __global__ void __launch_bounds__(HALVES_WARPS * 32, 7)
             if (turned) {
                 const float4 f = first, g = second;
                 const float by = h < s.H ? for_query(P) : 1.0f;
-                first.x = (f.x * turn[0].x - g.x * turn[0].y) * by, second.x = (g.x * turn[0].x + f.x * turn[0].y) * by;
-                first.y = (f.y * turn[0].z - g.y * turn[0].w) * by, second.y = (g.y * turn[0].z + f.y * turn[0].w) * by;
-                first.z = (f.z * turn[1].x - g.z * turn[1].y) * by, second.z = (g.z * turn[1].x + f.z * turn[1].y) * by;
-                first.w = (f.w * turn[1].z - g.w * turn[1].w) * by, second.w = (g.w * turn[1].z + f.w * turn[1].w) * by;
+                const float2 t[4] = {
+                    {turn[0].x, turn[0].y}, {turn[0].z, turn[0].w}, {turn[1].x, turn[1].y}, {turn[1].z, turn[1].w}};
+                first.x = turned_first(f.x, g.x, t[0]) * by, second.x = turned_second(f.x, g.x, t[0]) * by;
+                first.y = turned_first(f.y, g.y, t[1]) * by, second.y = turned_second(f.y, g.y, t[1]) * by;
+                first.z = turned_first(f.z, g.z, t[2]) * by, second.z = turned_second(f.z, g.z, t[2]) * by;
+                first.w = turned_first(f.w, g.w, t[3]) * by, second.w = turned_second(f.w, g.w, t[3]) * by;
             }
             if (h >= n_heads) continue;
             const uint2 y0 = make_uint2(two(first.x, first.y, T()), two(first.z, first.w, T())),
@@ -207,6 +210,19 @@ __global__ void __launch_bounds__(PREPARE_WARPS * 32)
     }
 }
 
+// Where the rows' keys and values go in the rings before the attention: slot and place, -1: nowhere yet.
+template <int THREADS>
+__global__ void __launch_bounds__(THREADS)
+    prompt_places_kernel(const __grid_constant__ prompt_window a, int2 *__restrict__ places) {
+    let_next_start();
+    wait_for_inputs();
+    const prompt_unit u = unit_at(a, blockIdx.x);
+    if ((int32_t)threadIdx.x >= u.n) return;
+    const int32_t row = u.row + (int32_t)threadIdx.x;
+    const prompt_place x = place_of(a, u, row);
+    places[row] = make_int2((int32_t)x.slot, x.keep == PROMPT_BEFORE ? (int32_t)x.place : -1);
+}
+
 // ---- afterwards, what could not go into the rings before ----
 
 // A block: some rows of a unit, the threads their pieces of 16 bytes, AHEAD at once.
@@ -249,7 +265,7 @@ bool cuda_prompt_window_possible(const struct cuda_shape *s) {
     return prompt_wide_possible(s) ? prompt_wide_prepare(s) : prompt_any_prepare(s);
 }
 size_t cuda_prompt_window_bytes(const struct cuda_shape *s, uint32_t n_rows) {
-    return (size_t)n_rows * (s->H + s->Hk + s->Hv) * s->P * 2;
+    return (size_t)n_rows * ((s->H + s->Hk + s->Hv) * s->P * 2 + sizeof(int2));
 }
 
 // Whether some key can go into its ring only after the attention: the newest one whose place a key of the prompt takes
@@ -316,7 +332,7 @@ void k_prompt_window(const struct cuda_shape *shape, uint32_t layer, const struc
     if (n_units(a) == 0) return;
     auto all = [&](auto type) {
         using T = decltype(type);
-        prepare<T>(a, in, stream);
+        if (qkv) prepare<T>(a, in, stream);
         attend(a, stream);
         keep_in_ring<T>(a, stream);
     };
@@ -324,4 +340,12 @@ void k_prompt_window(const struct cuda_shape *shape, uint32_t layer, const struc
         all(__half());
     else
         all(__nv_bfloat16());
+}
+
+void k_prompt_places(const struct cuda_shape *shape, const struct cuda_rows *rows, uint32_t n_rows,
+                     const struct cuda_prompts *prompts, void *work, void *stream) {
+    const prompt_window a = {*shape, 0, n_rows, rows->pos, rows->slot, *prompts, work, NULL};
+    if (n_units(a) == 0) return;
+    launch(prompt_places_kernel<PROMPT_TILE>, dim3(n_units(a)), dim3(PROMPT_TILE), 0, stream, a,
+           prompt_places_in(*shape, n_rows, work));
 }

@@ -13,6 +13,11 @@ struct prompt_window {
     void *work, *act; // work [n_rows][(H + Hk + Hv) P] of 16 bit, queries times log2(e) / sqrt(P)
 };
 
+// k_prompt_places' part of the workspace.
+static inline int2 *prompt_places_in(const cuda_shape &s, uint32_t n_rows, void *work) {
+    return (int2 *)((char *)work + (size_t)n_rows * (s.H + s.Hk + s.Hv) * s.P * 2);
+}
+
 // dispatch.h's.
 static inline enum dispatch_kernel prompt_kernel_of(const prompt_window &a) {
     dispatch_case c = {};
@@ -51,6 +56,16 @@ __device__ __forceinline__ void copy16(uint32_t shared, const void *global, bool
 }
 __device__ __forceinline__ void copies_done() {
     asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory");
+}
+
+// What queries are multiplied with, so that a weight is a power of two.
+__device__ __forceinline__ float for_query(uint32_t P) { return 1.4426950408889634f * rsqrtf((float)P); }
+// Dims p and p + P / 2 of a head, turned by (cosine, sine): to the same bits in every kernel.
+__device__ __forceinline__ float turned_first(float first, float second, float2 by) {
+    return __fmaf_rn(first, by.x, second * -by.y);
+}
+__device__ __forceinline__ float turned_second(float first, float second, float2 by) {
+    return __fmaf_rn(second, by.x, first * by.y);
 }
 
 // Queries and the tiles of keys that they see. Keys are counted from the first position of the first tile.
