@@ -521,8 +521,9 @@ static void run_product(struct backend *be, void *rows) {
     else
         k_linear(w, be->act_d, n, be->az, w->rows, 0, be->stream);
 }
-/* Bandwidth: copying 2 GiB within the device, read and write counted. Products: the first layer's W_fc of as many rows
- * as a step may have, by the kernel that prompts take; the rows hold what the weights do, so nothing is zero. */
+/* Bandwidth: copying 2 GiB within the device, read and write counted. Products: a large one by cuBLASLt; where it is
+ * not, or in fp32, the first layer's W_fc of as many rows as a step may have, by the kernel that prompts take. Operands
+ * hold what the weights do, so nothing is zero. */
 static int backend_cuda_ceilings(struct backend *be, double bytes, double *bytes_per_s, double *flop_per_s,
                                  struct rod_error *err) {
     (void)bytes;
@@ -539,6 +540,14 @@ static int backend_cuda_ceilings(struct backend *be, double bytes, double *bytes
     *bytes_per_s = 2.0 * (double)n / seconds;
     cudaFree(buffers[0]), cudaFree(buffers[1]);
     if (rc) return rc;
+    double flop = 0;
+    struct cuda_library *rate = cuda_rate_open(be, &flop);
+    if (rate) {
+        rc = best_seconds(be, cuda_rate_run, rate, "measuring products", &seconds, err);
+        *flop_per_s = flop / seconds;
+        cuda_rate_close(rate);
+        return rc;
+    }
     if (be->fused) { /* whose activations have no padding */
         const size_t all = cuda_activation_bytes(rows, be->shape.D, be->shape.dtype),
                      have = cuda_matrix_bytes(w->rows, w->cols, w->dtype);

@@ -203,6 +203,11 @@ bool cuda_library_has(const struct backend *be, const struct cuda_matrix *w);
 void cuda_library_product(struct backend *be, const struct cuda_matrix *w, const void *x, uint32_t n_rows, float *y);
 /* What there is of it, for `rodimus version`. */
 void cuda_library_note(char *note, size_t note_bytes);
+/* A large square product in 16 bits by the library, for its rate, whoever multiplies prompts. NULL: fp32, or the
+ * library is not here; flop: of one run. */
+struct cuda_library *cuda_rate_open(struct backend *be, double *flop);
+void cuda_rate_run(struct backend *be, void *rate);
+void cuda_rate_close(struct cuda_library *rate);
 
 /* ---- cuda_forward.c ---- */
 

@@ -80,6 +80,11 @@ static void drop_shape(const struct cuda_library *lib, struct shape *s) {
     if (s->y) lib->api.layout_destroy(s->y);
     *s = (struct shape){0};
 }
+static void close_library(struct cuda_library *lib) {
+    for (uint32_t i = 0; i < lib->n; i++) drop_shape(lib, &lib->shape[i]);
+    if (lib->handle) lib->api.destroy(lib->handle);
+    free(lib);
+}
 
 /* Its column-major terms: y [O x n] = W [K x O] turned times x [K x n], all rows of ours its columns. */
 static bool make_shape(const struct cuda_library *lib, enum cuda_dtype dtype, uint32_t O, uint32_t K, struct shape *s) {
@@ -155,26 +160,32 @@ static bool keeps_law(struct backend *be, const struct shape *s, const void *w, 
     return true;
 }
 
-/* The first algorithm that keeps the law. */
-static bool choose(struct backend *be, struct shape *s, const void *w, const struct trial *t) {
-    const struct lt_api *lt = &be->library->api;
+/* The heuristic's algorithms without partial sums and workspace, the fastest first; returned: how many. */
+static int candidates_of(const struct cuda_library *lib, const struct shape *s, struct lt_algo algo[CANDIDATES]) {
+    const struct lt_api *lt = &lib->api;
     const size_t no_workspace = 0;
     const uint32_t no_reductions = 0;
     struct lt_result results[CANDIDATES];
     void *pref = NULL;
-    int n = 0;
-    bool found = false;
+    int n = 0, n_algos = 0;
     if (!lt->pref_create(&pref) && !lt->pref_set(pref, LT_PREF_WORKSPACE, &no_workspace, sizeof no_workspace) &&
         !lt->pref_set(pref, LT_PREF_REDUCTIONS, &no_reductions, sizeof no_reductions) &&
-        lt->heuristic(be->library->handle, s->desc, s->w, s->x, s->y, s->y, pref, CANDIDATES, results, &n))
+        lt->heuristic(lib->handle, s->desc, s->w, s->x, s->y, s->y, pref, CANDIDATES, results, &n))
         n = 0;
-    for (int i = 0; i < n && !found; i++) {
-        if (results[i].state || results[i].workspace) continue;
-        s->algo = results[i].algo;
-        found = keeps_law(be, s, w, t);
-    }
+    for (int i = 0; i < n; i++)
+        if (!results[i].state && !results[i].workspace) algo[n_algos++] = results[i].algo;
     if (pref) lt->pref_destroy(pref);
-    return found;
+    return n_algos;
+}
+/* The first algorithm that keeps the law. */
+static bool choose(struct backend *be, struct shape *s, const void *w, const struct trial *t) {
+    struct lt_algo algo[CANDIDATES];
+    const int n = candidates_of(be->library, s, algo);
+    for (int i = 0; i < n; i++) {
+        s->algo = algo[i];
+        if (keeps_law(be, s, w, t)) return true;
+    }
+    return false;
 }
 
 /* ---- opening ---- */
@@ -294,8 +305,52 @@ int cuda_library_open(struct backend *be, const struct backend_config *config, s
 void cuda_library_close(struct backend *be) {
     struct cuda_library *lib = be->library;
     if (!lib) return;
-    for (uint32_t i = 0; i < lib->n; i++) drop_shape(lib, &lib->shape[i]);
-    if (lib->handle) lib->api.destroy(lib->handle);
-    free(lib);
+    close_library(lib);
     be->library = NULL;
+}
+
+/* ---- its rate ---- */
+
+enum { RATE_SIZE = 8192 };
+/* Both operands: the embedding, which keeps its 16 bits, as it lies in memory, over and over: nothing is zero. */
+static bool fill_rate(struct backend *be, void *operands) {
+    const struct cuda_matrix *w = &be->embed;
+    const size_t all = (size_t)2 * RATE_SIZE * RATE_SIZE * 2, have = cuda_matrix_bytes(w->rows, w->cols, w->dtype);
+    bool ok = w->format == CUDA_STORED;
+    for (size_t at = 0; ok && at < all; at += have)
+        ok = !cudaMemcpyAsync((char *)operands + at, w->data, all - at < have ? all - at : have,
+                              cudaMemcpyDeviceToDevice, be->stream);
+    return ok;
+}
+/* What it multiplies is in lib->weights: both operands; lib->rows: the result. */
+struct cuda_library *cuda_rate_open(struct backend *be, double *flop) {
+    char note[96];
+    struct lt_algo algo[CANDIDATES];
+    struct cuda_library *lib = be->shape.dtype == CUDA_F32 ? NULL : calloc(1, sizeof *lib);
+    if (!lib) return NULL;
+    const bool loaded = load(&lib->api, note, sizeof note) && !lib->api.create(&lib->handle);
+    struct shape *s = &lib->shape[0];
+    if (loaded && make_shape(lib, be->shape.dtype, RATE_SIZE, RATE_SIZE, s) && ++lib->n &&
+        !cudaMalloc(&lib->weights, (size_t)2 * RATE_SIZE * RATE_SIZE * 2) &&
+        !cudaMalloc(&lib->rows, (size_t)RATE_SIZE * RATE_SIZE * sizeof(float)) && fill_rate(be, lib->weights) &&
+        candidates_of(lib, s, algo) > 0) {
+        s->algo = algo[0];
+        *flop = 2.0 * RATE_SIZE * RATE_SIZE * RATE_SIZE;
+        if (!multiply(lib, s, lib->weights, (char *)lib->weights + (size_t)RATE_SIZE * RATE_SIZE * 2, RATE_SIZE,
+                      lib->rows, be->stream) &&
+            !cudaStreamSynchronize(be->stream))
+            return lib;
+    }
+    cuda_rate_close(lib);
+    cudaGetLastError();
+    return NULL;
+}
+void cuda_rate_run(struct backend *be, void *rate) {
+    struct cuda_library *lib = rate;
+    multiply(lib, &lib->shape[0], lib->weights, (char *)lib->weights + (size_t)RATE_SIZE * RATE_SIZE * 2, RATE_SIZE,
+             lib->rows, be->stream);
+}
+void cuda_rate_close(struct cuda_library *lib) {
+    cudaFree(lib->weights), cudaFree(lib->rows);
+    close_library(lib);
 }
