@@ -1,5 +1,7 @@
 """All that a server does at once (tests/bench/record-mixed): no answer differs from what the request gets alone, none fails. RODIMUS_TEST_SOAK=1
 (make soak) lasts five minutes instead of six seconds, and memory may not grow."""
+import importlib.machinery
+import importlib.util
 import json
 import os
 import subprocess
@@ -8,18 +10,41 @@ import time
 
 from server import DEVICE, ROOT, SLOWER
 
+RECORD = os.path.join(ROOT, "tests", "bench", "record-mixed")
 SOAK = bool(os.environ.get("RODIMUS_TEST_SOAK"))
 
 
 def test_everything_at_once_gives_the_answers_of_each_alone(tmp_path):
     results = os.environ.get("RODIMUS_TEST_RESULTS") if SOAK else None
     out = os.path.join(ROOT, results, "mixed.json") if results else str(tmp_path / "mixed.json")
+    if os.path.exists(out):  # else it would get one run more
+        os.remove(out)
     seconds = ["--seconds", "300", "--window", "20", "--alone", "120"] if SOAK else ["--seconds", "6", "--window", "3", "--alone", "4"]
     seed = os.environ.get("RODIMUS_TEST_SEED") or str(int(time.time()) % 100000)
-    done = subprocess.run([sys.executable, os.path.join(ROOT, "tests", "bench", "record-mixed"), out, *seconds, "--seed", seed, "--clients", "6",
+    done = subprocess.run([sys.executable, RECORD, out, *seconds, "--seed", seed, "--clients", "6",
                            "--long", "1000", "--device", DEVICE], capture_output=True, text=True, timeout=(600 if SOAK else 120) * SLOWER)
     with open(out) as f:
-        found = json.load(f)
+        found, = json.load(f)["runs"]
     assert not found["n_failed"] and not found["different"], f"RODIMUS_TEST_SEED={seed} {found['failed']} {found['differences']}"
     assert found["compared"] > 2 and sum(found["requests"].values()) > 5, done.stdout
     assert done.returncode == 0 or not SOAK, done.stdout + done.stderr
+
+
+def test_what_grows_behind_the_warm_part_is_named():
+    loader = importlib.machinery.SourceFileLoader("record_mixed", RECORD)
+    mixed = importlib.util.module_from_spec(importlib.util.spec_from_loader("record_mixed", loader))
+    loader.exec_module(mixed)
+
+    def rows(rss, device, p99, n=2000):
+        return [{"rss_bytes": rss(i), "device_bytes": device(i), "state_host_bytes": 100, "requests": n, "tokens_between": n,
+                 "first_token_ms": {"p99": p99(i)}, "inter_token_ms": {"p99": 5}} for i in range(9)]
+
+    def flat(i):
+        return 1000 if i > 1 else 10 * (i + 1)  # the warm part may grow
+
+    for device, found, more in (("cuda:0 (x)", [], {}), ("cuda:0 (x)", ["rss"], {"rss": lambda i: 1000 + 20 * i}),
+                                ("cuda:0 (x)", ["device"], {"device": lambda i: 1000 + 3 * i}), ("cuda:0 (x)", ["first_token_ms"], {"p99": lambda i: 10 + 2 * i}),
+                                ("cuda:0 (x)", [], {"p99": lambda i: 10 + 2 * i, "n": 900}), ("cpu (x)", [], {"p99": lambda i: 10 + 2 * i})):
+        grown = mixed.growth(rows(**{"rss": flat, "device": flat, "p99": flat, **more}))
+        assert mixed.too_much(grown, device, 60) == found, grown
+    assert mixed.too_much({"host_states": 1.2, "rss": 2, "device": None, "first_token_ms": None, "inter_token_ms": None}, "cpu (x)", 60) == []
