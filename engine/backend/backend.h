@@ -82,6 +82,7 @@ struct backend_config {
     const char *prompt_products; /* of a GPU: "auto" (NULL is that: by cuBLASLt where there is no kernel of ours, and it
                                   * loads), "own" (never), "library" (for every shape that keeps the law with it; an
                                   * error where no shape does) */
+    double prompt_share;         /* of the device that reads prompts beside steps; 0: none */
     uint64_t fault_step;         /* for tests: this step (from 1) is a device fault; 0 = none */
     void (*log)(void *arg, int level, const char *line);
     void *log_arg;
@@ -101,6 +102,7 @@ struct backend_info {
      * it of the others; deferred_tok 0: every step writes it. */
     uint32_t defer_rows, deferred_tok;
     uint32_t draft_rows; /* a step with drafts of more rows takes several times as long; 0: of any number it does not */
+    uint32_t flight_tok; /* rows of a flight at most; 0: this device has none */
     uint64_t host_bytes; /* moved between host and device by the last step; 0 where they are one */
 };
 
@@ -182,6 +184,13 @@ struct backend_ops {
     /* Waits for the oldest launched step without using the processor. tokens: one for each row of logits, in order,
      * valid until the next collect. A failure is a device fault, perhaps of a later step. */
     int (*collect)(struct backend *be, const struct backend_token **tokens, struct rod_error *err);
+    /* A flight: pieces of prompts that are read beside steps, on a share of the device's processors. Its segments have
+     * n_out = 0 and prompt = true and end at a multiple of 64; their slots are in no step and no move until it has
+     * ended. One at a time. Its bits are those of the same pieces in steps. NULL, both, where flight_tok is 0 always.
+     */
+    int (*flight_begin)(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, struct rod_error *err);
+    /* 1: it has ended (or there is none); 0: it is on its way (never with wait); -1: a fault. */
+    int (*flight_ended)(struct backend *be, bool wait, struct rod_error *err);
     /* What the device can do, for the benchmark: bytes a second over a working set of about `bytes`, products a second.
      * NULL: the benchmark measures the CPU. */
     int (*ceilings)(struct backend *be, double bytes, double *bytes_per_s, double *flop_per_s, struct rod_error *err);
