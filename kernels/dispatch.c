@@ -42,6 +42,8 @@ bool dispatch_conv_pair(struct dispatch_device device, const struct cuda_shape *
 
 typedef bool dispatch_test(const struct dispatch_case *c);
 
+static bool is_whole(const struct dispatch_case *c) { return !c->device.share; }
+
 /* Tiles of 128 x 128: the last round of all multiprocessors, too, keeps three fifths of them at work; no slice is
  * empty. */
 static bool fills_tall(const struct dispatch_case *c) {
@@ -186,12 +188,14 @@ static const struct rule rules[] = {
      .also_text = "tiles of 128 x 128 keep 3/5 of the multiprocessors of their last round at work"},
     {MANY, CODED(1, 64, 8, 2, 1, 4, 1), HOPPER, CODES, .rows_from = 65, .k_from = 1, .k_to = MOST_CODED,
      .b64_from = 265, .b64_to = 396},
-    {MANY, WIDE(1, 32, 8, 2, 16, 2), HOPPER, BITS_16, .rows_to = 32, .endings = DISPATCH_PLAIN, .b64_to = 8},
+    {MANY, WIDE(1, 32, 8, 2, 16, 2), HOPPER, BITS_16, .rows_to = 32, .endings = DISPATCH_PLAIN, .b64_to = 8,
+     .also = is_whole, .also_text = "not on a share of a device"},
     {MANY, WIDE(2, 32, 8, 5, 1, 1), HOPPER, BITS_16, .rows_to = 32, .endings = DISPATCH_PLAIN, .b128 = 400},
     {MANY, WIDE(1, 32, 8, 5, 1, 2), HOPPER, BITS_16, .rows_to = 32, .b64_from = 100},
     {MANY, WIDE(1, 32, 11, 2, 4, 3), HOPPER, BITS_16, .rows_to = 32, .k_from = 129, .k_to = 176},
     {MANY, WIDE(1, 32, 8, 3, 4, 3), HOPPER, BITS_16, .rows_to = 32},
-    {MANY, WIDE(1, 64, 8, 2, 16, 2), HOPPER, BITS_16, .endings = DISPATCH_PLAIN, .b64_to = 24},
+    {MANY, WIDE(1, 64, 8, 2, 16, 2), HOPPER, BITS_16, .endings = DISPATCH_PLAIN, .b64_to = 24, .also = is_whole,
+     .also_text = "not on a share of a device"},
     {MANY, WIDE(2, 64, 8, 4, 2, 1), HOPPER, BITS_16, .rows_from = 129, .endings = DISPATCH_RESIDUAL},
     {MANY, WIDE(2, 64, 8, 4, 1, 1), HOPPER, BITS_16, .b128 = 80},
     {MANY, WIDE(1, 64, 8, 5, 1, 1), HOPPER, BITS_16, .endings = DISPATCH_PLAIN, .b64_from = 100},

@@ -521,6 +521,10 @@ void k_sample(const struct cuda_sampler *s, const struct cuda_rows *rows, const 
 void k_sample_drafts(const struct cuda_sampler *s, const struct cuda_rows *rows, const int32_t *out, uint32_t n_out,
                      bool draws, const float *logits, void *stream);
 
+/* From here on what this thread launches runs on so many multiprocessors, a share of the device's, because its streams
+ * are those of such a share; 0: on all. No bit of a result depends on it. */
+void cuda_launch_on(uint32_t processors);
+
 /* A kernel that traps, for tests of a fault: nothing runs in this process's context afterwards. */
 void k_fault(void *stream);
 

@@ -16,6 +16,9 @@ size_t cuda_devices(char (*lines)[128], size_t max_lines) {
     return written;
 }
 
+thread_local uint32_t share_of_device;
+void cuda_launch_on(uint32_t processors) { share_of_device = processors; }
+
 __global__ void fault_kernel() { asm volatile("trap;"); }
 
 void k_fault(void *stream) { fault_kernel<<<1, 1, 0, (cudaStream_t)stream>>>(); }

@@ -1,23 +1,19 @@
-/* cuda_backend.c - the CUDA backend: opens it, owns the slot pool, the workspaces and the graphs. */
+/* cuda_backend.c - the CUDA backend: opens it, owns the slot pool and the graphs. */
 #include "cuda_backend.h"
 #include "engine/base/fail.h"
 
 #include <cuda_runtime.h>
 
 #include <assert.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHUNK = 64 };
-/* Rows of a step, of logits, of the window's partial results, where nobody asks for others. A prompt has all rows of a
+/* Rows of a step and of logits where nobody asks for others. A prompt has all rows of a
  * step while no session decodes: so many that reading the weights is little of it. */
-enum { MAX_BATCH = 2048, MAX_OUT = 512, PART_ROWS = 512 };
+enum { MAX_BATCH = 2048, MAX_OUT = 512 };
 
 /* ---- slots and workspaces ---- */
-
-static size_t act_bytes(const struct backend *be) { return be->shape.dtype == CUDA_F32 ? 4 : 2; }
 
 static void lay_out_slots(struct backend *be) {
     const struct model_dims *d = &be->d;
@@ -32,7 +28,7 @@ static void lay_out_slots(struct backend *be) {
     s->values_slot = s->values_layer * d->L;
     cuda_lay_out_deferred(s, d->L, be->n_drafts, cuda_state_defers(s, UINT32_MAX));
     be->info.slot_bytes =
-        (s->S_slot + s->deferred_slot) * 4 + (s->conv_slot + s->keys_slot + s->values_slot) * act_bytes(be);
+        (s->S_slot + s->deferred_slot) * 4 + (s->conv_slot + s->keys_slot + s->values_slot) * cuda_act_bytes(be);
 }
 
 /* Before anything is loaded: whether the device could hold so many sessions at all. */
@@ -67,7 +63,7 @@ static void set_shape(struct backend *be, enum cuda_dtype dtype) {
                                     .V = d->V,
                                     .visible = d->visible,
                                     .rot_dim = d->rot_dim,
-                                    .ring_keys = d->plus ? d->visible + CHUNK - 1 : 0,
+                                    .ring_keys = d->plus ? d->visible + CUDA_CHUNK - 1 : 0,
                                     .Ep = (d->E + 31) / 32 * 32,
                                     .conv_ring = d->K + be->n_drafts,
                                     .rot_interleaved = d->rot_interleaved,
@@ -95,14 +91,15 @@ static int choose_slots(const struct backend *be, const struct backend_config *c
                         struct rod_error *err) {
     size_t available = 0, total = 0;
     cudaMemGetInfo(&available, &total);
-    uint64_t reserve = 1u << 29, slot = be->info.slot_bytes + cuda_sample_slot_bytes(be->shape.V, be->n_drafts);
+    uint64_t reserve = be->share ? 1u << 30 : 1u << 29,
+             slot = be->info.slot_bytes + cuda_sample_slot_bytes(be->shape.V, be->n_drafts);
     if (config->beside) needs_beside(config->beside, be->shape.dtype, &reserve, &slot);
     const uint64_t fit = available > reserve ? (available - reserve) / slot : 0;
     const double session_mib = (double)be->info.slot_bytes / (1 << 20);
     if (fit < 2)
         return rod_fail(err, ROD_ENOMEM, "GPU memory: a session takes %.1f MiB, %.1f MiB are free", session_mib,
                         (double)available / (1 << 20));
-    uint32_t rows = be->info.max_batch_tok - CHUNK;
+    uint32_t rows = be->info.max_batch_tok - CUDA_CHUNK;
     if (rows > be->info.max_out) rows = be->info.max_out;
     *n_slots = fit - 1 > rows ? rows : (uint32_t)(fit - 1);
     char line[192];
@@ -123,7 +120,7 @@ static int make_slots(struct backend *be, const struct backend_config *config, s
     int rc = n_slots ? 0 : choose_slots(be, config, &n_slots, err);
     if (rc) return rc;
     be->info.n_slots = be->shape.n_slots = n_slots;
-    const size_t n = (size_t)n_slots + 1, a = act_bytes(be); /* one more for padding rows */
+    const size_t n = (size_t)n_slots + 1, a = cuda_act_bytes(be); /* one more for padding rows */
     unsigned char *pool = cuda_take(be, n * be->info.slot_bytes, "the slot pool", err);
     if (!pool) return err ? err->code : ROD_ENOMEM;
     assert(s->S_slot % 32 == 0 && be->info.slot_bytes % 4 == 0); /* bulk copies want their alignment */
@@ -140,130 +137,19 @@ static int make_slots(struct backend *be, const struct backend_config *config, s
     return cuda_check(cudaMemsetAsync(pool, 0, n * be->info.slot_bytes, be->stream), "clearing the slot pool", err);
 }
 
-static int make_rows(struct backend *be, struct rod_error *err) {
-    const size_t N = be->info.max_batch_tok;
-    const size_t tiles = be->prompt_window ? N * sizeof *be->tiles : 0,
-                 bytes = (N * (8 * sizeof(int32_t) + sizeof(int64_t)) + tiles + 15) / 16 * 16;
-    int rc = cuda_check(cudaMallocHost(&be->host_block, CUDA_TURNS * bytes), "taking pinned memory", err);
-    if (rc || !(be->block = cuda_take(be, bytes, "the rows of a step", err))) return rc ? rc : ROD_ENOMEM;
-    memset(be->host_block, 0, CUDA_TURNS * bytes);
-    for (int i = 0; i <= CUDA_TURNS; i++) { /* the last is the device's */
-        int64_t *pos = i == CUDA_TURNS ? be->block : (void *)((char *)be->host_block + (size_t)i * bytes);
-        int32_t *p = (int32_t *)(pos + N);
-        const struct cuda_rows rows = {p, p + N, pos, p + 2 * N, p + 3 * N, (const uint32_t *)p + 6 * N, p + 7 * N};
-        struct cuda_prompt_tile *tile = (struct cuda_prompt_tile *)(p + 8 * N);
-        if (i < CUDA_TURNS) {
-            be->host[i] = (struct cuda_step){rows, p + 4 * N, p + 5 * N};
-            be->host_tiles[i] = tile;
-        } else {
-            be->rows = be->draft_rows = rows, be->list = p + 4 * N, be->out = p + 5 * N;
-            be->rows.lead = NULL;
-            be->tiles = tile;
-        }
-    }
-    const size_t n_phases = N / CHUNK + 2; /* the longest piece may begin and end within a chunk */
-    be->alone_end = calloc(n_phases, sizeof *be->alone_end);
-    be->phase_end = calloc(n_phases, sizeof *be->phase_end);
-    be->host_prompts = calloc(N, sizeof *be->host_prompts);
-    return be->alone_end && be->phase_end && be->host_prompts ? 0 : rod_fail_no_memory(err);
-}
-
-/* Rows of logits: a bucket's padding rows have theirs too. */
-static size_t logit_rows(const struct backend *be, const struct backend_config *config) {
-    const uint32_t most = config->n_slots ? config->n_slots : be->info.max_out, b = cuda_bucket_of(most);
-    const uint32_t bucket = b < CUDA_N_BUCKETS ? cuda_bucket_rows(b) : 0;
-    return bucket > be->info.max_out && bucket <= be->info.max_batch_tok ? bucket : be->info.max_out;
-}
-
-static int make_workspaces(struct backend *be, const struct backend_config *config, struct rod_error *err) {
-    const struct cuda_shape *s = &be->shape;
-    const size_t N = be->info.max_batch_tok, D = s->D, Ep = s->Ep, M = s->M,
-                 width = (size_t)(s->H + s->Hk + s->Hv) * s->P;
-    const size_t blocks = cuda_window_blocks(s), logits = be->logit_rows = (uint32_t)logit_rows(be, config);
-    /* Four partial products, for many rows or for few. */
-    const struct cuda_matrix any = {.rows = s->D, .cols = s->D, .dtype = s->dtype};
-    const size_t sums = cuda_linear_splits(&any, (uint32_t)N) * N + 4 * CUDA_FEW_ROWS + 64;
-    const size_t pairs = sums + 4 * CUDA_CONV_PAIR_ROWS; /* of k_conv_pair */
-    assert(logits >= be->info.max_out && be->info.max_out <= N);
-    be->part_rows = N < PART_ROWS ? (uint32_t)N : PART_ROWS;
-    const struct {
-        float **p;
-        size_t n;
-    } parts[] = {
-        {&be->x, N * D},
-        {&be->squares, N * ((D + 15) / 16)},
-        {&be->row_scale, N},
-        {&be->az, N * 2 * Ep},
-        {&be->s, N * Ep},
-        {&be->in, pairs * 4 * M},
-        {&be->c0_part, pairs * s->R},
-        {&be->q, N * M},
-        {&be->k, N * M},
-        {&be->log_alpha, N * M},
-        {&be->c0, N * s->R},
-        {&be->sums, N * (Ep / 32)},
-        {&be->d_part, sums * D},
-        {&be->qkv, sums * width},
-        {&be->aq, N * s->H * s->P},
-        {&be->part, be->part_rows * blocks * s->H * s->P},
-        {&be->part_ml, be->part_rows * blocks * s->H * 2},
-        {&be->f1, sums * 2 * ((s->F + 7) / 8 * 8)},
-        {&be->gathered, be->info.max_out * D},
-        {&be->turn, N * s->rot_dim},
-        {&be->logits, logits * s->V},
-    };
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        if (!(*parts[i].p = cuda_take(be, parts[i].n * sizeof(float), "a workspace", err)))
-            return err ? err->code : ROD_ENOMEM;
-    const struct {
-        void **p;
-        uint32_t cols;
-    } acts[] = {{&be->act_d, s->D},        {&be->act_e, s->E}, {&be->act_a, s->E},
-                {&be->act_q, s->H * s->P}, {&be->act_f, s->F}, {&be->act_z, s->E}};
-    const size_t n_acts = sizeof acts / sizeof *acts - !(be->scan && cuda_scan_packed(s));
-    for (size_t i = 0; i < n_acts; i++) {
-        size_t bytes = cuda_activation_bytes((uint32_t)N, acts[i].cols, s->dtype); /* the padding of k stays zero */
-        if (!(*acts[i].p = cuda_take(be, bytes, "a workspace", err))) return err ? err->code : ROD_ENOMEM;
-        cudaMemsetAsync(*acts[i].p, 0, bytes, be->stream);
-    }
-    if ((be->scan && !(be->scan_work = cuda_take(be, cuda_scan_bytes(s, (uint32_t)N), "a workspace", err))) ||
-        (be->prompt_window &&
-         !(be->window_work = cuda_take(be, cuda_prompt_window_bytes(s, (uint32_t)N), "a workspace", err))))
-        return err ? err->code : ROD_ENOMEM;
-    double *inv_freq = calloc(s->rot_dim / 2 + 1, sizeof *inv_freq);
-    if (!inv_freq) return rod_fail_no_memory(err);
-    for (uint32_t i = 0; i < s->rot_dim / 2; i++) inv_freq[i] = 1.0 / pow(be->d.rot_base, 2.0 * i / s->rot_dim);
-    be->inv_freq = cuda_take(be, (s->rot_dim / 2 + 1) * sizeof *inv_freq, "a workspace", err);
-    int rc = !be->inv_freq ? ROD_ENOMEM
-                           : cuda_check(cudaMemcpy(be->inv_freq, inv_freq, (s->rot_dim / 2 + 1) * sizeof *inv_freq,
-                                                   cudaMemcpyHostToDevice),
-                                        "uploading frequencies", err);
-    free(inv_freq);
-    if (!rc)
-        rc = cuda_check(cudaMallocHost((void **)&be->host_logits, logits * s->V * sizeof(float)),
-                        "taking pinned memory for logits", err);
-    return rc;
-}
-
 static void backend_cuda_close(struct backend *be) {
     if (!be) return;
     cudaSetDevice(be->device);
     if (be->stream) cudaStreamSynchronize(be->stream);
-    for (int end = 0; end < CUDA_N_ENDS; end++)
-        for (int b = 0; b < CUDA_N_BUCKETS; b++)
-            if (be->graphs[end][b]) cudaGraphExecDestroy(be->graphs[end][b]);
-    for (int end = 0; end < CUDA_N_ENDS; end++)
-        for (int b = 0; b < CUDA_DRAFT_BUCKETS; b++)
-            if (be->draft_graphs[end][b]) cudaGraphExecDestroy(be->draft_graphs[end][b]);
+    cuda_share_close(be);
+    cuda_graphs_close(&be->own_graphs);
     cuda_sample_close(be);
     cuda_whole_close(be);
     cuda_library_close(be);
     cuda_state_close(be);
-    for (size_t i = 0; i < be->n_allocations; i++) cudaFree(be->allocations[i]);
-    if (be->host_block) cudaFreeHost(be->host_block);
-    if (be->host_logits) cudaFreeHost(be->host_logits);
+    cuda_workspaces_close(be);
     if (be->stream) cudaStreamDestroy(be->stream);
-    free(be->alone_end), free(be->phase_end), free(be->host_prompts), free(be->allocations), free(be->layers), free(be);
+    free(be->layers), free(be);
 }
 
 static int refuse_model(const struct model_dims *d, struct rod_error *err) {
@@ -310,16 +196,16 @@ static int open_parts(struct backend *be, const struct model *model, const struc
     if (rc) return rc;
     set_shape(be, be->shape.dtype);
     be->fused = cuda_fused_possible(&be->shape);
-    be->info.chunk_tok = CHUNK;
+    be->info.chunk_tok = CUDA_CHUNK;
     be->info.deferred_tok = CUDA_DEFERRED;
     while (be->info.defer_rows < 64 && !cuda_state_defers(&be->shape, be->info.defer_rows + 1)) be->info.defer_rows++;
     if (!slots_fit(be, config->n_slots, err)) return err ? err->code : ROD_ENOMEM;
-    const uint32_t least = (config->n_slots ? config->n_slots : 1) + CHUNK;
+    const uint32_t least = (config->n_slots ? config->n_slots : 1) + CUDA_CHUNK;
     be->info.max_batch_tok = config->max_batch_tok ? config->max_batch_tok : least > MAX_BATCH ? least : MAX_BATCH;
     if (be->info.max_batch_tok < least)
         return rod_fail_at(err, ROD_EINVALID, "max_batch_tokens",
                            "max_batch_tokens %u is below slots + %d = %u; a full step must have room for a prompt.",
-                           be->info.max_batch_tok, CHUNK, least);
+                           be->info.max_batch_tok, CUDA_CHUNK, least);
     const uint32_t outs = config->max_out ? config->max_out : config->n_slots > MAX_OUT ? config->n_slots : MAX_OUT;
     be->info.max_out = outs < be->info.max_batch_tok ? outs : be->info.max_batch_tok;
     if (d->plus && !cuda_window_prepare(&be->shape))
@@ -328,15 +214,16 @@ static int open_parts(struct backend *be, const struct model *model, const struc
     be->prompt_window = d->plus && cuda_prompt_window_possible(&be->shape);
     be->scan = cuda_scan_prepare(&be->shape);
     if (!rc) rc = cuda_load(be, model, config, err);
-    if (!rc) rc = make_rows(be, err);
-    if (!rc) rc = make_workspaces(be, config, err);
+    if (!rc) rc = cuda_workspaces_open(be, config, err);
     if (!rc) rc = cuda_library_open(be, config, err);
+    if (!rc) rc = cuda_share_open(be, config, err);
     if (!rc) rc = make_slots(be, config, err);
-    if (!rc) rc = cuda_sample_open(be, logit_rows(be, config), err);
+    if (!rc) rc = cuda_sample_open(be, cuda_logit_rows(be, config), err);
     if (!rc) rc = cuda_state_open(be, err);
     if (!rc) rc = cuda_check(cudaStreamSynchronize(be->stream), "setting up", err);
     if (!rc) rc = cuda_whole_open(be, config, err);
     if (!rc) rc = cuda_forward_capture(be, err);
+    if (!rc) rc = cuda_share_capture(be, err);
     return rc;
 }
 
@@ -370,6 +257,7 @@ static int backend_cuda_open(const struct model *model, const struct backend_con
         return rod_fail_no_memory(err);
     }
     be->d = model->dims;
+    be->graphs = &be->own_graphs;
     be->fault_step = config->fault_step;
     be->n_drafts = config->no_drafts ? 0 : CUDA_DRAFTS;
     int rc = choose_device(config->device, &be->device, be->info.device, sizeof be->info.device, err);
@@ -379,7 +267,7 @@ static int backend_cuda_open(const struct model *model, const struct backend_con
         backend_cuda_close(be);
         return rc;
     }
-    assert(be->info.n_slots + CHUNK <= be->info.max_batch_tok || !config->n_slots);
+    assert(be->info.n_slots + CUDA_CHUNK <= be->info.max_batch_tok || !config->n_slots);
     *out = be;
     return 0;
 }
@@ -394,14 +282,14 @@ static void backend_cuda_slot_zero(struct backend *be,
     cudaSetDevice(be->device); /* of this thread, here and below */
     cuda_state_forget_deferred(be, slot, be->stream);
     cudaMemsetAsync(s->S + slot * s->S_slot, 0, s->S_slot * 4, be->stream);
-    cudaMemsetAsync((unsigned char *)s->conv + slot * s->conv_slot * act_bytes(be), 0, s->conv_slot * act_bytes(be),
-                    be->stream);
+    cudaMemsetAsync((unsigned char *)s->conv + slot * s->conv_slot * cuda_act_bytes(be), 0,
+                    s->conv_slot * cuda_act_bytes(be), be->stream);
 }
 
 /* As much of the window's rings as is filled. */
 static void backend_cuda_slot_copy(struct backend *be, uint32_t from, uint32_t to, uint64_t pos) {
     const struct cuda_shape *s = &be->shape;
-    const size_t a = act_bytes(be), n_keys = pos < s->ring_keys ? (size_t)pos : s->ring_keys;
+    const size_t a = cuda_act_bytes(be), n_keys = pos < s->ring_keys ? (size_t)pos : s->ring_keys;
     assert(from < be->info.n_slots && to < be->info.n_slots && from != to);
     assert(!cuda_state_busy(be, from) && !cuda_state_busy(be, to));
     be->slot_ops[from] = be->slot_ops[to] = ++be->n_ops;
@@ -420,6 +308,12 @@ static void backend_cuda_slot_copy(struct backend *be, uint32_t from, uint32_t t
     cudaMemcpy2DAsync((unsigned char *)s->values + to * s->values_slot * a, s->values_layer * a,
                       (unsigned char *)s->values + from * s->values_slot * a, s->values_layer * a,
                       n_keys * s->Hv * s->P * a, be->d.L, cudaMemcpyDeviceToDevice, be->stream);
+}
+
+static int backend_cuda_forward(struct backend *be, const struct backend_segment *segs, uint32_t n_segs,
+                                const float **logits, struct rod_error *err) {
+    const int rc = cuda_share_turn(be, err);
+    return rc ? rc : cuda_step_forward(be, segs, n_segs, logits, err);
 }
 
 static float *read_back(struct backend *be, const void *src, size_t n, enum cuda_dtype dtype, struct rod_error *err) {
@@ -451,7 +345,7 @@ static int backend_cuda_slot_read(struct backend *be, uint32_t slot, uint64_t po
                                   struct backend_layer_state *out, struct rod_error *err) {
     const struct model_dims *d = &be->d;
     const struct cuda_shape *s = &be->shape;
-    const size_t a = act_bytes(be), nk = (size_t)d->Hk * d->P, nv = (size_t)d->Hv * d->P;
+    const size_t a = cuda_act_bytes(be), nk = (size_t)d->Hk * d->P, nv = (size_t)d->Hv * d->P;
     cudaSetDevice(be->device);
     cuda_state_write_back_slot(be, slot, be->stream);
     float *S = read_back(be, s->S + slot * s->S_slot + layer * s->S_layer, s->S_layer, CUDA_F32, err);
@@ -611,12 +505,14 @@ static const struct backend_ops backend_cuda = {
     .host_take = cuda_state_host_take,
     .host_give = cuda_state_host_give,
     .slot_read = backend_cuda_slot_read,
-    .forward = cuda_step_forward,
+    .forward = backend_cuda_forward,
     .slot_accept = cuda_state_accept,
     .slot_sampling = cuda_sample_slot,
     .slot_mask = cuda_sample_mask,
     .launch = cuda_sample_launch,
     .collect = cuda_sample_collect,
+    .flight_begin = cuda_share_begin,
+    .flight_ended = cuda_share_ended,
     .ceilings = backend_cuda_ceilings,
     .copy_seconds = backend_cuda_copy_seconds,
 };

@@ -65,6 +65,11 @@ struct cuda_flight {
     uint64_t n_ops; /* those that have run when it has */
 };
 
+/* Decode steps: cudaGraphExec_t. */
+struct cuda_graphs {
+    struct CUgraphExec_st *steps[CUDA_N_ENDS][CUDA_N_BUCKETS], *drafts[CUDA_N_ENDS][CUDA_DRAFT_BUCKETS];
+};
+
 /* Steps of these buckets as one launch (cuda_whole.c). */
 enum { CUDA_WHOLE_BUCKETS = 4 };
 struct cuda_whole {
@@ -115,6 +120,7 @@ struct backend {
     /* What is enqueued on the stream for slots, counted; those up to n_ops_over have run. So a copy of a slot's state
      * waits for its own past alone. */
     uint64_t n_ops, n_ops_over, *slot_ops; /* slot_ops: [n_slots] the last of each slot */
+    uint64_t sampling_ops;                 /* the last that gave any slot its sampling */
 
     /* Workspaces, fp32 but the activations (act_*). */
     float *x, *squares, *row_scale, *az, *s, *in, *c0_part, *q, *k, *log_alpha, *c0, *sums, *d_part, *qkv, *aq, *part,
@@ -125,8 +131,9 @@ struct backend {
     void *act_d, *act_e, *act_a, *act_z, *act_q, *act_f; /* act_z: NULL where the recurrence reads z in fp32 */
     float *host_logits;
 
-    struct CUgraphExec_st *graphs[CUDA_N_ENDS][CUDA_N_BUCKETS]; /* cudaGraphExec_t */
-    struct CUgraphExec_st *draft_graphs[CUDA_N_ENDS][CUDA_DRAFT_BUCKETS];
+    struct cuda_graphs own_graphs, *graphs; /* graphs: of the processors that stream has */
+    uint32_t processors;                    /* these, where they are a share; 0: all */
+    struct cuda_share *share;               /* cuda_share.c; NULL: no prompts beside steps */
     struct cuda_whole whole;
     struct cuda_library *library; /* cuda_library.c; NULL: products of prompts are ours */
     size_t library_rows_bytes;
@@ -136,6 +143,9 @@ struct backend {
     size_t n_allocations;
 };
 
+enum { CUDA_CHUNK = 64 };
+static inline size_t cuda_act_bytes(const struct backend *be) { return be->shape.dtype == CUDA_F32 ? 4 : 2; }
+
 /* ---- cuda_base.c, below all others ---- */
 
 enum { CUDA_MOST_ALLOCATIONS = 128 + 32 * 4096 };
@@ -143,6 +153,16 @@ enum { CUDA_MOST_ALLOCATIONS = 128 + 32 * 4096 };
 void *cuda_take(struct backend *be, size_t bytes, const char *what, struct rod_error *err);
 /* rc: a cudaError_t. 0, or ROD_EDEVICE with what was being done. */
 int cuda_check(int rc, const char *doing, struct rod_error *err);
+
+/* ---- cuda_workspace.c, above base ---- */
+
+/* The rows and workspaces of a step, which a backend and a lane (cuda_share.c) have each. */
+int cuda_workspaces_open(struct backend *be, const struct backend_config *config, struct rod_error *err);
+/* All memory, with the weights and slots where they are its own. */
+void cuda_workspaces_close(struct backend *be);
+void cuda_graphs_close(struct cuda_graphs *graphs);
+/* Rows of logits that there is room for: a bucket's padding rows have theirs too. */
+size_t cuda_logit_rows(const struct backend *be, const struct backend_config *config);
 
 /* ---- cuda_load.c ---- */
 
@@ -212,7 +232,7 @@ void cuda_rate_close(struct cuda_library *rate);
 /* ---- cuda_forward.c ---- */
 
 void cuda_forward_enqueue(struct backend *be, const struct step *st);
-/* Captures the decode steps of every bucket up to n_slots rows. */
+/* Captures the decode steps of every bucket up to n_slots rows, to be->graphs. */
 int cuda_forward_capture(struct backend *be, struct rod_error *err);
 
 /* ---- cuda_step.c, above state and forward ---- */
@@ -223,7 +243,22 @@ int cuda_step_forward(struct backend *be, const struct backend_segment *segs, ui
 int cuda_step_start(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, enum cuda_end how,
                     struct cuda_flight *flight, struct rod_error *err);
 
-/* ---- cuda_sample.c, above step ---- */
+/* Pieces of prompts without logits, on the lane's stream. */
+int cuda_step_prompts(struct backend *lane, const struct backend_segment *segs, uint32_t n_segs, struct rod_error *err);
+
+/* ---- cuda_share.c, above step ---- */
+
+/* After the workspaces and the library, before the slots, which take what is free. */
+int cuda_share_open(struct backend *be, const struct backend_config *config, struct rod_error *err);
+/* After cuda_forward_capture: the same for the processors that steps have beside a flight. */
+int cuda_share_capture(struct backend *be, struct rod_error *err);
+void cuda_share_close(struct backend *be);
+/* Before a step: it goes to the processors that are its own now. */
+int cuda_share_turn(struct backend *be, struct rod_error *err);
+int cuda_share_begin(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, struct rod_error *err);
+int cuda_share_ended(struct backend *be, bool wait, struct rod_error *err);
+
+/* ---- cuda_sample.c, above share ---- */
 
 /* n_rows: most rows of logits. After the slots, before cuda_forward_capture. */
 int cuda_sample_open(struct backend *be, size_t n_rows, struct rod_error *err);

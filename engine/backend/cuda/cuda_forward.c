@@ -334,7 +334,7 @@ void cuda_forward_enqueue(struct backend *be, const struct step *st) {
 
 static int capture_bucket(struct backend *be, uint32_t b, enum cuda_end end, bool drafts, struct rod_error *err) {
     const uint32_t n = cuda_bucket_rows(b);
-    struct CUgraphExec_st **exec = drafts ? &be->draft_graphs[end][b] : &be->graphs[end][b];
+    struct CUgraphExec_st **exec = drafts ? &be->graphs->drafts[end][b] : &be->graphs->steps[end][b];
     const struct step st = {.n_rows = n, .n_segs = n, .n_out = n, .single = true, .drafts = drafts, .end = end};
     cudaGraph_t graph = NULL;
     int rc = cuda_check(cudaStreamBeginCapture(be->stream, cudaStreamCaptureModeThreadLocal), "capturing a decode step",

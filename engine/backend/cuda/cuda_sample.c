@@ -141,6 +141,7 @@ int cuda_sample_slot(struct backend *be, uint32_t slot, const struct backend_sam
     const struct cuda_sampler *s = &be->sampler;
     struct cuda_sampling_parts *p = be->sampling;
     assert(slot < be->info.n_slots && in->n_logprobs <= CUDA_MAX_TOP);
+    be->sampling_ops = ++be->n_ops;
     cudaSetDevice(be->device);
     cudaMemsetAsync(s->marks + (size_t)slot * s->V, 0, s->V * sizeof *s->marks, be->stream);
     if (in->n_bias) cudaMemsetAsync(s->bias + (size_t)slot * s->V, 0, s->V * sizeof *s->bias, be->stream);
@@ -216,9 +217,11 @@ int cuda_sample_launch(struct backend *be, const struct backend_segment *segs, u
         if (p->draws[segs[i].slot]) end = CUDA_DRAWS;
     }
     cudaSetDevice(be->device);
+    int rc = cuda_share_turn(be, err);
+    if (rc) return rc;
     if (p->n_masks) k_masks(&be->sampler, p->masks[at], p->n_masks, be->stream);
     p->n_masks = 0;
-    int rc = cuda_step_start(be, segs, n_segs, end, &p->flight[at], err);
+    rc = cuda_step_start(be, segs, n_segs, end, &p->flight[at], err);
     if (!rc) rc = cuda_check(cudaEventRecord(p->done[at], be->stream), "starting a step", err);
     p->begin_ns[at] = clock_now_ns();
     if (!p->sleeps_well) p->sleeps_well = !prctl(PR_SET_TIMERSLACK, 1000UL); /* of this thread: see wait_alone */

@@ -116,7 +116,7 @@ static int start_decode(struct backend *be, const struct backend_segment *segs, 
     const struct host_rows h = host_rows(be);
     struct step st = {.single = true, .end = how};
     const uint32_t b = cuda_bucket_of(n);
-    const bool graph = b < CUDA_N_BUCKETS && be->graphs[how][b];
+    const bool graph = b < CUDA_N_BUCKETS && be->graphs->steps[how][b];
     const uint32_t n_rows = graph ? cuda_bucket_rows(b) : n;
     fill_rows(segs, n, be->shape.V, &h, &st);
     assert(st.n_rows == n && st.n_out == n && n_rows >= n && n_rows <= be->info.max_batch_tok);
@@ -130,7 +130,7 @@ static int start_decode(struct backend *be, const struct backend_segment *segs, 
     for (uint32_t i = 0; defers && i < n; i++) be->may_be_deferred[segs[i].slot] = 1;
     const int rc = cuda_check(cudaGetLastError(), "writing states back", err);
     if (rc) return rc;
-    if (graph) return cuda_check(cudaGraphLaunch(be->graphs[how][b], be->stream), "starting a decode step", err);
+    if (graph) return cuda_check(cudaGraphLaunch(be->graphs->steps[how][b], be->stream), "starting a decode step", err);
     cuda_forward_enqueue(be, &st);
     return cuda_check(cudaGetLastError(), "launching a step", err);
 }
@@ -159,7 +159,7 @@ static int start_drafts(struct backend *be, const struct backend_segment *segs, 
     fill_rows(segs, n, be->shape.V, &h, &st);
     list_drafts(be, segs, n, &h);
     const uint32_t b = cuda_bucket_of(st.n_rows);
-    const bool graph = b < CUDA_DRAFT_BUCKETS && be->draft_graphs[how][b];
+    const bool graph = b < CUDA_DRAFT_BUCKETS && be->graphs->drafts[how][b];
     const uint32_t n_rows = graph ? cuda_bucket_rows(b) : st.n_rows;
     assert(st.n_out == st.n_rows && n_rows <= be->logit_rows && n_rows <= be->info.max_batch_tok);
     for (uint32_t r = st.n_rows; r < n_rows; r++) {
@@ -167,7 +167,8 @@ static int start_drafts(struct backend *be, const struct backend_segment *segs, 
     }
     for (uint32_t i = n; i < n_rows; i++) h.seg_first[i] = h.seg_n[i] = 0; /* k_step_draft_rows takes as many as rows */
     for (uint32_t r = 0; r < n_rows; r++) h.list[r] = h.out[r] = (int32_t)r;
-    if (graph) return cuda_check(cudaGraphLaunch(be->draft_graphs[how][b], be->stream), "starting a decode step", err);
+    if (graph)
+        return cuda_check(cudaGraphLaunch(be->graphs->drafts[how][b], be->stream), "starting a decode step", err);
     cuda_forward_enqueue(be, &st);
     return cuda_check(cudaGetLastError(), "launching a step", err);
 }
@@ -186,6 +187,14 @@ static int start_prompts(struct backend *be, const struct backend_segment *segs,
     *n_out = st.n_out;
     if (be->library_failed) return rod_fail(err, ROD_EDEVICE, "launching a step: cuBLASLt refused a product");
     return cuda_check(cudaGetLastError(), "launching a step", err);
+}
+
+int cuda_step_prompts(struct backend *lane, const struct backend_segment *segs, uint32_t n_segs,
+                      struct rod_error *err) {
+    uint32_t n_out = 0;
+    const int rc = start_prompts(lane, segs, n_segs, 0, CUDA_GREEDY, &n_out, err);
+    lane->n_turns++;
+    return rc;
 }
 
 int cuda_step_start(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, enum cuda_end how,
@@ -208,11 +217,12 @@ int cuda_step_start(struct backend *be, const struct backend_segment *segs, uint
         .n_ops = be->n_ops};
     if (n_rows == 0) return 0;
     cudaSetDevice(be->device); /* of this thread */
+    int rc = 0;
+    cuda_launch_on(be->processors);
     be->n_steps++;
     flight->n_ops = ++be->n_ops;
     for (uint32_t i = 0; i < n_segs; i++) be->slot_ops[segs[i].slot] = be->n_ops;
     if (be->n_steps == be->fault_step) k_fault(be->stream);
-    int rc = 0;
     for (uint32_t first = 0; !rc && first < n_segs;) { /* decode rows at the front, then the rest */
         const bool decode = first < n_decode;
         uint32_t *part_out = &flight->n_out[flight->n_parts];
@@ -224,6 +234,7 @@ int cuda_step_start(struct backend *be, const struct backend_segment *segs, uint
         flight->turn[flight->n_parts++] = be->n_turns++ % CUDA_TURNS;
         first = decode ? n_decode : n_segs;
     }
+    cuda_launch_on(0);
     be->info.host_bytes = (uint64_t)n_rows * 32;
     if (how == CUDA_LOGITS) be->info.host_bytes += (uint64_t)n_out * be->shape.V * sizeof(float);
     return rc;

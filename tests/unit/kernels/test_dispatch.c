@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-static const struct dispatch_device h200 = {9, 132}, a100 = {8, 108};
+static const struct dispatch_device h200 = {9, 132, false}, a100 = {8, 108, false};
 
 /* Rodimus-1.4B and Rodimus+-1.6B, as far as kernels depend on them. */
 static const struct cuda_shape rodimus = {
@@ -218,7 +218,7 @@ static void test_steps_with_drafts_change_their_kernels_after_8_rows(void **stat
 
 static void test_only_compute_capability_9_gets_kernels_of_sm_90a(void **state) {
     (void)state;
-    const struct dispatch_device later = {10, 148};
+    const struct dispatch_device later = {10, 148, false};
     const struct dispatch_case sample = {.op = DISPATCH_SAMPLE, .device = later, .n_rows = 1, .draws = true};
     assert_int_equal(dispatch_kernel_of(&sample), PICK_1); /* its machine code has no clusters */
     const struct dispatch_case step = {
@@ -234,7 +234,7 @@ static enum dispatch_kernel prompts_by(struct dispatch_device device, enum cuda_
 }
 static void test_a_library_gets_the_prompts_that_no_kernel_of_ours_is_made_for(void **state) {
     (void)state;
-    const struct dispatch_device later = {10, 148};
+    const struct dispatch_device later = {10, 148, false};
     assert_int_equal(prompts_by(h200, CUDA_BF16, false), OWN);
     assert_int_equal(prompts_by(h200, CUDA_F16, true), LIBRARY);
     assert_int_equal(prompts_by(h200, CUDA_F32, false), LIBRARY);
