@@ -135,13 +135,14 @@ static bool draws_none(const struct dispatch_case *c) { return !c->draws; }
 /* ---- the table ---- */
 
 enum where { ANYWHERE, HOPPER, ELSEWHERE };
-enum of_dtype { ANY_DTYPE, FP32, BITS_16, CODES };
+enum of_dtype { ANY_DTYPE, FP32, BITS_16, CODES, STORED }; /* STORED: 16 bits, no codes */
 enum {
     LIN = 1 << DISPATCH_LINEAR,
     DEC = 1 << DISPATCH_DECODE_PRODUCT,
     PAIR = 1 << DISPATCH_DECODE_PAIR,
     MANY = LIN | DEC | PAIR,
-    MOST_CODED = 512 /* tiles of k whose scales fit beside the rings of coded_kernel */
+    MOST_CODED = 512, /* tiles of k whose scales fit beside the rings of coded_kernel */
+    MOST_TWO = 400    /* and that fit into a block of few_kernel of 16 rows */
 };
 
 struct rule {
@@ -168,7 +169,11 @@ static const struct rule rules[] = {
     {.ops = DEC, FEW_12, HOPPER, BITS_16, .rows_to = 8, .k_from = 129, .k_to = 192},
     {.ops = DEC, FEW_16, HOPPER, BITS_16, .rows_to = 8, .k_from = 193, .k_to = 256},
     {.ops = DEC, FEW_8, HOPPER, BITS_16, .rows_to = 8},
+    {DEC, FEW_TWO, HOPPER, STORED, .rows_to = 16, .endings = DISPATCH_RESIDUAL, .k_from = 1, .k_to = MOST_TWO},
+    {DEC, FEW_TWO, HOPPER, STORED, .rows_to = 16, .endings = DISPATCH_PLAIN, .k_from = 1, .k_to = MOST_TWO,
+     .b128 = 400},
     {.ops = PAIR, FEW_PAIR, HOPPER, BITS_16, .rows_to = 8},
+    {.ops = PAIR, FEW_PAIR_TWO, HOPPER, BITS_16, .rows_to = 16},
     {MANY, CODED(1, 32, 8, 3, 1, 4, 1), HOPPER, CODES, .rows_to = 32, .k_from = 1, .k_to = MOST_CODED, .b64_from = 80},
     {MANY, CODED(1, 32, 8, 3, 4, 2, 2), HOPPER, CODES, .rows_to = 32, .k_from = 65, .k_to = 128, .b64_from = 25,
      .b64_to = 40},
@@ -191,13 +196,18 @@ static const struct rule rules[] = {
     {MANY, WIDE(1, 32, 8, 2, 16, 2), HOPPER, BITS_16, .rows_to = 32, .endings = DISPATCH_PLAIN, .b64_to = 8,
      .also = is_whole, .also_text = "not on a share of a device"},
     {MANY, WIDE(2, 32, 8, 5, 1, 1), HOPPER, BITS_16, .rows_to = 32, .endings = DISPATCH_PLAIN, .b128 = 400},
+    {MANY, WIDE(1, 32, 8, 4, 2, 2), HOPPER, STORED, .rows_from = 25, .rows_to = 32, .endings = DISPATCH_PLAIN,
+     .b64_from = 100},
     {MANY, WIDE(1, 32, 8, 5, 1, 2), HOPPER, BITS_16, .rows_to = 32, .b64_from = 100},
+    {MANY, WIDE(1, 32, 8, 4, 4, 2), HOPPER, STORED, .rows_from = 17, .rows_to = 32, .k_from = 1, .k_to = 128,
+     .b64_to = 66},
     {MANY, WIDE(1, 32, 11, 2, 4, 3), HOPPER, BITS_16, .rows_to = 32, .k_from = 129, .k_to = 176},
     {MANY, WIDE(1, 32, 8, 3, 4, 3), HOPPER, BITS_16, .rows_to = 32},
     {MANY, WIDE(1, 64, 8, 2, 16, 2), HOPPER, BITS_16, .endings = DISPATCH_PLAIN, .b64_to = 24, .also = is_whole,
      .also_text = "not on a share of a device"},
     {MANY, WIDE(2, 64, 8, 4, 2, 1), HOPPER, BITS_16, .rows_from = 129, .endings = DISPATCH_RESIDUAL},
     {MANY, WIDE(2, 64, 8, 4, 1, 1), HOPPER, BITS_16, .b128 = 80},
+    {MANY, WIDE(1, 64, 8, 3, 2, 2), HOPPER, STORED, .rows_to = 64, .endings = DISPATCH_PLAIN, .b64_from = 100},
     {MANY, WIDE(1, 64, 8, 5, 1, 1), HOPPER, BITS_16, .endings = DISPATCH_PLAIN, .b64_from = 100},
     {MANY, WIDE(1, 64, 8, 4, 1, 2), HOPPER, BITS_16, .b64_from = 100},
     {MANY, WIDE(1, 64, 8, 3, 4, 2), HOPPER, BITS_16, .rows_from = 65, .endings = DISPATCH_PLAIN, .b64_to = 40,
@@ -225,7 +235,7 @@ static const struct rule rules[] = {
      .also_text = "fused, K up to 4: part of W_fc"},
     {CONV, CONV_FEW_8, HOPPER, BITS_16, .rows_to = 8, .also = has_fused, .also_text = "fused: part of W_fc"},
 #define CONV_OR(op) CONV | 1 << DISPATCH_##op
-    {CONV_OR(CONV_PAIR), CONV_PAIR_1, HOPPER, BITS_16, .rows_to = 32, .also = fused_conv_pair,
+    {CONV_OR(CONV_PAIR), CONV_PAIR_1, HOPPER, BITS_16, .rows_to = 48, .also = fused_conv_pair,
      .also_text = "fused, K up to 4, E a multiple of 16 up to 4,096: with W_in, W_m, W_c0"},
     {CONV_OR(CONV_PAIR), CONV_PAIR_2, HOPPER, BITS_16, .rows_to = 64, .also = fused_conv_pair, .also_text = "the same"},
     {CONV_OR(CONV_PAIR), CONV_PAIR_3, HOPPER, BITS_16, .rows_to = CUDA_CONV_PAIR_ROWS, .also = fused_conv_pair,
@@ -304,9 +314,9 @@ static bool rule_fits(const struct rule *r, const struct dispatch_case *c) {
                    b128 = (blocks_of(c->outputs, 128) + blocks_of(c->outputs_two, 128)) * rows64;
     return (r->ops >> c->op & 1) && (r->where == ANYWHERE || (r->where == HOPPER) == is_hopper(c->device)) &&
            (r->dtype == ANY_DTYPE || (r->dtype == FP32) == (c->dtype == CUDA_F32)) && (r->dtype != CODES || c->coded) &&
-           within(c->n_rows, r->rows_from, r->rows_to) && (!r->endings || (r->endings & c->ending)) &&
-           within(c->k_tiles, r->k_from, r->k_to) && within(b64, r->b64_from, r->b64_to) && b128 >= r->b128 &&
-           (!r->also || r->also(c));
+           (r->dtype != STORED || !c->coded) && within(c->n_rows, r->rows_from, r->rows_to) &&
+           (!r->endings || (r->endings & c->ending)) && within(c->k_tiles, r->k_from, r->k_to) &&
+           within(b64, r->b64_from, r->b64_to) && b128 >= r->b128 && (!r->also || r->also(c));
 }
 
 enum dispatch_kernel dispatch_kernel_of(const struct dispatch_case *c) {
@@ -331,7 +341,9 @@ static const char *kernel_text(enum dispatch_kernel k) {
         [FEW_8] = "few_kernel, 8 tiles of k at a time",
         [FEW_12] = "few_kernel, 12 tiles",
         [FEW_16] = "few_kernel, 16 tiles",
+        [FEW_TWO] = "few_kernel, 16 rows",
         [FEW_PAIR] = "few_pair_kernel",
+        [FEW_PAIR_TWO] = "few_pair_kernel, 16 rows",
         [BROAD_2_256] = "broad_kernel, 128 outputs by 256 rows",
         [BROAD_2_128] = "broad_kernel, 128 by 128",
         [BROAD_2_64] = "broad_kernel, 128 by 64",
@@ -431,7 +443,8 @@ uint32_t dispatch_n_rules(void) { return N_RULES; }
 struct dispatch_text dispatch_rule_text(uint32_t i) {
     assert(i < N_RULES);
     const struct rule *r = &rules[i];
-    static const char *const where[] = {"any", "9.x", "others"}, *const dtype[] = {"any", "fp32", "16 bit", "codes"};
+    static const char *const where[] = {"any", "9.x", "others"}, *const dtype[] = {"any", "fp32", "16 bit", "codes",
+                                                                                   "stored"};
     struct dispatch_text t = {ops_text(r->ops), kernel_text(r->kernel), where[r->where], dtype[r->dtype], ""};
     if (r->rows_from && r->rows_to)
         add_text(&t, "%u to %u rows", r->rows_from, r->rows_to);

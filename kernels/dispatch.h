@@ -46,6 +46,7 @@ enum dispatch_ending { DISPATCH_PLAIN = 1, DISPATCH_RESIDUAL = 2, DISPATCH_FFN =
 #define DISPATCH_WIDE_PLAIN(X)                                                                                         \
     X(1, 32, 8, 2, 16, 2)                                                                                              \
     X(2, 32, 8, 5, 1, 1)                                                                                               \
+    X(1, 32, 8, 4, 2, 2)                                                                                               \
     X(1, 64, 8, 2, 16, 2)                                                                                              \
     X(1, 64, 8, 5, 1, 1)                                                                                               \
     X(1, 128, 4, 4, 4, 2)
@@ -54,6 +55,7 @@ enum dispatch_ending { DISPATCH_PLAIN = 1, DISPATCH_RESIDUAL = 2, DISPATCH_FFN =
 #define DISPATCH_WIDE_ANY(X)                                                                                           \
     X(1, 32, 8, 5, 1, 2)                                                                                               \
     X(1, 32, 11, 2, 4, 3)                                                                                              \
+    X(1, 32, 8, 4, 4, 2)                                                                                               \
     X(1, 32, 8, 3, 4, 3)                                                                                               \
     X(2, 64, 8, 4, 1, 1)                                                                                               \
     X(1, 64, 4, 4, 4, 3)                                                                                               \
@@ -82,7 +84,9 @@ enum dispatch_kernel {
     FEW_8,
     FEW_12,
     FEW_16,
+    FEW_TWO,
     FEW_PAIR,
+    FEW_PAIR_TWO,
     BROAD_2_256,
     BROAD_2_128,
     BROAD_2_64,
@@ -183,7 +187,7 @@ enum {
     DISPATCH_FEW_LD = 20,
     DISPATCH_MOST_SHARED = 227 << 10 /* bytes of a block's shared memory */
 };
-/* Shared memory of few_kernel, for k_tiles. */
+/* Shared memory of few_kernel, for k_tiles; of 16 rows it takes 10 KiB more, or less (decode.cu). */
 static inline size_t dispatch_few_bytes(uint32_t k_tiles) {
     return (size_t)k_tiles * 512 + DISPATCH_FEW_WARPS * (8 * DISPATCH_FEW_LD * sizeof(float) + 8);
 }

@@ -112,8 +112,8 @@ void k_pack_codes(const uint8_t *codes, const float *scales, const uint8_t *zero
  * rows before their inputs are ready. */
 void k_embed(const struct cuda_matrix *w, const struct cuda_rows *rows, uint32_t n_rows, float scale, float *x,
              const double *inv_freq, uint32_t half, float *turn, void *stream);
-/* Decode steps of up to so many rows have kernels of their own; a row's bits are the same in both. */
-enum { CUDA_FEW_ROWS = 8 };
+/* Decode steps of up to so many rows may have kernels of their own; a row's bits are the same in all. */
+enum { CUDA_FEW_ROWS = 16, CUDA_PERSISTENT_ROWS = 8 };
 /* Partial sums of squares that a row of D columns leaves for its norm: of 16 columns each, above CUDA_FEW_ROWS rows of
  * 64 (their reader does not wait for more than a word or two a lane). */
 static inline uint32_t cuda_square_sums(uint32_t n_rows, uint32_t D) {
@@ -379,10 +379,10 @@ enum { CUDA_PERSISTENT_STEPS = 1 << 20 };
  * own: the twins are those of the kernels, whose bits it has. */
 void k_persistent_step(const struct cuda_whole_step *step, uint32_t n_rows, void *stream);
 
-/* k_conv of single tokens and k_linear_pair of W_in with its s and W_c0 with its a as one kernel, for more rows than
- * CUDA_FEW_ROWS, and for any up to CUDA_CONV_PAIR_ROWS in a step with drafts (rows->lead): az [n_rows][2 Ep], scaled;
- * four partial products each, [n_rows][rows of W], strides apart. Neither operand is packed. Hopper, 16 bit, E a
- * multiple of 16 up to 4,096, K up to 4. */
+/* k_conv of single tokens and k_linear_pair of W_in with its s and W_c0 with its a as one kernel, for more than 8 rows,
+ * and for any up to CUDA_CONV_PAIR_ROWS in a step with drafts (rows->lead): az [n_rows][2 Ep], scaled; four partial
+ * products each, [n_rows][rows of W], strides apart. Neither operand is packed. Hopper, 16 bit, E a multiple of 16 up
+ * to 4,096, K up to 4. */
 enum { CUDA_CONV_PAIR_ROWS = 128 }; /* at most so many rows: of more, the kernels apart are as fast */
 bool cuda_conv_pair_possible(const struct cuda_shape *shape);
 /* Whether a step of so many rows takes it (dispatch.h). */

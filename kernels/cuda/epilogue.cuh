@@ -51,9 +51,9 @@ template <class T, int N> __device__ __forceinline__ narrow<N> narrowed(const fl
 template <class T, int N> __device__ __forceinline__ void store_narrow(void *p, size_t at, const narrow<N> &x) {
     *(narrow<N> *)((T *)p + at) = x;
 }
-// Sum over the 16 columns of a tile: tile_sum's butterfly; N = 4: over four tiles, right in the first lane of their 16.
-// All lanes of the warp call it.
-template <int N> __device__ __forceinline__ float tile_sum_of(float (&x)[N]) {
+// Sum over the 16 columns of a tile: tile_sum's butterfly. N = 4 and fours: over four tiles, right in the first lane of
+// their 16. All lanes of the warp call it.
+template <int N> __device__ __forceinline__ float tile_sum_of(float (&x)[N], bool fours) {
 #pragma unroll
     for (int i = 8; i >= N; i >>= 1)
 #pragma unroll
@@ -61,6 +61,7 @@ template <int N> __device__ __forceinline__ float tile_sum_of(float (&x)[N]) {
     if (N == 1) return x[0];
     float tile[4];
     tile[0] = (x[0] + x[2 % N]) + (x[1 % N] + x[3 % N]);
+    if (!fours) return tile[0];
 #pragma unroll
     for (int j = 1; j < 4; j++) tile[j] = __shfl_down_sync(0xffffffffu, tile[0], j * 4);
     return four_sum(tile);
@@ -114,6 +115,7 @@ struct out_residual { // y = base + scale * v; of the norm that comes next: y * 
     row_norm norm;
     const float *base, *w;
     uint32_t D;
+    bool fours; // squares are of 64 columns
     float *y, *squares;
     void *act;
     template <class T, int N> struct column { float w[N]; };
@@ -132,12 +134,12 @@ struct out_residual { // y = base + scale * v; of the norm that comes next: y * 
 #pragma unroll
         for (int i = 0; i < N; i++)
             out[i] = mine ? add_scaled(x.base[i], scale, v[i]) : 0.0f, square[i] = out[i] * out[i];
-        const float sum = tile_sum_of(square);
+        const float sum = tile_sum_of(square, fours);
         if (!mine) return;
         if (y) store_floats(y + (size_t)r * D + o, out);
         if (!w) return;
-        if (N == 1 && o % 16 == 0) squares[(size_t)r * (D / 16) + o / 16] = sum;
-        if (N == 4 && o % 64 == 0) squares[(size_t)r * ((D + 63) / 64) + o / 64] = sum;
+        if (!fours && o % 16 == 0) squares[(size_t)r * (D / 16) + o / 16] = sum;
+        if (fours && o % 64 == 0) squares[(size_t)r * ((D + 63) / 64) + o / 64] = sum;
 #pragma unroll
         for (int i = 0; i < N; i++) out[i] = weighted<T>(out[i], c.w[i]);
         store_narrow<T>(act, act_at<T>(r, o, D), narrowed<T>(out));

@@ -48,7 +48,7 @@ static float *twin_product(const float *W, uint32_t O, uint32_t K, const float *
 
 /* So many outputs of so many rows that tall.cu takes them: 80 tiles of 128 by 128. */
 static bool is_tall(uint32_t n_rows) { return n_rows == 129 || n_rows == 300; }
-enum { TALL_OUTPUTS = 5200 };
+enum { TALL_OUTPUTS = 5200, HEAD_OUTPUTS = 400 * 128 }; /* the latter: few_kernel has a head's */
 
 /* Sizes of a round; false: not for this device or type. */
 static bool sizes(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i, struct cuda_shape *s) {
@@ -63,6 +63,7 @@ static bool sizes(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i, struct cud
                              .P = 64,
                              .dtype = dtype};
     if (is_tall(n_rows)) s->D = 16 * gpu_pick(16, 40); /* no slice of k is empty */
+    if (n_rows == 16) s->D = 256 * gpu_pick(1, 5); /* slices of one length, that few_kernel's sums fit into or not */
     s->Ep = (s->E + 31) / 32 * 32;
     s->conv_ring = s->K + gpu_pick(0, CUDA_DRAFTS);
     s->conv_layer = (size_t)s->conv_ring * s->Ep, s->conv_slot = s->conv_layer * LAYERS;
@@ -74,7 +75,10 @@ static bool sizes(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i, struct cud
 static void linear_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     struct cuda_shape s;
     if (!sizes(n_rows, dtype, i, &s)) return;
-    const uint32_t O = gpu_pick(1, 900) + (is_tall(n_rows) ? TALL_OUTPUTS : 0), ld = O + gpu_pick(0, 3) * 4;
+    const uint32_t O = gpu_pick(1, 900) + (is_tall(n_rows) ? TALL_OUTPUTS
+                                           : n_rows == 9   ? HEAD_OUTPUTS
+                                                           : 0),
+                   ld = O + gpu_pick(0, 3) * 4;
     GPU_WHAT(", O %u", O);
     struct normed in = random_normed(n_rows, s.D, dtype);
     float *W = random_weights(O, s.D, dtype), *y = gpu_floats((size_t)n_rows * ld);
@@ -196,7 +200,10 @@ static void a_row_of_nan_changes_no_other_row_s_gate(void **state) {
 static void residual_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     struct cuda_shape s;
     if (!sizes(n_rows, dtype, i, &s)) return;
-    const uint32_t D = is_tall(n_rows) ? TALL_OUTPUTS : s.D, K = gpu_pick(0, 1) ? s.E : s.F,
+    const uint32_t D = is_tall(n_rows) ? TALL_OUTPUTS : s.D,
+                   K = n_rows == 9      ? 256 * gpu_pick(1, 9)
+                       : gpu_pick(0, 1) ? s.E
+                                        : s.F,
                    n_sums = gpu_pick(0, 1) ? s.Ep / 32 : 0;
     const bool in_place = gpu_pick(0, 1);
     GPU_WHAT(", k %u, %u sums", K, n_sums);
@@ -516,8 +523,8 @@ static void batch_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     b.pool = host_random(b.n_pool, -2, 2, dtype);
     const struct left all = run_rows(&b, 0, n_rows);
     for (int j = 0; j < 3; j++) {
-        const uint32_t most = j < 2 && n_rows > CUDA_FEW_ROWS ? CUDA_FEW_ROWS : n_rows, n = gpu_pick(1, most),
-                       first = gpu_pick(0, n_rows - n);
+        const uint32_t kernels[] = {8, CUDA_FEW_ROWS, n_rows}, most = n_rows < kernels[j] ? n_rows : kernels[j],
+                       n = gpu_pick(1, most), first = gpu_pick(0, n_rows - n);
         const struct left some = run_rows(&b, first, n);
         gpu_check_same("product", some.y, all.y + (size_t)first * O, (size_t)n * O);
         gpu_check_same("residual", some.x, all.x + (size_t)first * D, (size_t)n * D);

@@ -23,8 +23,8 @@ struct trial {
     void *act_d, *act_e, *act_a, *act_q, *act_f, *words;
     size_t n_S, n_conv, n_keys, n_values;
     struct cuda_rows rows;
-    int32_t slot[CUDA_FEW_ROWS];
-    int64_t pos[CUDA_FEW_ROWS];
+    int32_t slot[CUDA_PERSISTENT_ROWS];
+    int64_t pos[CUDA_PERSISTENT_ROWS];
     const struct cuda_step_layer *layers;
 };
 
@@ -62,7 +62,7 @@ static float *random_floats(size_t n, double lo, double hi) {
     return device;
 }
 static void *zero_act(uint32_t cols, enum cuda_dtype dtype) {
-    return gpu_zeros(gpu.k->cuda_activation_bytes(CUDA_FEW_ROWS, cols ? cols : 16, dtype));
+    return gpu_zeros(gpu.k->cuda_activation_bytes(CUDA_PERSISTENT_ROWS, cols ? cols : 16, dtype));
 }
 
 static void make_layer(struct trial *t, uint32_t i) {

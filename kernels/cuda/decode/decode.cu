@@ -1,6 +1,6 @@
-// decode.cu - the products of a decode step, finished (epilogue.cuh). Of at most 8 rows: a block brings the weights of
-// 16 outputs into shared memory before its inputs are ready. Of more: wide.cu. Hopper only: other devices take the
-// separate kernels.
+// decode.cu - the products of a decode step, finished (epilogue.cuh). Of at most 8 or 16 rows: a block brings the
+// weights of 16 outputs into shared memory before its inputs are ready. Of more: wide.cu. Hopper only: other devices
+// take the separate kernels.
 #include "kernels/cuda/bulk.cuh"
 #include "kernels/cuda/epilogue.cuh"
 #include "kernels/cuda/weights.cuh"
@@ -10,7 +10,7 @@ enum {
     FEW_LD = DISPATCH_FEW_LD
 }; // a warp a slice of k; [slice][row][FEW_LD] partial sums: a stride without bank conflicts
 
-// ---- what becomes of an output (epilogue.cuh): one a thread, 128 threads, a half-warp a row ----
+// ---- what becomes of an output (epilogue.cuh): one a thread, 128 or 256 threads, a half-warp a row ----
 
 // The scale of a row's norm, by one warp, as row_total adds. ask() comes before the product, so that nothing waits for
 // it.
@@ -69,29 +69,44 @@ template <int BITS, bool GROUPS> struct few_slice {
         for (int u = 0; u < N; u++) a[u] = operand(min(k + u, n - 1), T());
     }
 };
-// c += the tiles [k, k + n) of k, n at most N; b: of the operand's. Tiles beyond n count as zeros.
-template <class T, int N> struct few_tiles {
-    uint2 b[N];
-    __device__ __forceinline__ void ask(const uint32_t *act, uint32_t n, bool is_row) {
+// c += the tiles [k, k + n) of k, n at most N, for EIGHTS eights of rows; b: of the operand's. Tiles beyond n count as
+// zeros.
+template <class T, int N, int EIGHTS> struct few_tiles {
+    uint2 b[N][EIGHTS];
+    // next: words to the next eight rows; row: the lane's of the first eight.
+    __device__ __forceinline__ void ask(const uint32_t *act, uint32_t next, uint32_t n, uint32_t row, uint32_t n_rows) {
 #pragma unroll
-        for (int u = 0; u < N; u++) {
-            const bool wanted = is_row && u < n;
-            b[u].x = load_if(act + u * 64, wanted), b[u].y = load_if(act + u * 64 + 32, wanted);
-        }
+        for (int u = 0; u < N; u++)
+#pragma unroll
+            for (int j = 0; j < EIGHTS; j++) {
+                const bool wanted = row + 8 * j < n_rows && u < n;
+                const uint32_t *at = act + j * next + u * 64;
+                b[u][j].x = load_if(at, wanted), b[u][j].y = load_if(at + 32, wanted);
+            }
     }
     // U: tiles whose operands are made at once.
     template <int U, int BITS, bool GROUPS>
-    __device__ __forceinline__ void add(float (&c)[4], const few_slice<BITS, GROUPS> &slice, uint32_t k,
+    __device__ __forceinline__ void add(float (&c)[EIGHTS][4], const few_slice<BITS, GROUPS> &slice, uint32_t k,
                                         uint32_t n) const {
 #pragma unroll
         for (int first = 0; first < N; first += U) {
             uint4 a[U];
             slice.operands(a, k + first, n, T());
 #pragma unroll
-            for (int u = 0; u < U; u++) mma(c, a[u], b[first + u], T());
+            for (int u = 0; u < U; u++)
+#pragma unroll
+                for (int j = 0; j < EIGHTS; j++) mma(c[j], a[u], b[first + u][j], T());
         }
     }
 };
+// A warp's sums to part[row][FEW_LD].
+template <int EIGHTS> __device__ __forceinline__ void few_leave(float *part, const float (&c)[EIGHTS][4]) {
+    float *at = part + threadIdx.x % 4 * 2 * FEW_LD + threadIdx.x % 32 / 4;
+#pragma unroll
+    for (int j = 0; j < EIGHTS; j++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) at[(8 * j + i % 2) * FEW_LD + i / 2 * 8] = c[j][i];
+}
 
 // Bytes of the scale words of the groups that a slice of k may lie in.
 template <bool GROUPS> static __host__ __device__ __forceinline__ uint32_t few_scale_bytes(uint32_t KT, uint32_t per) {
@@ -116,19 +131,26 @@ __device__ __forceinline__ void widen(const few_slice<BITS, GROUPS> &slice, uint
 }
 
 // Shared memory of a block, in bytes: a stage, its slices' scale words at its end; where sums and barriers are. Without
-// a ring the scale words of a slice lie where its sums will.
-enum { FEW_SUMS = FEW_WARPS * 8 * FEW_LD };
+// a ring the scale words of a slice lie where its sums will. Sums of two eights of rows lie where the warp's weights
+// were, if there is room and all slices are of one length: so that the next kernel's block, too, has room before it
+// ends.
+enum { FEW_SUMS = FEW_WARPS * 8 * FEW_LD }; // of eight rows
 struct few_room {
     uint32_t stage, scales, sums, bars, all;
+    uint32_t step; // floats from a slice's sums to the next's
 };
 // stages: 0: one, with room for numbers of 16 bits.
 template <int BITS, bool GROUPS>
-static __host__ __device__ __forceinline__ few_room few_room_of(uint32_t KT, uint32_t per, uint32_t stages) {
+static __host__ __device__ __forceinline__ few_room few_room_of(uint32_t KT, uint32_t per, uint32_t stages,
+                                                                uint32_t eights) {
     few_room x;
     x.scales = few_scale_bytes<GROUPS>(KT, per);
     x.stage = stages ? KT * BITS * 32 + FEW_WARPS * x.scales : KT * 512;
     x.sums = x.stage * (stages ? stages : 1);
-    x.bars = x.sums + (stages ? 2 : 1) * FEW_SUMS * 4;
+    x.step = eights * 8 * FEW_LD;
+    x.bars = x.sums + (stages ? 2 : 1) * eights * FEW_SUMS * 4;
+    if (eights > 1 && KT % FEW_WARPS == 0 && KT / FEW_WARPS * 128 >= x.step)
+        x.sums = 0, x.step = KT / FEW_WARPS * 128, x.bars = x.stage;
     x.all = x.bars + (stages ? stages : 1) * FEW_WARPS * 8;
     return x;
 }
@@ -137,18 +159,20 @@ static __host__ __device__ __forceinline__ few_room few_room_of(uint32_t KT, uin
 // the next kernel may start before the inputs are ready. The device starts one at a time, and the end of another may
 // wait for that: so not always. Codes: a tile's become numbers before the inputs are ready, in shared memory. RING,
 // where there are more tiles than blocks at once: a block takes several, of which a ring of `stages` is on its way.
-template <class T, int BITS, bool GROUPS, int TILES, bool RING, class Out>
+// EIGHTS: of rows.
+template <class T, int BITS, bool GROUPS, int TILES, bool RING, int EIGHTS, class Out>
 __global__ void __launch_bounds__(FEW_WARPS * 32, 2)
     few_kernel(const weights<BITS> w, const uint32_t *act, uint32_t KT, uint32_t n_rows, uint32_t n_tiles,
                uint32_t stages, bool early, Out out) {
 #if __CUDA_ARCH__ >= 900
     using W = weights<BITS>;
     extern __shared__ __align__(128) unsigned char smem[];
-    __shared__ float scales[8];
-    const few_room room = few_room_of<BITS, GROUPS>(KT, w.per, RING ? stages : 0);
+    __shared__ float scales[8 * EIGHTS];
+    const few_room room = few_room_of<BITS, GROUPS>(KT, w.per, RING ? stages : 0, EIGHTS);
+    const uint32_t step = EIGHTS == 1 ? 8 * FEW_LD : room.step;
     float *part = (float *)(smem + room.sums);
     uint64_t *bars = (uint64_t *)(smem + room.bars);
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4;
     const uint32_t k0 = KT * warp / FEW_WARPS, n = KT * (warp + 1) / FEW_WARPS - k0, g0 = k0 >> w.per;
     const uint32_t codes_at = RING ? k0 * W::TILE : k0 * 512 + n * (512 - W::TILE),
                    words_at = RING ? room.stage - (FEW_WARPS - warp) * room.scales : room.sums + warp * 8 * FEW_LD * 4;
@@ -164,9 +188,11 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, 2)
             for (uint32_t s = 1; s < stages && blockIdx.x + s * gridDim.x < n_tiles; s++)
                 bulk_init(bars + s * FEW_WARPS + warp), ask(blockIdx.x + s * gridDim.x, s);
     }
-    const uint32_t o_in = threadIdx.x % 16, r = threadIdx.x / 16; // of the outputs, threads 0 to 127
-    const bool mine = r < n_rows, weighs = warp >= 8 && warp - 8 < n_rows && out.norm.squares; // a row
-    uint32_t tile = blockIdx.x, stage = 0, phase = 0, next[2] = {0, 0};                        // the next tile's scales
+    const uint32_t o_in = threadIdx.x % 16, r = threadIdx.x / 16; // of the outputs, those who finish
+    // Warps of their own weigh a row each, where there are enough.
+    const uint32_t weighed = EIGHTS == 1 ? warp - 8 : warp;
+    const bool mine = r < n_rows, finishes = warp < 4 * EIGHTS, weighs = weighed < n_rows && out.norm.squares;
+    uint32_t tile = blockIdx.x, stage = 0, phase = 0, next[2] = {0, 0}; // the next tile's scales
     const auto ask_words = [&](uint32_t tile) {
         if (BITS == 16 || GROUPS || tile >= n_tiles) return;
         const uint32_t *words = w.scales + ((size_t)tile * w.groups + g0) * 16 + g;
@@ -179,9 +205,9 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, 2)
     typename Out::template column<T, 1> column;
     typename Out::template row<T, 1> row;
     few_scale scale;
-    few_tiles<T, TILES> tiles;
+    few_tiles<T, TILES, EIGHTS> tiles;
     if (early) let_next_start();
-    if (warp < 4)
+    if (finishes)
         out.template load<T>(column, tile * 16 + o_in, mine), out.template early<T>(row, r, tile * 16 + o_in, mine);
     act += k0 * 64 + lane;
     __syncwarp(); // the barriers are there
@@ -192,13 +218,13 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, 2)
     }
     wait_for_inputs();
     if (!early) let_next_start();
-    tiles.ask(act, n, g < n_rows);
-    if (warp < 4) out.template late<T>(row, r, tile * 16 + o_in, mine);
-    if (weighs) scale.ask(out.norm, warp - 8);
+    tiles.ask(act, KT * 64, n, g, n_rows);
+    if (finishes) out.template late<T>(row, r, tile * 16 + o_in, mine);
+    if (weighs) scale.ask(out.norm, weighed);
     if (BITS == 16 || RING) await_bulk(bars + warp);
 #pragma unroll 1
     for (bool first = true;; first = false) {
-        float acc[4] = {};
+        float acc[EIGHTS][4] = {};
         if constexpr (RING) {
             ask_words(tile + gridDim.x);
             if (n) tiles.template add<4>(acc, slice, 0, n);
@@ -208,20 +234,17 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, 2)
             if (n) tiles.template add<1>(acc, numbers, 0, n);
 #pragma unroll 1
             for (uint32_t k = TILES; k < n; k += TILES)
-                tiles.ask(act + k * 64, n - k, g < n_rows), tiles.template add<1>(acc, numbers, k, n);
+                tiles.ask(act + k * 64, KT * 64, n - k, g, n_rows), tiles.template add<1>(acc, numbers, k, n);
         }
-        float *mine_part = part + warp * 8 * FEW_LD;
-        mine_part[2 * t * FEW_LD + g] = acc[0];
-        mine_part[(2 * t + 1) * FEW_LD + g] = acc[1];
-        mine_part[2 * t * FEW_LD + g + 8] = acc[2];
-        mine_part[(2 * t + 1) * FEW_LD + g + 8] = acc[3];
+        if (EIGHTS > 1) __syncwarp(); // every lane has its weights
+        few_leave(part + warp * step, acc);
         if (weighs && first) {
-            const float x = scale.get<T>(out.norm, warp - 8);
-            if (lane == 0) scales[warp - 8] = x;
+            const float x = scale.get<T>(out.norm, weighed);
+            if (lane == 0) scales[weighed] = x;
         }
         __syncthreads(); // every slice's sum before they are added; the scales
-        if (warp < 4) {
-            const auto sum_of = [&](uint32_t row) { return canonical_sum(part + row * FEW_LD + o_in, 8 * FEW_LD); };
+        if (finishes) {
+            const auto sum_of = [&](uint32_t row) { return canonical_sum(part + row * FEW_LD + o_in, step); };
             const auto scale_of = [&](uint32_t row) { return out.norm.squares ? scales[row] : 1.0f; };
             float sum[1] = {sum_of(r)};
             if constexpr (has_taps<Out>)
@@ -236,7 +259,7 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, 2)
         slice.scales = shared_address(smem) + stage * room.stage + words_at + g * 4;
         slice.s[0] = next[0], slice.s[1] = next[1];
         const uint32_t o = tile * 16 + o_in;
-        if (warp < 4)
+        if (finishes)
             out.template load<T>(column, o, mine), out.template early<T>(row, r, o, mine),
                 out.template late<T>(row, r, o, mine);
         await_bulk(bars + stage * FEW_WARPS + warp, phase);
@@ -244,13 +267,16 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, 2)
 #endif
 }
 
-static enum dispatch_kernel kernel_of(enum dispatch_op op, const struct cuda_matrix *w, uint32_t n_rows) {
+static enum dispatch_kernel kernel_of(enum dispatch_op op, const struct cuda_matrix *w, uint32_t n_rows,
+                                      enum dispatch_ending ending) {
     dispatch_case c = {};
-    c.op = op, c.device = this_device(), c.dtype = w->dtype, c.n_rows = n_rows, c.ending = DISPATCH_PLAIN;
-    c.outputs = w->rows, c.k_tiles = cuda_pad16(w->cols) / 16;
+    c.op = op, c.device = this_device(), c.dtype = w->dtype, c.n_rows = n_rows, c.ending = ending;
+    c.outputs = w->rows, c.k_tiles = cuda_pad16(w->cols) / 16, c.coded = w->format != CUDA_STORED;
     return dispatch_kernel_of(&c);
 }
-static bool is_few(enum dispatch_kernel kernel) { return kernel == FEW_8 || kernel == FEW_12 || kernel == FEW_16; }
+static bool is_few(enum dispatch_kernel kernel) {
+    return kernel == FEW_8 || kernel == FEW_12 || kernel == FEW_16 || kernel == FEW_TWO;
+}
 
 // Of the ring of a block that takes several tiles: as many as two blocks of a multiprocessor have room for. 0: a block
 // a tile; also where a slice has more tiles of k than a warp keeps operands of.
@@ -259,22 +285,23 @@ template <int BITS, bool GROUPS> static uint32_t few_stages(uint32_t KT, uint32_
     enum { ROOM = 112 << 10, MOST = 4 };
     if (BITS == 16 || n_tiles <= 2 * multiprocessors() || KT > FEW_WARPS * FEW_RING_TILES) return 0;
     uint32_t stages = MOST;
-    while (stages > 1 && few_room_of<BITS, GROUPS>(KT, per, stages).all > ROOM) stages--;
+    while (stages > 1 && few_room_of<BITS, GROUPS>(KT, per, stages, 1).all > ROOM) stages--;
     return stages > 1 ? stages : 0;
 }
 template <class T, int BITS, bool GROUPS, class Out>
-static void few_launch(const struct cuda_matrix *m, const void *act, uint32_t n_rows, bool early, const Out &out,
-                       void *stream) {
+static void few_launch(enum dispatch_kernel k, const struct cuda_matrix *m, const void *act, uint32_t n_rows,
+                       bool early, const Out &out, void *stream) {
     const uint32_t KT = cuda_pad16(m->cols) / 16;
     const weights<BITS> w = weights_of<BITS>(m);
-    const enum dispatch_kernel k = kernel_of(DISPATCH_DECODE_PRODUCT, m, n_rows);
     const uint32_t n_tiles = cuda_pad16(m->rows) / 16, stages = few_stages<BITS, GROUPS>(KT, w.per, n_tiles),
                    blocks = stages ? 2 * multiprocessors() : n_tiles;
-    auto kernel = stages        ? few_kernel<T, BITS, GROUPS, FEW_RING_TILES, (BITS < 16), Out>
-                  : k == FEW_12 ? few_kernel<T, BITS, GROUPS, 12, false, Out>
-                  : k == FEW_16 ? few_kernel<T, BITS, GROUPS, 16, false, Out>
-                                : few_kernel<T, BITS, GROUPS, 8, false, Out>;
-    const size_t bytes = few_room_of<BITS, GROUPS>(KT, w.per, stages).all;
+    auto kernel = stages        ? few_kernel<T, BITS, GROUPS, FEW_RING_TILES, (BITS < 16), 1, Out>
+                  : k == FEW_12 ? few_kernel<T, BITS, GROUPS, 12, false, 1, Out>
+                  : k == FEW_16 ? few_kernel<T, BITS, GROUPS, 16, false, 1, Out>
+                                : few_kernel<T, BITS, GROUPS, 8, false, 1, Out>;
+    if constexpr (BITS == 16)
+        if (k == FEW_TWO) kernel = few_kernel<T, BITS, GROUPS, 8, false, 2, Out>;
+    const size_t bytes = few_room_of<BITS, GROUPS>(KT, w.per, stages, k == FEW_TWO ? 2 : 1).all;
     allow_shared(kernel, bytes);
     launch(kernel, dim3(blocks), dim3(FEW_WARPS * 32), bytes, stream, w, (const uint32_t *)act, KT, n_rows, n_tiles,
            stages, early, out);
@@ -297,12 +324,12 @@ __device__ __forceinline__ uint4 load16_if(const uint4 *p, bool wanted) {
                  : "memory");
     return x;
 }
-template <class T>
-__global__ void __launch_bounds__(128, 4) few_pair_kernel(few_part one, few_part two, uint32_t KT, uint32_t n_rows) {
+template <class T, int EIGHTS>
+__global__ void __launch_bounds__(128, EIGHTS == 1 ? 4 : 2)
+    few_pair_kernel(few_part one, few_part two, uint32_t KT, uint32_t n_rows) {
     enum { TILES = 16 };
-    __shared__ float part[4][8][FEW_LD];
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4,
-                   slice = blockIdx.y * 4 + warp;
+    __shared__ float part[4][8 * EIGHTS][FEW_LD];
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, slice = blockIdx.y * 4 + warp;
     const bool second = blockIdx.x >= one.tiles;
     const few_part p = second ? two : one;
     const uint32_t tile = second ? blockIdx.x - one.tiles : blockIdx.x, k0 = KT * slice / 16,
@@ -313,27 +340,31 @@ __global__ void __launch_bounds__(128, 4) few_pair_kernel(few_part one, few_part
 #pragma unroll
     for (int u = 0; u < TILES; u++) a[u] = load16_if(w + u * 32, u < n);
     const uint32_t o = threadIdx.x % 16, r = threadIdx.x / 16;
-    const bool mine = r < n_rows && tile * 16 + o < p.O;
     float *y = p.y + blockIdx.y * p.quarter_stride + r * p.ldy + tile * 16 + o;
     let_next_start();
     wait_for_inputs();
-    few_tiles<T, TILES> tiles;
-    tiles.ask(act, n, g < n_rows);
-    float acc[4] = {};
+    few_tiles<T, TILES, EIGHTS> tiles;
+    tiles.ask(act, KT * 64, n, g, n_rows);
+    float acc[EIGHTS][4] = {};
 #pragma unroll
-    for (int u = 0; u < TILES; u++) mma(acc, a[u], tiles.b[u], T());
+    for (int u = 0; u < TILES; u++)
+#pragma unroll
+        for (int j = 0; j < EIGHTS; j++) mma(acc[j], a[u], tiles.b[u][j], T());
 #pragma unroll 1
     for (uint32_t k = TILES; k < n; k++) {
-        few_tiles<T, 1> more;
-        more.ask(act + k * 64, 1, g < n_rows);
-        mma(acc, w[k * 32], more.b[0], T());
+        few_tiles<T, 1, EIGHTS> more;
+        more.ask(act + k * 64, KT * 64, 1, g, n_rows);
+#pragma unroll
+        for (int j = 0; j < EIGHTS; j++) mma(acc[j], w[k * 32], more.b[0][j], T());
     }
-    part[warp][2 * t][g] = acc[0];
-    part[warp][2 * t + 1][g] = acc[1];
-    part[warp][2 * t][g + 8] = acc[2];
-    part[warp][2 * t + 1][g + 8] = acc[3];
+    few_leave(&part[warp][0][0], acc);
     __syncthreads(); // the four slices
-    if (mine) *y = ((part[0][r][o] + part[1][r][o]) + part[2][r][o]) + part[3][r][o];
+#pragma unroll
+    for (uint32_t j = 0; j < EIGHTS; j++) {
+        const uint32_t at = r + 8 * j;
+        if (at < n_rows && tile * 16 + o < p.O)
+            y[8 * j * p.ldy] = ((part[0][at][o] + part[1][at][o]) + part[2][at][o]) + part[3][at][o];
+    }
 }
 
 // ---- launchers ----
@@ -341,35 +372,39 @@ __global__ void __launch_bounds__(128, 4) few_pair_kernel(few_part one, few_part
 bool cuda_fused_possible(const struct cuda_shape *shape) { return dispatch_fused(this_device(), shape); }
 
 template <class T, class Out>
-static void few_of(const struct cuda_matrix *w, const void *act, uint32_t n_rows, bool early, const Out &out,
-                   void *stream) {
+static void few_of(enum dispatch_kernel k, const struct cuda_matrix *w, const void *act, uint32_t n_rows, bool early,
+                   const Out &out, void *stream) {
     const uint32_t slice = cuda_pad16(w->cols) / FEW_WARPS; // columns, if all are of one length
     const bool groups = w->grouped && (w->cols % (16 * FEW_WARPS) || CUDA_GROUP % slice);
     if (w->format == CUDA_STORED)
-        few_launch<T, 16, false>(w, act, n_rows, early, out, stream);
+        few_launch<T, 16, false>(k, w, act, n_rows, early, out, stream);
     else if (w->format == CUDA_INT4 && groups)
-        few_launch<T, 4, true>(w, act, n_rows, early, out, stream);
+        few_launch<T, 4, true>(k, w, act, n_rows, early, out, stream);
     else if (w->format == CUDA_INT4)
-        few_launch<T, 4, false>(w, act, n_rows, early, out, stream);
+        few_launch<T, 4, false>(k, w, act, n_rows, early, out, stream);
     else if (groups)
-        few_launch<T, 8, true>(w, act, n_rows, early, out, stream);
+        few_launch<T, 8, true>(k, w, act, n_rows, early, out, stream);
     else
-        few_launch<T, 8, false>(w, act, n_rows, early, out, stream);
+        few_launch<T, 8, false>(k, w, act, n_rows, early, out, stream);
 }
 template <class Out>
-static void few(const struct cuda_matrix *w, const void *act, uint32_t n_rows, bool early, const Out &out,
-                void *stream) {
+static void few(enum dispatch_kernel k, const struct cuda_matrix *w, const void *act, uint32_t n_rows, bool early,
+                const Out &out, void *stream) {
     if (w->dtype == CUDA_F16)
-        few_of<__half>(w, act, n_rows, early, out, stream);
+        few_of<__half>(k, w, act, n_rows, early, out, stream);
     else
-        few_of<__nv_bfloat16>(w, act, n_rows, early, out, stream);
+        few_of<__nv_bfloat16>(k, w, act, n_rows, early, out, stream);
 }
+template <class Out> constexpr dispatch_ending ending_of = DISPATCH_PLAIN;
+template <> constexpr dispatch_ending ending_of<out_residual> = DISPATCH_RESIDUAL;
+template <> constexpr dispatch_ending ending_of<out_ffn> = DISPATCH_FFN;
 // Of a step's rows: the kernel of few, or that of many.
 template <class Out>
 static void fused(const struct cuda_matrix *w, const void *act, uint32_t n_rows, bool early, const Out &out,
                   void *stream) {
-    if (is_few(kernel_of(DISPATCH_DECODE_PRODUCT, w, n_rows)))
-        few(w, act, n_rows, early, out, stream);
+    const enum dispatch_kernel kernel = kernel_of(DISPATCH_DECODE_PRODUCT, w, n_rows, ending_of<Out>);
+    if (is_few(kernel))
+        few(kernel, w, act, n_rows, early, out, stream);
     else
         wide_product(wide_operands{w, act}, out, n_rows, stream);
 }
@@ -387,16 +422,17 @@ void k_fused_conv(const struct cuda_shape *shape, uint32_t layer, const struct c
                   uint32_t n_rows, float *az, float *s, void *s_act, void *a_act, void *stream) {
     dispatch_case c = {};
     c.op = rows->lead ? DISPATCH_DRAFT_CONV : DISPATCH_DECODE_CONV, c.device = this_device(), c.dtype = shape->dtype,
-    c.n_rows = n_rows, c.shape = shape;
-    const enum dispatch_kernel kernel = dispatch_kernel_of(&c);
+    c.n_rows = n_rows, c.shape = shape, c.coded = w->format != CUDA_STORED;
+    const enum dispatch_kernel kernel = dispatch_kernel_of(&c),
+                               product = kernel_of(DISPATCH_DECODE_PRODUCT, w, n_rows, DISPATCH_PLAIN);
     if (kernel != CONV_FEW_4 && kernel != CONV_FEW_8) {
         k_fused_linear(w, in, n_rows, az, 2 * (size_t)shape->Ep, stream);
         conv_rows(shape, layer, rows, az, conv, bias, n_rows, s, s_act, a_act, stream);
     } else if (kernel == CONV_FEW_4)
-        few(w, in->act, n_rows, false,
+        few(product, w, in->act, n_rows, false,
             out_conv<4>{norm_of(in, n_rows), *shape, layer, *rows, conv, bias, az, s, s_act, a_act}, stream);
     else
-        few(w, in->act, n_rows, false,
+        few(product, w, in->act, n_rows, false,
             out_conv<8>{norm_of(in, n_rows), *shape, layer, *rows, conv, bias, az, s, s_act, a_act}, stream);
 }
 
@@ -408,14 +444,16 @@ void k_fused_residual(const struct cuda_matrix *w, const void *in, const float *
                       uint32_t sum_n, float eps, const float *base, const float *next_norm, uint32_t n_rows, float *y,
                       float *squares, void *act, void *stream) {
     fused(w, in, n_rows, !row_sums,
-          out_residual{row_norm{row_sums, n_sums, sum_n, eps, false, false}, base, next_norm, w->rows, y, squares, act},
+          out_residual{row_norm{row_sums, n_sums, sum_n, eps, false, false}, base, next_norm, w->rows,
+                       n_rows > CUDA_FEW_ROWS, y, squares, act},
           stream);
 }
 
 void k_fused_linear_pair(const struct cuda_matrix *w1, const void *x1, float *y1, size_t ldy1, size_t split_stride1,
                          const struct cuda_matrix *w2, const void *x2, float *y2, size_t ldy2, size_t split_stride2,
                          uint32_t n_rows, void *stream) {
-    if (kernel_of(DISPATCH_DECODE_PAIR, w1, n_rows) != FEW_PAIR) { // whole sums
+    const enum dispatch_kernel kernel = kernel_of(DISPATCH_DECODE_PAIR, w1, n_rows, DISPATCH_PLAIN);
+    if (kernel != FEW_PAIR && kernel != FEW_PAIR_TWO) { // whole sums
         const wide_operands in1 = {w1, x1}, in2 = {w2, x2};
         wide_plain(in1, out_plain{{}, y1, ldy1, w1->rows}, &in2, out_plain{{}, y2, ldy2, w2->rows}, n_rows, stream);
         return;
@@ -426,8 +464,9 @@ void k_fused_linear_pair(const struct cuda_matrix *w1, const void *x1, float *y1
     const few_part two = {(const uint4 *)w2->data, (const uint32_t *)x2,      y2,      ldy2,
                           split_stride2,           cuda_pad16(w2->rows) / 16, w2->rows};
     const dim3 grid(one.tiles + two.tiles, 4);
-    if (w1->dtype == CUDA_F16)
-        launch(few_pair_kernel<__half>, grid, dim3(128), 0, stream, one, two, KT, n_rows);
-    else
-        launch(few_pair_kernel<__nv_bfloat16>, grid, dim3(128), 0, stream, one, two, KT, n_rows);
+    const bool half = w1->dtype == CUDA_F16;
+    const auto run = kernel == FEW_PAIR ? half ? few_pair_kernel<__half, 1> : few_pair_kernel<__nv_bfloat16, 1>
+                     : half ? few_pair_kernel<__half, 2>
+                                        : few_pair_kernel<__nv_bfloat16, 2>;
+    launch(run, grid, dim3(128), 0, stream, one, two, KT, n_rows);
 }

@@ -144,7 +144,7 @@ __device__ __forceinline__ void give_residual(const step_block<R> &b, uint32_t s
                                               bool last, uint32_t epoch) {
     const float square[1] = {out * out};
     float squares[1] = {square[0]};
-    const float sum = tile_sum_of(squares);
+    const float sum = tile_sum_of(squares, false);
     const uint32_t pair = pair_of<T>(weighted<T>(out, x.norm));
     if (!x.mine) return;
     if (x.o % 16 == 0) give_float(b.a.words.squares[set] + (size_t)x.r * (b.a.shape.D / 16) + x.o / 16, sum, epoch);
@@ -386,7 +386,7 @@ __global__ void __launch_bounds__(STEP_THREADS, 1) persistent_kernel(const __gri
 
 // Words, and where each kind begins; all of 8 rows. Returned: how many.
 static size_t lay_out(const cuda_shape &s, uint2 *at, step_words *w, uint32_t **epochs) {
-    const size_t R = CUDA_FEW_ROWS, begin = 0, D = s.D, width = (2 * s.H + 1) * (size_t)s.P,
+    const size_t R = CUDA_PERSISTENT_ROWS, begin = 0, D = s.D, width = (2 * s.H + 1) * (size_t)s.P,
                  ranges = s.H ? (s.visible + RANGE - 1) / RANGE : 0;
     size_t n = begin;
     const auto take = [&](uint2 **p, size_t words) { *p = at ? at + n : NULL, n += (words + 1) / 2 * 2; };

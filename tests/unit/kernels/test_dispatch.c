@@ -114,6 +114,17 @@ static void test_products_of_the_published_sizes_take_the_kernels_that_were_meas
     assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 1, 8192, 2048, DISPATCH_PLAIN), FEW_8);     /* W_fc */
     assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 8, 2048, 4096, DISPATCH_RESIDUAL), FEW_16); /* W_o */
     assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 16, 8192, 2048, DISPATCH_PLAIN), WIDE_1_32_8_5_1_2);
+    assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 9, 2048, 4096, DISPATCH_RESIDUAL), FEW_TWO);
+    assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 16, 2048, 2048, DISPATCH_RESIDUAL), FEW_TWO); /* W_ao */
+    assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 16, 126464, 2048, DISPATCH_PLAIN), FEW_TWO);  /* the head */
+    assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 16, 5472, 2048, DISPATCH_FFN), WIDE_1_32_8_3_4_3);
+    assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 17, 2048, 2048, DISPATCH_RESIDUAL), WIDE_1_32_8_4_4_2);
+    assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 32, 2048, 4096, DISPATCH_RESIDUAL), WIDE_1_32_8_3_4_3);
+    assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 24, 8192, 2048, DISPATCH_PLAIN), WIDE_1_32_8_5_1_2);
+    assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 32, 8192, 2048, DISPATCH_PLAIN), WIDE_1_32_8_4_2_2);
+    assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 64, 8192, 2048, DISPATCH_PLAIN), WIDE_1_64_8_3_2_2);
+    assert_int_equal(product(DISPATCH_DECODE_PAIR, 8, 256, 5120, DISPATCH_PLAIN), FEW_PAIR);
+    assert_int_equal(product(DISPATCH_DECODE_PAIR, 16, 256, 5120, DISPATCH_PLAIN), FEW_PAIR_TWO);
     assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 64, 2048, 4096, DISPATCH_RESIDUAL), WIDE_1_64_8_3_4_2);
     assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 256, 2048, 4096, DISPATCH_RESIDUAL), WIDE_2_64_8_4_2_1);
     assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 256, 8192, 2048, DISPATCH_PLAIN), TALL);
@@ -185,6 +196,7 @@ static void test_weights_of_8_and_4_bits_have_kernels_of_their_own(void **state)
     assert_int_equal(coded(32, 2304, 2048, DISPATCH_PLAIN), CODED_1_32_8_3_4_2_2);    /* W_q, W_k and W_v */
     assert_int_equal(coded(16, 2048, 4096, DISPATCH_RESIDUAL), CODED_1_32_8_3_4_2_2); /* W_o */
     assert_int_equal(coded(16, 2048, 2736, DISPATCH_RESIDUAL), WIDE_1_32_11_2_4_3);   /* W_f2 */
+    assert_int_equal(coded(16, 126464, 2048, DISPATCH_PLAIN), CODED_1_32_8_3_1_4_1);  /* the head */
     assert_int_equal(coded(64, 8192, 2048, DISPATCH_PLAIN), CODED_1_64_8_2_1_4_1);    /* W_fc */
     assert_int_equal(coded(128, 2048, 4096, DISPATCH_RESIDUAL), CODED_1_64_8_2_2_4_1);
     assert_int_equal(coded(128, 2304, 2048, DISPATCH_PLAIN), CODED_1_64_8_2_1_4_1);
