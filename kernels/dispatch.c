@@ -103,6 +103,11 @@ static bool narrow_scan(const struct dispatch_case *c) {
 static bool narrow_scan_32(const struct dispatch_case *c) { return narrow_scan(c) && wide_scan_32(c); }
 static bool narrow_scan_48(const struct dispatch_case *c) { return narrow_scan(c) && wide_scan_48(c); }
 static bool narrow_scan_64(const struct dispatch_case *c) { return narrow_scan(c) && wide_scan_64(c); }
+/* Two blocks of a multiprocessor at once, of one or two tiles of 16 outputs each. */
+static bool two_tiles(const struct dispatch_case *c) {
+    const uint32_t tiles = blocks_of(c->outputs, 16), blocks = 2 * c->device.processors;
+    return tiles > blocks && tiles <= 2 * blocks;
+}
 static bool two_products(const struct dispatch_case *c) { return c->outputs_two > 0; }
 static bool M_up_to_64(const struct dispatch_case *c) { return c->shape->M <= 64; }
 static bool has_no_decode_window(const struct dispatch_case *c) { return !dispatch_decode_window(c->shape); }
@@ -166,6 +171,16 @@ static const struct rule rules[] = {
     {.ops = LIN, LINEAR_1_1, .rows_to = 8},
     {.ops = LIN, LINEAR_2_2, ELSEWHERE, .rows_to = 16},
     {.ops = LIN, LINEAR_2_4, ELSEWHERE, .rows_from = 17},
+    {.ops = DEC,
+     FEW_CODES,
+     HOPPER,
+     CODES,
+     .rows_to = 8,
+     .endings = DISPATCH_FFN,
+     .k_from = 128,
+     .k_to = 128,
+     .also = two_tiles,
+     .also_text = "one tile of 16 outputs or two to each of two blocks of a multiprocessor"},
     {.ops = DEC, FEW_12, HOPPER, BITS_16, .rows_to = 8, .k_from = 129, .k_to = 192},
     {.ops = DEC, FEW_16, HOPPER, BITS_16, .rows_to = 8, .k_from = 193, .k_to = 256},
     {.ops = DEC, FEW_8, HOPPER, BITS_16, .rows_to = 8},
@@ -181,7 +196,7 @@ static const struct rule rules[] = {
      .b64_to = 40},
     {MANY, CODED(1, 64, 8, 2, 1, 4, 1), HOPPER, CODES, .rows_from = 33, .rows_to = 64, .k_from = 1, .k_to = MOST_CODED,
      .b64_from = 80},
-    {MANY, CODED(1, 64, 8, 2, 2, 4, 1), HOPPER, CODES, .rows_from = 65, .k_from = 65, .k_to = 256, .b64_from = 50,
+    {MANY, CODED(1, 64, 8, 2, 2, 4, 1), HOPPER, CODES, .rows_from = 33, .k_from = 65, .k_to = 256, .b64_from = 50,
      .b64_to = 66},
     {MANY, CODED(1, 64, 8, 2, 1, 4, 1), HOPPER, CODES, .rows_from = 65, .k_from = 65, .k_to = 128, .b64_from = 67,
      .b64_to = 99},
@@ -207,7 +222,7 @@ static const struct rule rules[] = {
      .also_text = "not on a share of a device"},
     {MANY, WIDE(2, 64, 8, 4, 2, 1), HOPPER, BITS_16, .rows_from = 129, .endings = DISPATCH_RESIDUAL},
     {MANY, WIDE(2, 64, 8, 4, 1, 1), HOPPER, BITS_16, .b128 = 80},
-    {MANY, WIDE(1, 64, 8, 3, 2, 2), HOPPER, STORED, .rows_to = 64, .endings = DISPATCH_PLAIN, .b64_from = 100},
+    {MANY, WIDE(1, 64, 8, 3, 2, 2), HOPPER, STORED, .rows_to = 48, .endings = DISPATCH_PLAIN, .b64_from = 100},
     {MANY, WIDE(1, 64, 8, 5, 1, 1), HOPPER, BITS_16, .endings = DISPATCH_PLAIN, .b64_from = 100},
     {MANY, WIDE(1, 64, 8, 4, 1, 2), HOPPER, BITS_16, .b64_from = 100},
     {MANY, WIDE(1, 64, 8, 3, 4, 2), HOPPER, BITS_16, .rows_from = 65, .endings = DISPATCH_PLAIN, .b64_to = 40,
@@ -338,6 +353,7 @@ static const char *kernel_text(enum dispatch_kernel k) {
         [LINEAR_2_2] = "linear_kernel, 32 by 16",
         [LINEAR_2_4] = "linear_kernel, 32 by 32",
         [TALL] = "tall_kernel",
+        [FEW_CODES] = "few_codes_kernel",
         [FEW_8] = "few_kernel, 8 tiles of k at a time",
         [FEW_12] = "few_kernel, 12 tiles",
         [FEW_16] = "few_kernel, 16 tiles",

@@ -85,6 +85,7 @@ enum dispatch_kernel {
     FEW_12,
     FEW_16,
     FEW_TWO,
+    FEW_CODES,
     FEW_PAIR,
     FEW_PAIR_TWO,
     BROAD_2_256,

@@ -162,12 +162,12 @@ static bool sizes(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i, uint32_t *
         *K = 16 * (many ? gpu_pick(1, 130) : gpu_pick(0, 1) ? gpu_pick(65, 128) : gpu_pick(177, 256));
     }
     if (n_rows > 32 && !is_tall(n_rows) && i % 2) { /* 50 to 66 blocks, or 100 and more */
-        const bool many = n_rows <= 64 || gpu_pick(0, 1);
+        const bool many = gpu_pick(0, 1);
         *O = (many ? 6400 : 3200) / ((n_rows + 63) / 64) / 16 * 16 + 16 * gpu_pick(0, many ? 40 : 10);
         *K = 16 * (!many ? gpu_pick(65, 256) : gpu_pick(0, 1) ? gpu_pick(1, 24) : gpu_pick(129, 192));
     }
-    if (i % 12 == 7)
-        *O = 4240 + 16 * gpu_pick(0, 80), *K = 16 * gpu_pick(1, 130); /* several tiles a block of few rows */
+    if (i % 12 == 7) /* several tiles a block of few rows; two of 128 of k */
+        *O = 4240 + 16 * gpu_pick(0, 80), *K = gpu_pick(0, 1) ? 2048 : 16 * gpu_pick(1, 130);
     if (i % 12 == 3) *O = published[i / 12 % 5][0], *K = published[i / 12 % 5][1];
     snprintf(gpu.what, sizeof gpu.what, "%u rows, %s, O %u, K %u", n_rows, gpu_dtype_name(dtype), *O, *K);
     return is_fused(dtype);
@@ -265,7 +265,7 @@ static void a_product_of_codes_added_to_the_stream_has_the_bits_of_the_numbers(v
 static void ffn_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     uint32_t F, K;
     if (!sizes(n_rows, dtype, i, &F, &K)) return;
-    if (is_tall(n_rows)) F /= 2, F = (F + 15) / 16 * 16;
+    if (is_tall(n_rows) || (n_rows <= 8 && F > 4224)) F /= 2, F = (F + 15) / 16 * 16;
     const uint32_t used = F - gpu_pick(0, 15); /* rows behind these stay 0 */
     const struct matrices m = matrices_new(2 * F, K, dtype);
     fill(&m, 0, used, CUDA_PACK_FIRST_EIGHTS), fill(&m, 0, used, CUDA_PACK_SECOND_EIGHTS);

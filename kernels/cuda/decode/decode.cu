@@ -267,6 +267,101 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, 2)
 #endif
 }
 
+// Of codes, where there are more tiles than blocks at once, but not more than twice as many: blocks b and b + gridDim.x
+// of tiles, 128 tiles of k. Both become numbers before the inputs are ready: the first's in registers, the second's in
+// shared memory.
+template <int BITS> struct few_codes {
+    enum {
+        KT = 128,
+        N = KT / FEW_WARPS,        // of a slice
+        OWN = N * BITS * 32,       // bytes of its codes of the first tile; then its sums
+        NUMBERS = KT * BITS * 32,  // where the second tile's are
+        SUMS = NUMBERS + KT * 512, // of the second tile
+        BARS = SUMS + FEW_SUMS * 4,
+        BYTES = BARS + 2 * FEW_WARPS * 8
+    };
+    static_assert(OWN >= 8 * FEW_LD * 4, "");
+};
+__device__ __forceinline__ void few_leave(float *to, const float (&acc)[4]) { // to: of this warp
+    const uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+    to[2 * t * FEW_LD + g] = acc[0], to[(2 * t + 1) * FEW_LD + g] = acc[1];
+    to[2 * t * FEW_LD + g + 8] = acc[2], to[(2 * t + 1) * FEW_LD + g + 8] = acc[3];
+}
+template <class T, int BITS, class Out>
+__global__ void __launch_bounds__(FEW_WARPS * 32, 2)
+    few_codes_kernel(const weights<BITS> w, const uint32_t *act, uint32_t n_rows, uint32_t n_tiles, bool early,
+                     Out out) {
+#if __CUDA_ARCH__ >= 900
+    using G = few_codes<BITS>;
+    enum { N = G::N, TILE = weights<BITS>::TILE };
+    extern __shared__ __align__(128) unsigned char smem[];
+    __shared__ float scales[8];
+    uint64_t *const bars = (uint64_t *)(smem + G::BARS);
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, k0 = warp * N;
+    const uint32_t tile0 = blockIdx.x, tile1 = blockIdx.x + gridDim.x;
+    const bool both = tile1 < n_tiles;
+    const uint32_t codes1 = G::NUMBERS + k0 * 512 + N * (512 - TILE);
+    if (lane == 0) {
+        bulk_load(smem + warp * G::OWN, w.tiles + ((size_t)tile0 * G::KT + k0) * TILE, N * TILE, bars + warp);
+        if (both)
+            bulk_load(smem + codes1, w.tiles + ((size_t)tile1 * G::KT + k0) * TILE, N * TILE, bars + FEW_WARPS + warp);
+    }
+    // Of the outputs threads 0 to 255: 128 a tile.
+    const bool finishes = warp < 4 || (warp < 8 && both), second = warp >= 4;
+    const uint32_t o = (second ? tile1 : tile0) * 16 + threadIdx.x % 16, r = threadIdx.x / 16 % 8;
+    const bool mine = r < n_rows && finishes, weighs = warp >= 8 && warp - 8 < n_rows && out.norm.squares;
+    const uint32_t *const words = w.scales + ((size_t)tile0 * w.groups + (k0 >> w.per)) * 16 + g,
+                          *const words1 = words + (both ? (size_t)gridDim.x * w.groups * 16 : 0);
+    const few_slice<BITS, false> slice0 = {
+        w, shared_address(smem) + warp * G::OWN + lane * BITS, 0, k0, {words[0], words[8]}};
+    const few_slice<BITS, false> slice1 = {
+        w, shared_address(smem) + codes1 + lane * BITS, 0, k0, {words1[0], words1[8]}};
+    const few_slice<16, false> numbers = {{}, shared_address(smem) + G::NUMBERS + k0 * 512 + lane * 16, 0, k0, {0, 0}};
+    typename Out::template column<T, 1> column;
+    typename Out::template row<T, 1> row;
+    few_scale scale;
+    few_tiles<T, N> tiles;
+    if (early) let_next_start();
+    if (finishes) out.template load<T>(column, o, mine), out.template early<T>(row, r, o, mine);
+    act += k0 * 64 + lane;
+    __syncwarp(); // the barriers are there
+    uint4 a[N];
+    await_bulk(bars + warp);
+    slice0.operands(a, 0, N, T());
+    if (both) await_bulk(bars + FEW_WARPS + warp), widen<T, 2>(slice1, numbers.tiles, N, T());
+#pragma unroll
+    for (int u = 0; u < N; u++) // made here, not where they are used
+        asm volatile("" : "+r"(a[u].x), "+r"(a[u].y), "+r"(a[u].z), "+r"(a[u].w));
+    wait_for_inputs();
+    if (!early) let_next_start();
+    tiles.ask(act, N, g < n_rows);
+    if (finishes) out.template late<T>(row, r, o, mine);
+    if (weighs) scale.ask(out.norm, warp - 8);
+    float acc0[4] = {}, acc1[4] = {};
+#pragma unroll
+    for (int u = 0; u < N; u++) {
+        mma(acc0, a[u], tiles.b[u], T());
+        mma(acc1, numbers.operand(u, T()), tiles.b[u], T()); // of one tile alone: never read
+    }
+    few_leave((float *)(smem + warp * G::OWN), acc0);
+    few_leave((float *)(smem + G::SUMS) + warp * 8 * FEW_LD, acc1);
+    if (weighs) {
+        const float x = scale.get<T>(out.norm, warp - 8);
+        if (lane == 0) scales[warp - 8] = x;
+    }
+    __syncthreads(); // every slice's sums before they are added; the scales
+    if (!finishes) return;
+    const float *const from = (const float *)(smem + (second ? (uint32_t)G::SUMS : 0)) + threadIdx.x % 16;
+    const uint32_t stride = second ? 8 * FEW_LD : G::OWN / 4;
+    const auto sum_of = [&](uint32_t row) { return canonical_sum(from + row * FEW_LD, stride); };
+    const auto scale_of = [&](uint32_t row) { return out.norm.squares ? scales[row] : 1.0f; };
+    float sum[1] = {sum_of(r)};
+    if constexpr (has_taps<Out>)
+        out.template taps_of_step<T>(row, [&](uint32_t j) { return sum_of(r - j) * scale_of(r - j); });
+    out.template finish<T>(column, row, r, o, mine, sum, scale_of(r));
+#endif
+}
+
 static enum dispatch_kernel kernel_of(enum dispatch_op op, const struct cuda_matrix *w, uint32_t n_rows,
                                       enum dispatch_ending ending) {
     dispatch_case c = {};
@@ -275,7 +370,7 @@ static enum dispatch_kernel kernel_of(enum dispatch_op op, const struct cuda_mat
     return dispatch_kernel_of(&c);
 }
 static bool is_few(enum dispatch_kernel kernel) {
-    return kernel == FEW_8 || kernel == FEW_12 || kernel == FEW_16 || kernel == FEW_TWO;
+    return kernel == FEW_8 || kernel == FEW_12 || kernel == FEW_16 || kernel == FEW_TWO || kernel == FEW_CODES;
 }
 
 // Of the ring of a block that takes several tiles: as many as two blocks of a multiprocessor have room for. 0: a block
@@ -295,6 +390,14 @@ static void few_launch(enum dispatch_kernel k, const struct cuda_matrix *m, cons
     const weights<BITS> w = weights_of<BITS>(m);
     const uint32_t n_tiles = cuda_pad16(m->rows) / 16, stages = few_stages<BITS, GROUPS>(KT, w.per, n_tiles),
                    blocks = stages ? 2 * multiprocessors() : n_tiles;
+    if constexpr (BITS < 16 && !GROUPS)
+        if (k == FEW_CODES) {
+            const auto two = few_codes_kernel<T, BITS, Out>;
+            allow_shared(two, few_codes<BITS>::BYTES);
+            launch(two, dim3(2 * multiprocessors()), dim3(FEW_WARPS * 32), few_codes<BITS>::BYTES, stream, w,
+                   (const uint32_t *)act, n_rows, n_tiles, early, out);
+            return;
+        }
     auto kernel = stages        ? few_kernel<T, BITS, GROUPS, FEW_RING_TILES, (BITS < 16), 1, Out>
                   : k == FEW_12 ? few_kernel<T, BITS, GROUPS, 12, false, 1, Out>
                   : k == FEW_16 ? few_kernel<T, BITS, GROUPS, 16, false, 1, Out>

@@ -22,13 +22,28 @@ template <int BITS, int MW, int NB, int SK, int STAGES, int CLUSTER> struct wide
         THREADS = MW * 128 + 32
     };
 };
+// Of codes: the stages that become numbers before the inputs are ready, as many as a thread has registers for beside
+// its sums. Each of the four schedulers has an equal share of a multiprocessor's registers.
+template <int BITS, int MW, int NB, int SK, int STAGES, int CLUSTER, int BLOCKS> struct wide_early {
+    enum {
+        WARPS = ((MW * 4 + 1) * BLOCKS + 3) / 4, // of a scheduler
+        SUMS = CLUSTER == 4 || CLUSTER == 16 ? 2 : 3,
+        ROOM = 512 / WARPS - NB / 2 * SUMS - 40,
+        N = ROOM / (SK * 4),
+        EARLY = BITS == 16   ? 0
+                : N < 1      ? 1
+                : N > STAGES ? STAGES
+                             : N
+    };
+};
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-// One thread: the weights and the rows of the block's slices through the ring.
-template <class G, int BITS, int SK, int STAGES, int SL>
-__device__ __forceinline__ void wide_feed(unsigned char *ring, uint64_t *full, uint64_t *empty, const wide_part &p,
-                                          const weights<BITS> &w, uint32_t KT, uint32_t rank, uint32_t tile0,
-                                          uint32_t row0) {
+// One thread: the weights and the rows of the block's slices through the ring. coded: a barrier for the weights alone
+// of each of the first EARLY stages.
+template <class G, int EARLY, int BITS, int SK, int STAGES, int SL>
+__device__ __forceinline__ void wide_feed(unsigned char *ring, uint64_t *full, uint64_t *empty, uint64_t *coded,
+                                          const wide_part &p, const weights<BITS> &w, uint32_t KT, uint32_t rank,
+                                          uint32_t tile0, uint32_t row0) {
     using S = typename G::weights_of_stage;
     uint64_t once, often;
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(once));
@@ -42,10 +57,13 @@ __device__ __forceinline__ void wide_feed(unsigned char *ring, uint64_t *full, u
                 unsigned char *at = ring + s * G::STAGE;
                 if (pass == (it >= STAGES)) {
                     if (pass) barrier_wait(empty + s, (it / STAGES + 1) & 1);
-                    barrier_expect(full + s, S::coming(w, G::STAGE));
-                    copy_box(at, &p.w, k, tile0, full + s, once);
-                    if (BITS < 16) copy_box(at + S::TILES, &p.scales, k >> w.per, tile0, full + s, once);
+                    const bool apart = it < EARLY;
+                    uint64_t *const bar = apart ? coded + it : full + s;
+                    barrier_expect(bar, S::coming(w, apart ? (uint32_t)G::W_STAGE : (uint32_t)G::STAGE));
+                    copy_box(at, &p.w, k, tile0, bar, once);
+                    if (BITS < 16) copy_box(at + S::TILES, &p.scales, k >> w.per, tile0, bar, once);
                 }
+                if (pass && it < EARLY) barrier_expect(full + s, G::X_STAGE);
                 if (pass) copy_box(at + G::W_STAGE, &p.x, k, row0 / 8, full + s, often);
             }
         }
@@ -58,12 +76,26 @@ __device__ __forceinline__ void wide_feed(unsigned char *ring, uint64_t *full, u
 template <class S, int FROM, int TO, class T, int BITS, int SK>
 __device__ __forceinline__ void wide_weights(uint4 (&a)[SK], const weights<BITS> &w, const unsigned char *at,
                                              uint32_t warp, uint32_t k, uint32_t n, T) {
-    S::template operands<FROM, TO>(a, w, shared_address(at), warp, k, T());
+    const auto as = [&](const auto &format) {
+        S::template operands_of<FROM, TO>(a, format, w, shared_address(at), warp, k, T());
+    };
+    if constexpr (BITS != 8)
+        as(w);
+    else if (w.keep)
+        as(is_int8());
+    else
+        as(is_fp8());
     if (BITS == 16 || n < TO)
 #pragma unroll
         for (int j = FROM; j < TO; j++)
             if (j >= n) a[j] = make_uint4(0, 0, 0, 0);
     hold<FROM, TO>(a); // in registers before the fence
+}
+
+// wgmma's description of x in shared memory: no swizzle, 128 bytes to the next 8 of k, a stage's tiles to the next 8
+// rows.
+__device__ __forceinline__ uint64_t wide_form(uint32_t SK) {
+    return ((uint64_t)(128 >> 4) << 16) | ((uint64_t)(SK * 256 >> 4) << 32);
 }
 
 // A slice's sums, if it has `some` k, to those of the slices before, in linear.cu's order.
@@ -83,28 +115,48 @@ __device__ __forceinline__ void wide_add(float (&acc)[NB / 2], float (&sum)[NB /
     }
 }
 
-// A block's slices of codes: half of a stage's tiles become numbers while the tensor cores have the other half.
-// form: wgmma's description of x.
-template <class G, int NB, int SK, int STAGES, int CLUSTER, class T, int BITS, int MORE>
+// The end of the slice that has tile k, from slice on.
+__device__ __forceinline__ uint32_t wide_end(uint32_t KT, uint32_t k, uint32_t slice) {
+    while (slice_at(KT, slice + 1) <= k) slice++;
+    return slice_at(KT, slice + 1);
+}
+// The numbers of a block's first EARLY stages of codes.
+template <class G, int SK, int STAGES, int SL, class T, int BITS, int EARLY>
+__device__ __forceinline__ void wide_begin(uint4 (&a)[EARLY][SK], const weights<BITS> &w, const unsigned char *ring,
+                                           uint64_t *coded, uint32_t KT, uint32_t rank, T) {
+    const uint32_t last = slice_at(KT, rank * SL + SL);
+    uint32_t k = slice_at(KT, rank * SL);
+#pragma unroll
+    for (int e = 0; e < EARLY; e++) {
+        if (k >= last) return;
+        const uint32_t end = wide_end(KT, k, rank * SL);
+        barrier_wait(coded + e, 0);
+        wide_weights<typename G::weights_of_stage, 0, SK>(a[e], w, ring + e * G::STAGE, threadIdx.x / 32, k, end - k,
+                                                          T());
+        k = min(k + SK, end);
+    }
+}
+// Tiles [FROM, TO) of a stage; first: of a slice.
+template <int FROM, int TO, class T, int N, int SK>
+__device__ __forceinline__ void wide_multiply(float (&acc)[N], const uint4 (&a)[SK], uint64_t b, bool first, T) {
+    wgmma_begin();
+#pragma unroll
+    for (int j = FROM; j < TO; j++) wgmma<false>(acc, a[j], b + j * (256 >> 4), j || !first, T());
+    wgmma_end();
+}
+// A block's slices of codes: the first EARLY stages, whose numbers are in a; then half of a stage's tiles become
+// numbers while the tensor cores have the other half. form: wgmma's description of x.
+template <class G, int NB, int STAGES, int CLUSTER, class T, int BITS, int MORE, int EARLY, int SK>
 __device__ __forceinline__ void wide_coded(float (&acc)[NB / 2], float (&sum)[NB / 2], float (&more)[MORE],
-                                           const weights<BITS> &w, const unsigned char *ring, uint64_t *full,
-                                           uint64_t *empty, uint64_t form, uint32_t KT, uint32_t rank, T) {
+                                           uint4 (&early)[EARLY][SK], const weights<BITS> &w, const unsigned char *ring,
+                                           uint64_t *full, uint64_t *empty, uint64_t form, uint32_t KT, uint32_t rank,
+                                           T) {
     enum { HALF = SK / 2, SL = SLICES / CLUSTER };
     using S = typename G::weights_of_stage;
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, last = slice_at(KT, rank * SL + SL);
     uint32_t it = 0;
-    uint4 a[SK] = {};
-    const auto end_of = [&](uint32_t k, uint32_t slice) { // of the slice that has tile k, from this one on
-        while (slice_at(KT, slice + 1) <= k) slice++;
-        return slice_at(KT, slice + 1);
-    };
+    uint4(&a)[SK] = early[EARLY - 1];
     const auto stage_of = [&](uint32_t i) { return ring + i % STAGES * G::STAGE; };
-    const auto first_half = [&](uint32_t k, uint32_t slice) {
-        if (k >= last) return;
-        barrier_wait(full + it % STAGES, it / STAGES & 1);
-        wide_weights<S, 0, HALF>(a, w, stage_of(it), warp, k, end_of(k, slice) - k, T());
-    };
-    first_half(slice_at(KT, rank * SL), rank * SL);
 #pragma unroll 1
     for (uint32_t slice = rank * SL; slice < rank * SL + SL; slice++) {
         const uint32_t k0 = slice_at(KT, slice), k1 = slice_at(KT, slice + 1);
@@ -112,22 +164,27 @@ __device__ __forceinline__ void wide_coded(float (&acc)[NB / 2], float (&sum)[NB
         for (uint32_t k = k0; k < k1; k += SK) {
             const unsigned char *at = stage_of(it);
             const uint64_t b = form | address_in_block(at + G::W_STAGE) >> 4;
-            wgmma_begin();
+            if (it < EARLY) {
+                barrier_wait(full + it, 0);
 #pragma unroll
-            for (int j = 0; j < HALF; j++) wgmma<false>(acc, a[j], b + j * (256 >> 4), j || k != k0, T());
-            wgmma_end();
-            wgmma_wait<1>();
-            hold<HALF, SK>(a);
-            if (k != k0 && lane == 0) barrier_arrive(empty + (it - 1) % STAGES);
-            wide_weights<S, HALF, SK>(a, w, at, warp, k, k1 - k, T());
-            wgmma_begin();
-#pragma unroll
-            for (int j = HALF; j < SK; j++) wgmma<false>(acc, a[j], b + j * (256 >> 4), true, T());
-            wgmma_end();
-            wgmma_wait<1>();
-            hold<0, HALF>(a);
-            it++;
-            first_half(min(k + SK, k1), slice);
+                for (int e = 0; e < EARLY; e++)
+                    if (it == e)
+                        wide_multiply<0, SK>(acc, early[e], b, k == k0, T()), wgmma_wait<0>(), hold<0, SK>(early[e]);
+                if (lane == 0 && k + SK < k1) barrier_arrive(empty + it % STAGES);
+            } else {
+                wide_multiply<0, HALF>(acc, a, b, k == k0, T());
+                wgmma_wait<1>();
+                hold<HALF, SK>(a);
+                if (k != k0 && it > EARLY && lane == 0) barrier_arrive(empty + (it - 1) % STAGES);
+                wide_weights<S, HALF, SK>(a, w, at, warp, k, k1 - k, T());
+                wide_multiply<HALF, SK>(acc, a, b, false, T());
+                wgmma_wait<1>();
+                hold<0, HALF>(a);
+            }
+            const uint32_t next = min(k + SK, k1); // its first half
+            if (++it < EARLY || next >= last) continue;
+            barrier_wait(full + it % STAGES, it / STAGES & 1);
+            wide_weights<S, 0, HALF>(a, w, stage_of(it), warp, next, wide_end(KT, next, slice) - next, T());
         }
         wgmma_wait<0>();
         hold<HALF, SK>(a);
@@ -169,7 +226,8 @@ __global__ void __launch_bounds__(wide<BITS, MW, NB, SK, STAGES, CLUSTER>::THREA
     // What the outputs need beside the sums is there before them, where registers hold it.
     constexpr bool held = EIGHTS == GROUP && sizeof(typename out_of<Out>::type::template row<T, 4>) <= 16;
     extern __shared__ __align__(1024) unsigned char ring[];
-    __shared__ uint64_t full[STAGES], empty[STAGES];
+    enum { EARLY = wide_early<BITS, MW, NB, SK, STAGES, CLUSTER, BLOCKS>::EARLY };
+    __shared__ uint64_t full[STAGES], empty[STAGES], coded[EARLY + 1];
     __shared__ float scales[NB]; // of the rows' norms
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const uint32_t rank = blockIdx.x % CLUSTER, row0 = blockIdx.x / CLUSTER % row_blocks * NB;
@@ -187,6 +245,7 @@ __global__ void __launch_bounds__(wide<BITS, MW, NB, SK, STAGES, CLUSTER>::THREA
     const auto is_mine = [&](uint32_t r) { return r < NB && row0 + r < n_rows && o < O; };
     if (threadIdx.x == 0) {
         for (int i = 0; i < STAGES; i++) barrier_init(full + i, 1), barrier_init(empty + i, MW * 4);
+        for (int i = 0; i < EARLY; i++) barrier_init(coded + i, 1);
         barriers_there();
     }
     __syncthreads(); // the barriers are there
@@ -202,25 +261,24 @@ __global__ void __launch_bounds__(wide<BITS, MW, NB, SK, STAGES, CLUSTER>::THREA
         }
     };
     if (warp == MW * 4) {
-        if (lane == 0) wide_feed<G, BITS, SK, STAGES, SL>(ring, full, empty, *p, w, KT, rank, tile0, row0);
+        if (lane == 0)
+            wide_feed<G, EARLY, BITS, SK, STAGES, SL>(ring, full, empty, coded, *p, w, KT, rank, tile0, row0);
         __syncwarp();
     } else {
         if (held) out.template load<T>(column, o, o < O);
+        uint4 early[EARLY ? EARLY : 1][SK];
+        if constexpr (EARLY > 0) wide_begin<G, SK, STAGES, SL>(early, w, ring, coded, KT, rank, T());
         wait_for_inputs();
         if (held) load_group(0);
-        if (out.norm.squares) { // while x is on its way
+        if (out.norm.squares) // while x is on its way
             wide_scales<T, MW, NB, CLUSTER>(scales, out.norm, warp, rank, row0, n_rows);
-        }
         float acc[NB / 2], sum[NB / 2], more[CLUSTER == 4 || CLUSTER == 16 ? 1 : NB / 2];
 #pragma unroll
-        for (int i = 0; i < NB / 2; i++) acc[i] = 0, sum[i] = -0.0f; // -0 + s = s to the bit
-#pragma unroll
-        for (int i = 0; i < sizeof more / sizeof *more; i++) more[i] = -0.0f;
-        // wgmma's description of x in shared memory: no swizzle, 128 bytes to the next 8 of k, a stage's tiles to the
-        // next 8 rows
-        const uint64_t form = ((uint64_t)(128 >> 4) << 16) | ((uint64_t)(SK * 256 >> 4) << 32);
+        for (int i = 0; i < NB / 2; i++) // -0 + s = s to the bit
+            acc[i] = 0, sum[i] = more[i % (sizeof more / sizeof *more)] = -0.0f;
+        const uint64_t form = wide_form(SK);
         if constexpr (BITS < 16)
-            wide_coded<G, NB, SK, STAGES, CLUSTER>(acc, sum, more, w, ring, full, empty, form, KT, rank, T());
+            wide_coded<G, NB, STAGES, CLUSTER>(acc, sum, more, early, w, ring, full, empty, form, KT, rank, T());
         else {
             uint32_t it = 0;
             for (uint32_t slice = rank * SL; slice < rank * SL + SL; slice++) {

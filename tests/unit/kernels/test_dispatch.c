@@ -122,7 +122,8 @@ static void test_products_of_the_published_sizes_take_the_kernels_that_were_meas
     assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 32, 2048, 4096, DISPATCH_RESIDUAL), WIDE_1_32_8_3_4_3);
     assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 24, 8192, 2048, DISPATCH_PLAIN), WIDE_1_32_8_5_1_2);
     assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 32, 8192, 2048, DISPATCH_PLAIN), WIDE_1_32_8_4_2_2);
-    assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 64, 8192, 2048, DISPATCH_PLAIN), WIDE_1_64_8_3_2_2);
+    assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 48, 8192, 2048, DISPATCH_PLAIN), WIDE_1_64_8_3_2_2);
+    assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 64, 8192, 2048, DISPATCH_PLAIN), WIDE_1_64_8_5_1_1);
     assert_int_equal(product(DISPATCH_DECODE_PAIR, 8, 256, 5120, DISPATCH_PLAIN), FEW_PAIR);
     assert_int_equal(product(DISPATCH_DECODE_PAIR, 16, 256, 5120, DISPATCH_PLAIN), FEW_PAIR_TWO);
     assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 64, 2048, 4096, DISPATCH_RESIDUAL), WIDE_1_64_8_3_4_2);
@@ -190,7 +191,11 @@ static void test_the_products_of_gates_take_the_kernels_that_were_measured(void 
 
 static void test_weights_of_8_and_4_bits_have_kernels_of_their_own(void **state) {
     (void)state;
-    assert_int_equal(coded(8, 8192, 2048, DISPATCH_PLAIN), FEW_8);
+    assert_int_equal(coded(8, 8192, 2048, DISPATCH_PLAIN), FEW_8);   /* W_fc */
+    assert_int_equal(coded(1, 5472, 2048, DISPATCH_FFN), FEW_CODES); /* W_f1 */
+    assert_int_equal(coded(1, 4224, 2048, DISPATCH_PLAIN), FEW_8);   /* W_q, W_k and W_v */
+    assert_int_equal(coded(1, 126464, 2048, DISPATCH_PLAIN), FEW_8); /* the head: a ring */
+    assert_int_equal(coded(64, 4224, 2048, DISPATCH_PLAIN), CODED_1_64_8_2_2_4_1);
     assert_int_equal(coded(9, 8192, 2048, DISPATCH_PLAIN), CODED_1_32_8_3_1_4_1);     /* W_fc */
     assert_int_equal(coded(32, 5472, 2048, DISPATCH_FFN), CODED_1_32_8_3_1_4_1);      /* W_f1 */
     assert_int_equal(coded(32, 2304, 2048, DISPATCH_PLAIN), CODED_1_32_8_3_4_2_2);    /* W_q, W_k and W_v */
