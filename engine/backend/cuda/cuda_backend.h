@@ -23,13 +23,14 @@ struct cuda_layer {
 };
 
 /* A decode step is the graph of the smallest bucket that holds it. Rows beyond the step's are padding: they cost their
- * part of the products, but no state and no window. Buckets: 1, 2, 4, 8 rows, then every 8 up to 64, and 4 in each
- * doubling up to 512. */
-enum { CUDA_N_BUCKETS = 23 };
+ * part of the products, but no state and no window. Buckets: 1, 2, 4, 8, 12, 16 rows, then every 8 up to 64, and 4 in
+ * each doubling up to 512. */
+enum { CUDA_N_BUCKETS = 24 };
 static inline uint32_t cuda_bucket_rows(uint32_t b) {
     if (b < 4) return 1u << b;
-    if (b < 11) return 8 * (b - 2);
-    return (64u << (b - 11) / 4) / 4 * ((b - 11) % 4 + 5);
+    if (b == 4) return 12;
+    if (b < 12) return 8 * (b - 3);
+    return (64u << (b - 12) / 4) / 4 * ((b - 12) % 4 + 5);
 }
 /* Of n rows; CUDA_N_BUCKETS if there are more than the largest has. */
 static inline uint32_t cuda_bucket_of(uint32_t n) {
@@ -38,7 +39,7 @@ static inline uint32_t cuda_bucket_of(uint32_t n) {
     return b;
 }
 /* Steps that take the same time: a bucket's, without drafts and with them. */
-enum { CUDA_N_KINDS = 2 * CUDA_N_BUCKETS, CUDA_DRAFT_BUCKETS = 11 };
+enum { CUDA_N_KINDS = 2 * CUDA_N_BUCKETS, CUDA_DRAFT_BUCKETS = 12 };
 /* How a step ends: logits to the host; tokens, the largest logit of each row; tokens, some of them drawn. */
 enum cuda_end { CUDA_LOGITS, CUDA_GREEDY, CUDA_DRAWS, CUDA_N_ENDS };
 
