@@ -128,6 +128,7 @@ int active_bind(const struct rod_engine *e, struct active *a, struct rod_error *
     a->sched.key = r->key;
     a->sched.weight = r->weight;
     a->sched.scored = r->n_prompt_logprobs >= 0 && r->n_prompt > 1;
+    a->sched.may_fly = flight_may_have(e, a);
     return rc;
 }
 

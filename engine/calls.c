@@ -95,6 +95,8 @@ void rod_engine_stats(const struct rod_engine *e, struct rod_stats *out) {
         .requests_nan = counter_get(&c->nan),
         .prefill_tok = counter_get(&c->prefill_tok),
         .decode_tok = counter_get(&c->decode_tok),
+        .flights = counter_get(&c->flights),
+        .flight_tok = counter_get(&c->flight_tok),
         .steps = counter_get(&c->steps),
         .last_step_end_ns = counter_get(&c->last_step_end_ns),
         .step_ns_sum = counter_get(&c->step_ns_sum),

@@ -27,10 +27,18 @@ struct move {
     struct prefix_entry *entry; /* MOVE_OUT: what the image is for; NULL: the request's end */
 };
 
+/* Pieces of prompts that are read beside steps, flight.c. */
+struct flight {
+    struct sched_row *rows; /* [n_slots]; req NULL: the request ended meanwhile */
+    struct backend_segment *segs;
+    uint32_t n_rows; /* 0: none is on its way */
+};
+
 struct engine_counters {
     atomic_uint_fast64_t finished, cancelled, failed, rejected, nan;
     atomic_uint_fast64_t prefill_tok, decode_tok, steps, last_step_end_ns, step_ns_sum, rows_sum, running;
-    atomic_uint_fast64_t left; /* slots without a request whose state is on its way */
+    atomic_uint_fast64_t flights, flight_tok;
+    atomic_uint_fast64_t left; /* slots without a request whose state or flight is on its way */
     atomic_uint_fast64_t bucket[20], rows_bucket[ROD_STEP_ROWS_BUCKETS]; /* not cumulative */
     atomic_bool device_failed;
     atomic_uint_fast64_t prefix_hits, prefix_tok_saved, prefix_misses[ROD_PREFIX_N_MISSES];
@@ -87,6 +95,7 @@ struct rod_engine {
     struct move *moves;             /* [n_slots] */
     uint32_t *moving;               /* [n_slots], n_moving: slots with a move */
     uint32_t n_moving;
+    struct flight flight;
     struct sched sched;
     struct sampler sampler;
     struct draft_price price[SCHED_N_SITES]; /* of steps without prompts */
@@ -182,6 +191,17 @@ void prefix_use_answer(struct rod_engine *engine, struct active *active, int32_t
 void prefix_use_saved(struct rod_engine *engine, struct prefix_entry *entry, struct state_buffer *image);
 struct active *prefix_use_next_waiting(struct rod_engine *engine); /* to be read now; NULL: nobody waits */
 void prefix_use_distrust(struct rod_engine *engine, const struct active *active); /* its logits were no numbers */
+
+/* ---- flight.c: failures are device faults ---- */
+/* Whether pieces of the request's prompt may be in flights: not if the device or anybody else looks at its rows. */
+bool flight_may_have(const struct rod_engine *engine, const struct active *active);
+/* Begins the next flight, if none is on its way and long prompts wait for one. */
+int flight_start(struct rod_engine *engine, struct rod_error *err);
+/* If the flight has ended: its prompts are that much further. */
+int flight_land(struct rod_engine *engine, struct rod_error *err);
+/* The request ends, in SCHED_FLYING: out of the scheduler. Its slot is free when the flight has ended. */
+void flight_abandon(struct rod_engine *engine, struct active *active);
+void flight_drop(struct rod_engine *engine); /* waits, also after a fault; nothing follows */
 
 /* ---- draft_model.c ---- */
 int draft_model_open(struct rod_engine *engine, struct rod_error *err);

@@ -38,7 +38,10 @@ static void end_work(struct rod_engine *e, struct active *a) {
     assert(!a->session.in_sessions);
     if (a->sched.state != SCHED_NONE) {
         if (a->sched.state != SCHED_QUEUED) engine_uncount(&e->counters.running);
-        move_abandon(e, a);
+        if (a->sched.state == SCHED_FLYING)
+            flight_abandon(e, a);
+        else
+            move_abandon(e, a);
         shared_leave(e, a);
     }
     end_disown_rows(e, a);

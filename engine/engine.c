@@ -15,6 +15,8 @@ static void engine_free(struct rod_engine *e) {
     for (int i = 0; i < 2; i++) free(e->steps[i].rows);
     free(e->segs);
     free(e->source_logits);
+    free(e->flight.rows);
+    free(e->flight.segs);
     free(e->moves);
     free(e->moving);
     draft_model_close(e);
@@ -41,6 +43,9 @@ static void engine_fill_info(struct rod_engine *e) {
     info->has_chat = e->parts.chat != NULL;
 }
 
+/* Beside fewer streams a prompt has more of a device's time in steps than a flight gives it, and they wait little. */
+enum { FLIGHT_STREAMS = 8 };
+
 /* Everything that can fail but the thread. */
 static int engine_init_parts(struct rod_engine *e, struct rod_error *err) {
     const struct backend_info *be = &e->backend_info;
@@ -49,7 +54,12 @@ static int engine_init_parts(struct rod_engine *e, struct rod_error *err) {
                            "max_batch_tokens is %u and must be at least the prompt chunk of %u tokens.",
                            be->max_batch_tok, be->chunk_tok);
     }
-    const struct sched_config sched = {be->n_slots, be->max_batch_tok, be->max_out, be->chunk_tok};
+    const struct sched_config sched = {.n_slots = be->n_slots,
+                                       .max_batch_tok = be->max_batch_tok,
+                                       .max_out = be->max_out,
+                                       .chunk_tok = be->chunk_tok,
+                                       .flight_tok = be->flight_tok,
+                                       .flight_streams = FLIGHT_STREAMS};
     int rc = sched_init(&e->sched, &sched, err);
     if (!rc) rc = sampler_init(&e->sampler, e->parts.V, err);
     if (rc) return rc;
@@ -58,6 +68,9 @@ static int engine_init_parts(struct rod_engine *e, struct rod_error *err) {
     e->source_logits = calloc(e->parts.V, sizeof *e->source_logits);
     e->moves = calloc(be->n_slots, sizeof *e->moves);
     e->moving = calloc(be->n_slots, sizeof *e->moving);
+    e->flight.rows = calloc(be->n_slots, sizeof *e->flight.rows);
+    e->flight.segs = calloc(be->n_slots, sizeof *e->flight.segs);
+    if (!e->flight.rows || !e->flight.segs) return rod_fail_no_memory(err);
     if (!e->steps[0].rows || !e->steps[1].rows || !e->segs || !e->source_logits || !e->moves || !e->moving)
         return rod_fail_no_memory(err);
     if (e->parts.tokenizer) rc = grammar_cache_new(e->parts.tokenizer, e->parts.V, &e->grammars, err);

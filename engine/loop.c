@@ -10,7 +10,7 @@
 static void loop_fail_all(struct rod_engine *e, const struct rod_error *error) {
     struct sched *s = &e->sched; /* waiters before their sources */
     struct sched_list *lists[] = {&s->waiting,    &s->decode[0],  &s->decode[1], &s->last,
-                                  &s->prefill[0], &s->prefill[1], &s->moving};
+                                  &s->prefill[0], &s->prefill[1], &s->moving,    &s->flying};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
         while (lists[i]->head) end_fail(e, active_of_sched(lists[i]->head), error);
     for (struct sched_req *req; (req = sched_next(s));) end_fail(e, active_of_sched(req), error);
@@ -25,6 +25,7 @@ static void loop_device_fault(struct rod_engine *e, const struct rod_error *erro
     loop_fail_all(e, &fault);
     assert(!e->idle_source && !e->sched.waiting.n && !e->sched.n_queued);
     e->n_collected = e->n_planned; /* what was on its way does not arrive */
+    e->flight.n_rows = 0;
     /* Perhaps no request was left to tell: the owner must know all the same. */
     if (!e->events.head && e->config.wake) e->config.wake(e->config.wake_arg);
 }
@@ -138,6 +139,28 @@ static int loop_take_arrivals(struct rod_engine *e, struct rod_error *err) {
     return rc;
 }
 
+/* ---- flights ---- */
+
+/* No step is on its way, and none can be planned. Who is in the queue waits for a slot: for one whose state is on its
+ * way, which pokes the mailbox when it arrives, if none is free since the last step; or for one of a flight. */
+static bool loop_has_no_steps(const struct rod_engine *e) {
+    const bool stuck = (e->n_moving || e->flight.n_rows) && !e->sched.slots.n_free;
+    return e->n_planned == e->n_collected && (!e->sched.n_queued || stuck) &&
+           !sched_site_busy(&e->sched, SITE_DEVICE) && !sched_site_busy(&e->sched, SITE_HOST);
+}
+
+/* The engine looks so often at a flight beside which nothing is to do, and hears of what comes meanwhile at once. */
+enum { LOOP_LOOK_NS = 500000 };
+
+/* Sleeps where nothing is to do. */
+static void loop_pop(struct rod_engine *e, bool idle, struct mailbox_batch *batch) {
+    const bool flies = e->flight.n_rows > 0;
+    if (idle && flies) mailbox_wait(&e->mailbox, LOOP_LOOK_NS);
+    mailbox_pop(&e->mailbox, idle && !flies, batch);
+    /* Time without work is not a step that hangs. */
+    if (idle && !flies) atomic_store_explicit(&e->counters.last_step_end_ns, clock_now_ns(), memory_order_relaxed);
+}
+
 /* ---- the thread ---- */
 
 static void loop_post(struct rod_engine *e, bool wake) {
@@ -171,10 +194,8 @@ void *loop_thread(void *arg) {
     for (bool idle = true;;) {
         struct mailbox_batch batch;
         struct rod_error err;
-        mailbox_pop(&e->mailbox, idle, &batch);
-        uint64_t now_ns = clock_now_ns();
-        /* Time without work is not a step that hangs. */
-        if (idle) atomic_store_explicit(&e->counters.last_step_end_ns, now_ns, memory_order_relaxed);
+        loop_pop(e, idle, &batch);
+        const uint64_t now_ns = clock_now_ns();
         loop_receive(e, &batch);
         if (batch.stop) break;
         if (atomic_load_explicit(&e->counters.device_failed, memory_order_relaxed)) {
@@ -182,22 +203,21 @@ void *loop_thread(void *arg) {
             rod_fail(&err, ROD_EDEVICE, "The device failed; this server takes no requests.");
             loop_fail_all(e, &err);
         } else {
-            int rc = loop_take_arrivals(e, &err);
+            int rc = flight_land(e, &err);
+            if (!rc) rc = loop_take_arrivals(e, &err);
             if (!rc) rc = loop_admit(e, now_ns, &err);
             loop_post(e, true); /* what ended without a step does not wait for the next one */
+            if (!rc) rc = flight_start(e, &err);
             if (!rc) rc = step_run(e, now_ns, &err);
             if (rc) loop_device_fault(e, &err);
         }
         loop_post(e, true);
-        /* Who is in the queue waits for a slot: for one whose state is on its way, which pokes the mailbox when it
-         * arrives, if none is free since this step. */
-        const bool stuck = e->n_moving && !e->sched.slots.n_free;
-        idle = e->n_planned == e->n_collected && (!e->sched.n_queued || stuck) &&
-               !sched_site_busy(&e->sched, SITE_DEVICE) && !sched_site_busy(&e->sched, SITE_HOST);
+        idle = loop_has_no_steps(e);
     }
     struct rod_error err;
     rod_fail(&err, ROD_EDRAINING, "The server shut down before this request ended.");
     loop_fail_all(e, &err);
+    flight_drop(e);
     loop_stop_sessions(e, &err);
     assert(!e->sched.n_queued && !e->sched.waiting.n && !e->idle_source);
     loop_post(e, false); /* the owner is closing: nobody waits for a wake */

@@ -7,6 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* A quarter of an H200's multiprocessors reads 28 % of its tokens a second, and 64 streams beside it wait 1.17 times as
+ * long for a token; half of them 54 % and 1.66 times. */
+static const double AUTO_PROMPT_SHARE = 0.25;
+
 enum { SCORED_ROWS = 64, DRAFT_BATCH_TOK = 512 };
 
 static void open_fill_info(struct rod_model_info *info, const struct model *model, bool synthetic) {
@@ -69,12 +73,16 @@ static int open_backend(const struct rod_engine_config *config, const struct mod
         .deterministic = config->deterministic,
         .no_drafts = config->speculative == ROD_SPECULATIVE_NONE,
         .beside = draft,
+        .prompt_share = config->prompt_share < 0 ? AUTO_PROMPT_SHARE : config->prompt_share,
         .fault_step = open_fault_step(config),
         .log = config->log,
         .log_arg = config->log_arg,
         .progress = config->progress,
     };
-    return parts->ops->open(model, &be, &parts->backend, err);
+    const int rc = parts->ops->open(model, &be, &parts->backend, err);
+    if (!rc && config->prompt_share > 0 && !parts->ops->info(parts->backend)->flight_tok && config->log)
+        config->log(config->log_arg, 2, "prompt_share has no use on this device: prompts are read in steps");
+    return rc;
 }
 
 static void open_find_end_ids(const struct model *model, struct engine_parts *parts) {

@@ -104,7 +104,7 @@ static void prefix_use_count_look_up(struct rod_engine *e, const struct active *
 /* Nobody but one request that waits for a copy anyway: it is made at once, without a hand-over to another thread. */
 static bool prefix_use_is_alone(const struct rod_engine *e) {
     const struct sched *s = &e->sched;
-    uint32_t n = s->waiting.n + s->last.n + s->moving.n + s->n_queued;
+    uint32_t n = s->waiting.n + s->last.n + s->moving.n + s->flying.n + s->n_queued;
     for (int i = 0; i < SCHED_N_SITES; i++) n += s->prefill[i].n + s->decode[i].n;
     return n == 1 && !e->n_moving && !e->moves_always;
 }

@@ -104,6 +104,7 @@ struct rod_engine_config {
     uint32_t n_slots;            /* 0 = auto */
     uint32_t n_threads;          /* CPU compute threads, 0 = all cores */
     uint32_t max_batch_tok;      /* rows of one step, 0 = the backend's choice */
+    double prompt_share;         /* of the device, which reads long prompts beside streams; 0 = none, below 0 = auto */
     uint32_t max_queue;          /* requests beyond the free slots; past it ROD_EQUEUEFULL */
     uint64_t max_queue_tok;      /* prompt tokens waiting, 0 = no limit */
     uint64_t max_prompt_tok;     /* longer prompts: ROD_ETOOLONG; 0 = no limit */
@@ -190,6 +191,7 @@ struct rod_stats {                                             /* a consistent e
     uint64_t requests_finished, requests_cancelled, requests_failed, requests_rejected;
     uint64_t pinned_prefixes, pinned_bytes, pinned_used;       /* prompts that went on from one */
     uint64_t prefill_tok, decode_tok, steps, last_step_end_ns; /* ns: CLOCK_MONOTONIC */
+    uint64_t flights, flight_tok; /* of long prompts beside steps; their tokens, which prefill_tok has when they end */
     uint64_t step_ns_sum;
     uint64_t step_ns_bucket[20]; /* cumulative counts; upper bounds rod_step_bounds_ns, last = +Inf */
     uint64_t batch_rows_sum;     /* sessions that had a row in a step, summed over the steps */

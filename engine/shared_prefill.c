@@ -122,6 +122,8 @@ int shared_admit(struct rod_engine *e, struct active *a, struct rod_error *err) 
         if (&a->sched != s && shared_same_prompt(active_of_sched(s), a)) from = active_of_sched(s);
     for (struct sched_req *s = e->sched.moving.head; !from && s; s = s->next)
         if (s->moved_from == SCHED_PREFILL && shared_same_prompt(active_of_sched(s), a)) from = active_of_sched(s);
+    for (struct sched_req *s = e->sched.flying.head; !from && s; s = s->next)
+        if (shared_same_prompt(active_of_sched(s), a)) from = active_of_sched(s);
     if (!from) return 0;
     assert(from != a && !a->share.source && !a->share.copied_tok && !a->cache.waiting);
     int rc = shared_catch_up(e, from, a, err);

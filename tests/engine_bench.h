@@ -39,6 +39,7 @@ struct bench {
 struct bench_options {
     enum fake_kind kind;
     uint32_t n_slots, max_batch_tok, chunk_tok;
+    uint32_t flight_tok, flight_streams; /* flight_streams: 0 = as the engine has it */
     bool tokenizer, gated;
 };
 
@@ -51,6 +52,7 @@ static inline void bench_open(struct bench *b, struct bench_options o, struct ro
     b->be = fake_open(ops, o.kind, V, o.n_slots ? o.n_slots : 4, o.max_batch_tok ? o.max_batch_tok : 64,
                       o.chunk_tok ? o.chunk_tok : 8);
     b->be->gated = o.gated;
+    b->be->info.flight_tok = o.flight_tok;
     struct engine_parts parts = {.ops = ops, .backend = b->be, .V = V, .eos_ids = {EOS}, .n_eos_ids = 1};
     if (o.tokenizer && tokenizer_open("config/models/tales", &parts.tokenizer, &err)) fail_msg("%s", err.message);
     b->draft = NULL;
@@ -63,11 +65,13 @@ static inline void bench_open(struct bench *b, struct bench_options o, struct ro
     if (o.tokenizer && chat_open("config/models/tales", parts.tokenizer, &parts.chat, note, sizeof note, &err))
         fail_msg("%s", err.message);
     if (engine_open_parts(&config, &parts, &b->c.engine, &err)) fail_msg("%s", err.message);
+    if (o.flight_streams) b->c.engine->sched.config.flight_streams = o.flight_streams;
 }
 
 static inline void bench_close(struct bench *b) {
     char fault[sizeof b->be->fault], draft_fault[sizeof b->be->fault] = "";
     fake_release(b->be);
+    atomic_store(&b->be->hold_flights, false);
     fake_end_moves(b->be, true);
     rod_engine_drain(b->c.engine);
     struct rod_stats stats;

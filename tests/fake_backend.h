@@ -3,7 +3,8 @@
  * FAKE_HASH: the logits are random numbers of a hash of all tokens read since slot_zero. FAKE_COPY: after a prompt the
  * model says the prompt again, token by token, then the end token. fake_device_ops samples on its own, as a GPU does: a
  * launched step runs at once, but what it gave is seen when it is collected. A broken rule of backend.h is noted in
- * fault. fake_draft_ops and fake_draft_device_ops read drafts, too. gate: while gated, a forward or a collect waits
+ * fault. fake_draft_ops and fake_draft_device_ops read drafts, too. With info.flight_tok there are flights: a few looks
+ * long, or until hold_flights is over. gate: while gated, a forward or a collect waits
  * until fake_step lets one pass, so that tests decide what happens between steps.
  */
 #ifndef FAKE_BACKEND_H
@@ -38,6 +39,13 @@ struct fake_move {
     size_t bytes;
 };
 
+struct fake_flight {
+    bool on;
+    uint32_t n_segs, n_looks;
+    struct backend_segment *segs; /* [n_slots] */
+    int32_t *tok;                 /* [flight_tok] copies */
+};
+
 struct backend {
     struct backend_info info;
     const struct backend_ops *ops;
@@ -60,7 +68,11 @@ struct backend {
     atomic_uint n_collects, n_masked, n_masks, n_draft_masks, n_copies, n_saves, n_loads, n_moves,
         n_prompt_segs;      /* n_moves: begun */
     atomic_bool hold_moves; /* moves that begin from now on are under way until fake_end_moves */
-    atomic_bool fail_moves; /* slot_moving is a device fault */
+    struct fake_flight flight;
+    atomic_uint n_flights;    /* begun */
+    atomic_bool hold_flights; /* none ends */
+    atomic_bool fail_flights; /* a look at one is a device fault */
+    atomic_bool fail_moves;   /* slot_moving is a device fault */
     pthread_mutex_t moves_lock;
     struct fake_move *moves; /* [n_slots] */
     void (*moved)(void *arg);
@@ -68,7 +80,9 @@ struct backend {
     char fault[128];
 };
 
+/* A flight on its way reads memory that would be gone. */
 static inline void fake_close(struct backend *be) {
+    if (be->flight.on && !atomic_load(&be->fail_flights)) abort();
     for (uint32_t i = 0; i < be->info.n_slots; i++) device_forget(&be->draws[i]);
     free(be->draws);
     sampler_fini(&be->sampler);
@@ -78,6 +92,8 @@ static inline void fake_close(struct backend *be) {
     free(be->logits);
     free(be->last_step);
     free(be->moves);
+    free(be->flight.segs);
+    free(be->flight.tok);
     pthread_mutex_destroy(&be->moves_lock);
     sem_destroy(&be->gate);
     sem_destroy(&be->entered);
@@ -86,8 +102,16 @@ static inline void fake_close(struct backend *be) {
 
 static inline const struct backend_info *fake_info(const struct backend *be) { return &be->info; }
 
+static inline void fake_no_flight(struct backend *be, uint32_t slot, const char *what) {
+    const struct fake_flight *f = &be->flight;
+    for (uint32_t i = 0; f->on && i < f->n_segs; i++)
+        if (f->segs[i].slot == slot && !be->fault[0])
+            snprintf(be->fault, sizeof be->fault, "a slot of a flight: %s", what);
+}
+
 static inline void fake_slot_zero(struct backend *be, uint32_t slot) {
     struct fake_slot *s = &be->slots[slot];
+    fake_no_flight(be, slot, "zeroed");
     pthread_mutex_lock(&be->moves_lock);
     if (be->moves[slot].on && !be->fault[0]) snprintf(be->fault, sizeof be->fault, "a slot zeroed during a move");
     pthread_mutex_unlock(&be->moves_lock);
@@ -99,6 +123,8 @@ static inline void fake_slot_zero(struct backend *be, uint32_t slot) {
 static inline void fake_slot_copy(struct backend *be, uint32_t from, uint32_t to, uint64_t pos) {
     const struct fake_slot *src = &be->slots[from];
     struct fake_slot *dst = &be->slots[to];
+    fake_no_flight(be, from, "copied");
+    fake_no_flight(be, to, "copied to");
     if (src->pos != pos && !be->fault[0]) snprintf(be->fault, sizeof be->fault, "a copy at another position");
     if (!src->zeroed && !be->fault[0]) snprintf(be->fault, sizeof be->fault, "a copy of a slot that was never zeroed");
     pthread_mutex_lock(&be->moves_lock);
@@ -131,6 +157,7 @@ static inline int fake_slot_save(struct backend *be, uint32_t slot, uint64_t pos
                                  struct rod_error *err) {
     const struct fake_slot *s = &be->slots[slot];
     struct fake_state *to = state;
+    fake_no_flight(be, slot, "saved");
     if (bytes != sizeof *to) return rod_fail(err, ROD_EINVALID, "a fake state has another size");
     if (s->pos != pos && !be->fault[0]) snprintf(be->fault, sizeof be->fault, "a state saved at another position");
     *to = (struct fake_state){.hash = s->hash, .pos = s->pos, .n_prompt = s->n_prompt, .n_said = s->n_said};
@@ -158,6 +185,7 @@ static inline int fake_slot_load(struct backend *be, uint32_t slot, uint64_t pos
 static inline int fake_move_begin(struct backend *be, uint32_t slot, bool in, uint64_t pos, void *state, size_t bytes,
                                   struct rod_error *err) {
     struct fake_move *m = &be->moves[slot];
+    fake_no_flight(be, slot, "moved");
     if (in) { /* what is wrong with it is known at the beginning */
         if (bytes != sizeof(struct fake_state)) return rod_fail(err, ROD_EINVALID, "a fake state has another size");
         if (((struct fake_state *)state)->n_said == UINT32_MAX)
@@ -274,6 +302,7 @@ static inline int fake_forward(struct backend *be, const struct backend_segment 
             break;
         }
         struct fake_slot *s = &be->slots[seg->slot];
+        fake_no_flight(be, seg->slot, "a row");
         if (be->last_step[seg->slot] == step) fault = "a slot twice in a step";
         be->last_step[seg->slot] = step;
         if (!s->zeroed) fault = "a slot that was never zeroed";
@@ -318,6 +347,63 @@ static inline int fake_forward(struct backend *be, const struct backend_segment 
     if (fault && !be->fault[0]) snprintf(be->fault, sizeof be->fault, "step %u: %s", step, fault);
     *logits = be->logits;
     return 0;
+}
+
+/* ---- flights: what is to be done is done when it has ended ---- */
+
+static inline int fake_flight_begin(struct backend *be, const struct backend_segment *segs, uint32_t n_segs,
+                                    struct rod_error *err) {
+    struct fake_flight *f = &be->flight;
+    const char *fault = f->on ? "a second flight" : !n_segs || n_segs > be->info.n_slots ? "no segments" : NULL;
+    uint32_t n_tok = 0;
+    if (atomic_load(&be->fail_flights)) return rod_fail(err, ROD_EDEVICE, "the fake device caught fire");
+    if (!f->segs) f->segs = calloc(be->info.n_slots, sizeof *f->segs);
+    if (!f->tok) f->tok = calloc(be->info.flight_tok, sizeof *f->tok);
+    for (uint32_t i = 0; !fault && i < n_segs; i++) {
+        const struct backend_segment *seg = &segs[i];
+        const struct fake_slot *s = &be->slots[seg->slot];
+        if (seg->n_out || !seg->prompt || !seg->n_tok) fault = "no piece of a prompt";
+        if ((seg->pos + seg->n_tok) % be->info.chunk_tok) fault = "a piece that ends inside a chunk";
+        if (!s->zeroed || s->said_any || s->pos != seg->pos) fault = "a piece that does not follow";
+        for (uint32_t k = 0; k < i; k++)
+            if (segs[k].slot == seg->slot) fault = "a slot twice";
+        pthread_mutex_lock(&be->moves_lock);
+        if (be->moves[seg->slot].on) fault = "a slot whose state is on its way";
+        pthread_mutex_unlock(&be->moves_lock);
+        if (n_tok + seg->n_tok > be->info.flight_tok) fault = "more tokens than flight_tok";
+        if (fault) break;
+        memcpy(f->tok + n_tok, seg->tok, seg->n_tok * sizeof *seg->tok);
+        f->segs[i] = *seg;
+        f->segs[i].tok = f->tok + n_tok;
+        n_tok += seg->n_tok;
+    }
+    const unsigned n = atomic_fetch_add(&be->n_flights, 1);
+    if (fault && !be->fault[0]) snprintf(be->fault, sizeof be->fault, "flight %u: %s", n, fault);
+    f->on = !fault;
+    f->n_segs = n_segs;
+    f->n_looks = n % 4;
+    return 0;
+}
+
+static inline int fake_flight_ended(struct backend *be, bool wait, struct rod_error *err) {
+    struct fake_flight *f = &be->flight;
+    if (!f->on) return 1;
+    if (atomic_load(&be->fail_flights)) return rod_fail(err, ROD_EDEVICE, "the fake device caught fire");
+    if (!wait && (atomic_load(&be->hold_flights) || f->n_looks)) {
+        if (f->n_looks) f->n_looks--;
+        return 0;
+    }
+    while (atomic_load(&be->hold_flights)) nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+    f->on = false;
+    for (uint32_t i = 0; i < f->n_segs; i++) {
+        struct fake_slot *s = &be->slots[f->segs[i].slot];
+        for (uint32_t t = 0; t < f->segs[i].n_tok; t++) {
+            s->hash = fake_mix(s->hash, f->segs[i].tok[t]);
+            if (s->pos < FAKE_COPY_MAX) s->said[s->pos] = f->segs[i].tok[t];
+            s->pos++;
+        }
+    }
+    return 1;
 }
 
 /* ---- sampling on the device ---- */
@@ -386,7 +472,9 @@ static const struct backend_ops fake_ops = {.name = "fake",
                                             .slot_load_begin = fake_slot_load_begin,
                                             .slot_moving = fake_slot_moving,
                                             .on_moved = fake_on_moved,
-                                            .forward = fake_forward};
+                                            .forward = fake_forward,
+                                            .flight_begin = fake_flight_begin,
+                                            .flight_ended = fake_flight_ended};
 
 static const struct backend_ops fake_device_ops = {.name = "fake device",
                                                    .close = fake_close,
@@ -401,6 +489,8 @@ static const struct backend_ops fake_device_ops = {.name = "fake device",
                                                    .slot_moving = fake_slot_moving,
                                                    .on_moved = fake_on_moved,
                                                    .forward = fake_forward,
+                                                   .flight_begin = fake_flight_begin,
+                                                   .flight_ended = fake_flight_ended,
                                                    .slot_sampling = fake_slot_sampling,
                                                    .slot_mask = fake_slot_mask,
                                                    .launch = fake_launch,
@@ -411,8 +501,8 @@ static const struct backend_ops fake_device_ops = {.name = "fake device",
         .name = "fake with drafts", .close = fake_close, .info = fake_info, .slot_zero = fake_slot_zero,               \
         .slot_copy = fake_slot_copy, .state_bytes = fake_state_bytes, .slot_save = fake_slot_save,                     \
         .slot_load = fake_slot_load, .slot_save_begin = fake_slot_save_begin, .slot_load_begin = fake_slot_load_begin, \
-        .slot_moving = fake_slot_moving, .on_moved = fake_on_moved, .forward = fake_forward,                           \
-        .slot_accept = fake_slot_accept, more                                                                          \
+        .slot_moving = fake_slot_moving, .on_moved = fake_on_moved, .flight_begin = fake_flight_begin,                 \
+        .flight_ended = fake_flight_ended, .forward = fake_forward, .slot_accept = fake_slot_accept, more              \
     }
 #define FAKE_SAMPLES                                                                                                   \
     .slot_sampling = fake_slot_sampling, .slot_mask = fake_slot_mask, .launch = fake_launch, .collect = fake_collect

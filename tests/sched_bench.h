@@ -14,7 +14,8 @@ enum { MAX_SLOTS = 64 };
 
 static inline struct sched make(uint32_t n_slots, uint32_t max_batch_tok, uint32_t max_out, uint32_t chunk_tok) {
     struct sched s;
-    const struct sched_config config = {n_slots, max_batch_tok, max_out, chunk_tok};
+    const struct sched_config config = {
+        .n_slots = n_slots, .max_batch_tok = max_batch_tok, .max_out = max_out, .chunk_tok = chunk_tok};
     assert_int_equal(sched_init(&s, &config, NULL), 0);
     return s;
 }

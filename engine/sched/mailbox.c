@@ -1,9 +1,11 @@
 /* mailbox.c - two short critical sections: one for what goes in, one for what comes out. */
 #include "mailbox.h"
 
+#include "engine/base/clock.h"
 #include "engine/base/fail.h"
 
 #include <assert.h>
+#include <errno.h>
 #include <stdlib.h>
 
 int mailbox_init(struct mailbox *m, uint32_t n_slots, uint32_t max_queue, uint64_t max_queue_tok,
@@ -18,7 +20,11 @@ int mailbox_init(struct mailbox *m, uint32_t n_slots, uint32_t max_queue, uint64
     if (!m->table) return rod_fail_no_memory(err);
     pthread_mutex_init(&m->lock, NULL);
     pthread_mutex_init(&m->out_lock, NULL);
-    pthread_cond_init(&m->filled, NULL);
+    pthread_condattr_t attr;
+    pthread_condattr_init(&attr);
+    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC); /* of clock_now_ns */
+    pthread_cond_init(&m->filled, &attr);
+    pthread_condattr_destroy(&attr);
     return 0;
 }
 
@@ -137,10 +143,21 @@ void mailbox_return(struct mailbox *m, struct submission *submission) {
     pthread_mutex_unlock(&m->lock);
 }
 
+static bool mailbox_is_empty(const struct mailbox *m) {
+    return !m->head && !m->cancels && !m->returns && !m->stop && !m->poked;
+}
+
+void mailbox_wait(struct mailbox *m, uint64_t ns) {
+    const uint64_t until_ns = clock_now_ns() + ns;
+    const struct timespec until = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
+    pthread_mutex_lock(&m->lock);
+    while (mailbox_is_empty(m) && pthread_cond_timedwait(&m->filled, &m->lock, &until) != ETIMEDOUT) {}
+    pthread_mutex_unlock(&m->lock);
+}
+
 void mailbox_pop(struct mailbox *m, bool wait, struct mailbox_batch *batch) {
     pthread_mutex_lock(&m->lock);
-    while (wait && !m->head && !m->cancels && !m->returns && !m->stop && !m->poked)
-        pthread_cond_wait(&m->filled, &m->lock);
+    while (wait && mailbox_is_empty(m)) pthread_cond_wait(&m->filled, &m->lock);
     m->poked = false;
     *batch = (struct mailbox_batch){m->head, m->cancels, m->returns, m->stop};
     m->head = m->tail = m->cancels = m->returns = m->returns_tail = NULL;

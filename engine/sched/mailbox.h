@@ -2,7 +2,7 @@
  *
  * Who owns what: a submission belongs to the mailbox from push until retire; the engine thread works on it in between.
  * Events are moved through as a list. The links are inside of them: nothing is allocated after init. Threads: push,
- * cancel, return, poke, refuse, stop: any. pop, started, retire, post: the engine thread. take: one consumer.
+ * cancel, return, poke, refuse, stop: any. wait, pop, started, retire, post: the engine thread. take: one consumer.
  * Invariants: both locks are held for a few pointer moves only, so no side waits on the other's work; at most
  * n_slots + max_queue submissions live at once.
  */
@@ -65,6 +65,8 @@ void mailbox_poke(struct mailbox *m);                    /* the next pop, or the
 /* A submission that the engine thread gave to another thread comes back to it. */
 void mailbox_return(struct mailbox *m, struct submission *submission);
 
+/* Returns when there is something to pop, or after ns. */
+void mailbox_wait(struct mailbox *m, uint64_t ns);
 /* Moves out what came in; wait: blocks until there is something. A cancelled submission is in submits of this or an
  * earlier pop. */
 void mailbox_pop(struct mailbox *m, bool wait, struct mailbox_batch *batch);

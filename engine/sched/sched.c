@@ -3,18 +3,24 @@
 
 #include <assert.h>
 
-static void sched_list_push(struct sched_list *l, struct sched_req *req) {
+/* Behind `before`, NULL: at the head. */
+static void sched_list_insert(struct sched_list *l, struct sched_req *before, struct sched_req *req) {
     assert(!req->prev && !req->next && l->head != req);
     assert(!l->n == !l->head && !l->head == !l->tail);
-    req->prev = l->tail;
-    req->next = NULL;
-    if (l->tail)
-        l->tail->next = req;
+    req->prev = before;
+    req->next = before ? before->next : l->head;
+    if (before)
+        before->next = req;
     else
         l->head = req;
-    l->tail = req;
+    if (req->next)
+        req->next->prev = req;
+    else
+        l->tail = req;
     l->n++;
 }
+
+static void sched_list_push(struct sched_list *l, struct sched_req *req) { sched_list_insert(l, l->tail, req); }
 
 static void sched_list_remove(struct sched_list *l, struct sched_req *req) {
     assert(l->n > 0);
@@ -40,6 +46,7 @@ static struct sched_list *sched_list_of(struct sched *s, const struct sched_req 
     case SCHED_DECODE: return &s->decode[req->site];
     case SCHED_LAST: return &s->last;
     case SCHED_MOVING: return &s->moving;
+    case SCHED_FLYING: return &s->flying;
     case SCHED_NONE: break;
     }
     return NULL;
@@ -47,6 +54,7 @@ static struct sched_list *sched_list_of(struct sched *s, const struct sched_req 
 
 int sched_init(struct sched *s, const struct sched_config *config, struct rod_error *err) {
     assert(config->n_slots && config->max_out && config->chunk_tok && config->chunk_tok <= config->max_batch_tok);
+    assert(!config->flight_tok || config->flight_tok >= config->chunk_tok);
     *s = (struct sched){.config = *config, .next_deadline_ns = UINT64_MAX};
     for (int i = 0; i < SCHED_N_SITES; i++) budget_init(&s->budget[i], config->chunk_tok);
     return slots_init(&s->slots, config->n_slots, err);
@@ -159,11 +167,51 @@ static uint32_t sched_least_tok(const struct sched *s, const struct sched_req *r
     return (uint32_t)(to_chunk < to_end ? to_chunk : to_end);
 }
 
+/* ---- prompts that are long, and are left to flights ---- */
+
+/* So many chunks besides its last piece. Fewer have their first token sooner from a step, on all of the device. */
+enum { FLIGHT_LEAST_CHUNKS = 8 };
+
+/* Which prompts a plan is of. */
+enum sched_prompts { PROMPTS_ALL, PROMPTS_SHORT, PROMPTS_LONG };
+
+/* Its last piece is a step's, and up to a chunk. */
+static bool sched_is_long(const struct sched *s, const struct sched_req *r) {
+    const uint64_t chunk = s->config.chunk_tok, end = (r->n_prompt - 1) / chunk * chunk;
+    if (!s->config.flight_tok || !r->may_fly || r->scored || end <= r->pos) return false;
+    return r->flown || end - r->pos >= FLIGHT_LEAST_CHUNKS * chunk; /* one that has begun in flights ends in them */
+}
+
+static uint32_t sched_n_long(const struct sched *s, enum sampling_site site) {
+    uint32_t n = 0;
+    for (const struct sched_req *r = s->prefill[site].head; r && s->config.flight_tok; r = r->next)
+        n += sched_is_long(s, r);
+    return n;
+}
+
+/* Where few streams run or many long prompts wait, prompts have more of the time in steps than a flight gives them. */
+static bool sched_has_flights(const struct sched *s, enum sampling_site site, uint32_t n_long) {
+    const uint32_t n_streams = s->decode[site].n;
+    return s->config.flight_tok && n_streams >= s->config.flight_streams && n_streams >= n_long + s->flying.n;
+}
+
+static bool sched_takes(const struct sched *s, const struct sched_req *r, enum sched_prompts which) {
+    return which == PROMPTS_ALL || sched_is_long(s, r) == (which == PROMPTS_LONG);
+}
+
+static struct sched_req *sched_oldest(const struct sched *s, enum sampling_site site, enum sched_prompts which) {
+    struct sched_req *r = s->prefill[site].head;
+    while (r && !sched_takes(s, r, which)) r = r->next;
+    return r;
+}
+
 /* The prompt with the least left to read that this plan has not taken yet. */
-static struct sched_req *sched_shortest(const struct sched *s, enum sampling_site site) {
+static struct sched_req *sched_shortest(const struct sched *s, enum sampling_site site, enum sched_prompts which) {
     struct sched_req *best = NULL;
     for (struct sched_req *r = s->prefill[site].head; r; r = r->next)
-        if (r->plan != s->n_plans[site] && (!best || r->n_prompt - r->pos < best->n_prompt - best->pos)) best = r;
+        if (r->plan != s->n_marks && (!best || r->n_prompt - r->pos < best->n_prompt - best->pos) &&
+            sched_takes(s, r, which))
+            best = r;
     return best;
 }
 
@@ -181,11 +229,12 @@ static uint64_t sched_round_ns(const struct sched *s) {
     return ns;
 }
 
-/* What prompts may have beside a step of all streams: as much as these have, and for each that waits a stream's part.
- */
-static uint64_t sched_share_ns(const struct sched *s, uint64_t streams_ns) {
+/* What prompts may have beside a step of all streams: as much as these have, and for each that waits a stream's part,
+ * but for those that are left to flights. */
+static uint64_t sched_share_ns(const struct sched *s, uint64_t streams_ns, uint32_t n_left_out) {
     uint64_t n_waiting = s->waiting.n, n_streams = 0;
     for (int i = 0; i < SCHED_N_SITES; i++) n_waiting += s->prefill[i].n, n_streams += s->decode[i].n;
+    n_waiting -= n_left_out;
     return n_streams ? streams_ns + streams_ns * n_waiting / n_streams : 0;
 }
 
@@ -207,13 +256,13 @@ struct step_left {
 };
 
 /* A piece of r, then of the shortest of those that this plan has not taken. Returns the number of rows. */
-static uint32_t sched_plan_pieces(struct sched *s, enum sampling_site site, struct sched_req *r, struct step_left *left,
-                                  struct sched_row *rows) {
+static uint32_t sched_plan_pieces(struct sched *s, enum sampling_site site, enum sched_prompts which,
+                                  struct sched_req *r, struct step_left *left, struct sched_row *rows) {
     uint32_t n = 0;
-    for (; r && left->tok; r = sched_shortest(s, site)) {
+    for (; r && left->tok; r = sched_shortest(s, site, which)) {
         const uint32_t n_tok = sched_piece_tok(s, r, left->tok, left->out), n_out = sched_piece_out(r, n_tok);
         if (!n_tok && !r->scored) break;
-        r->plan = s->n_plans[site];
+        r->plan = s->n_marks;
         if (!n_tok) continue; /* no rows of logits are left for it, but tokens perhaps for others */
         assert(n_tok <= left->tok && n_out <= left->out);
         rows[n++] = (struct sched_row){.req = r, .pos = r->pos, .n_tok = n_tok, .n_out = n_out};
@@ -225,20 +274,21 @@ static uint32_t sched_plan_pieces(struct sched *s, enum sampling_site site, stru
 
 /* Of a large piece the shortest prompts have half, the oldest the rest: a piece may not come in every step, and who
  * comes last should not wait for two. Of a small one first has all that it can take. */
-static uint32_t sched_plan_prompts(struct sched *s, enum sampling_site site, struct sched_req *first,
-                                   struct step_left left, struct sched_row *rows) {
+static uint32_t sched_plan_prompts(struct sched *s, enum sampling_site site, enum sched_prompts which,
+                                   struct sched_req *first, struct step_left left, struct sched_row *rows) {
     if (!first) return 0;
-    struct sched_req *oldest = s->prefill[site].head, *next = sched_shortest(s, site);
+    struct sched_req *oldest = sched_oldest(s, site, which), *next = sched_shortest(s, site, which);
     const uint32_t chunk = s->config.chunk_tok, least_out = oldest->scored || next->scored ? chunk : 1;
-    if (next == oldest || left.tok < 2 * chunk || left.out < 2 * least_out)
-        return sched_plan_pieces(s, site, first, &left, rows);
+    const bool out_fits = which == PROMPTS_LONG || left.out >= 2 * least_out; /* those have no logits */
+    if (next == oldest || left.tok < 2 * chunk || !out_fits)
+        return sched_plan_pieces(s, site, which, first, &left, rows);
     const struct step_left rest = {left.tok / 2, left.out / 2};
-    oldest->plan = s->n_plans[site];
+    oldest->plan = s->n_marks;
     left.tok -= rest.tok, left.out -= rest.out;
-    uint32_t n = sched_plan_pieces(s, site, next, &left, rows);
+    uint32_t n = sched_plan_pieces(s, site, which, next, &left, rows);
     left.tok += rest.tok, left.out += rest.out;
     oldest->plan = 0;
-    return n + sched_plan_pieces(s, site, oldest, &left, rows + n);
+    return n + sched_plan_pieces(s, site, which, oldest, &left, rows + n);
 }
 
 /* Drafts have what is left when every stream has its row. */
@@ -258,14 +308,18 @@ static void sched_plan_drafts(struct step_left *left, uint32_t kept, uint32_t ke
 uint32_t sched_plan(struct sched *s, enum sampling_site site, struct sched_row *rows) {
     uint32_t n = 0;
     struct step_left left = {s->config.max_batch_tok, s->config.max_out};
-    const struct sched_list *prefill = &s->prefill[site], *decode = &s->decode[site];
+    const struct sched_list *decode = &s->decode[site];
     const uint64_t number = ++s->n_plans[site];
+    s->n_marks++;
+    const uint32_t n_long = sched_n_long(s, site);
+    const enum sched_prompts which = sched_has_flights(s, site, n_long) ? PROMPTS_SHORT : PROMPTS_ALL;
 
     /* One prompt advances however many decode rows there are: the oldest and the shortest in turn, so that a short
      * prompt overtakes a long one and the long one still gets every second turn. Its least piece is kept free. */
     struct sched_req *first =
-        prefill->head ? (s->n_prompt_plans[site] % 2 ? sched_shortest(s, site) : prefill->head) : NULL;
-    const uint64_t streams_ns = sched_round_ns(s), share = sched_share_ns(s, streams_ns);
+        s->n_prompt_plans[site] % 2 ? sched_shortest(s, site, which) : sched_oldest(s, site, which);
+    const uint64_t streams_ns = sched_round_ns(s);
+    const uint64_t share = sched_share_ns(s, streams_ns, which == PROMPTS_SHORT ? n_long : 0);
     if (first && decode->n && budget_skips(&s->budget[site], decode->n, share)) first = NULL;
     uint32_t kept = first ? sched_least_tok(s, first) : 0, kept_out = first ? sched_piece_out(first, kept) : 0;
     if (first && decode->n && (kept == left.tok || kept_out == left.out) && number % 2) {
@@ -278,7 +332,7 @@ uint32_t sched_plan(struct sched *s, enum sampling_site site, struct sched_row *
     if (n_decode > left.out - kept_out) n_decode = left.out - kept_out;
     for (struct sched_req *r = decode->head; r && n < n_decode; r = r->next) {
         if (r->held) continue;
-        r->plan = number;
+        r->plan = s->n_marks;
         rows[n++] = (struct sched_row){.req = r, .pos = r->pos, .n_tok = 1, .n_out = 1};
     }
     n_decode = n;
@@ -289,7 +343,7 @@ uint32_t sched_plan(struct sched *s, enum sampling_site site, struct sched_row *
     if (first) s->n_prompt_plans[site]++;
     const uint64_t fits_tok = budget_fits_tok(&s->budget[site], streams_ns, share);
     if (left.tok > fits_tok) left.tok = fits_tok > kept ? (uint32_t)fits_tok : kept;
-    n += sched_plan_prompts(s, site, first, left, rows + n);
+    n += sched_plan_prompts(s, site, which, first, left, rows + n);
     uint64_t n_prompt_tok = 0;
     for (uint32_t i = n_decode; i < n; i++) n_prompt_tok += rows[i].n_tok;
     assert(n <= s->config.n_slots && n_decode + n_prompt_tok <= s->config.max_batch_tok);
@@ -302,6 +356,37 @@ static void sched_move_to(struct sched *s, struct sched_req *r, enum sched_state
     sched_list_remove(sched_list_of(s, r), r);
     r->state = to;
     sched_list_push(sched_list_of(s, r), r);
+}
+
+/* ---- flights ---- */
+
+uint32_t sched_plan_flight(struct sched *s, enum sampling_site site, struct sched_row *rows) {
+    const uint32_t n_long = s->flying.n ? 0 : sched_n_long(s, site);
+    if (!n_long || !sched_has_flights(s, site, n_long)) return 0;
+    s->n_marks++;
+    const struct step_left left = {s->config.flight_tok, 0};
+    const uint32_t n = sched_plan_prompts(s, site, PROMPTS_LONG, sched_oldest(s, site, PROMPTS_LONG), left, rows);
+    for (uint32_t i = 0; i < n; i++) {
+        struct sched_req *r = rows[i].req;
+        assert(!rows[i].n_out && rows[i].n_tok && (rows[i].pos + rows[i].n_tok) % s->config.chunk_tok == 0);
+        r->flight_tok = rows[i].n_tok;
+        r->flown = true;
+        sched_move_to(s, r, SCHED_FLYING);
+    }
+    return n;
+}
+
+/* Back to its place: the head of the list is the oldest. */
+void sched_land(struct sched *s, struct sched_req *r) {
+    assert(r->state == SCHED_FLYING && r->flight_tok && r->pos + r->flight_tok < r->n_prompt);
+    sched_list_remove(&s->flying, r);
+    r->pos += r->flight_tok;
+    r->flight_tok = 0;
+    r->state = SCHED_PREFILL;
+    struct sched_list *l = sched_list_of(s, r);
+    struct sched_req *before = l->tail;
+    while (before && before->order > r->order) before = before->prev;
+    sched_list_insert(l, before, r);
 }
 
 /* To the end of the line: when not all rows fit, they take turns. */
@@ -399,7 +484,7 @@ void sched_remove(struct sched *s, struct sched_req *req) {
 }
 
 uint32_t sched_leave(struct sched *s, struct sched_req *req) {
-    assert(req->state == SCHED_MOVING);
+    assert(req->state == SCHED_MOVING || req->state == SCHED_FLYING);
     assert(s->n_left < s->config.n_slots);
     s->n_left++;
     return sched_take_out(s, req);

@@ -6,18 +6,22 @@
  *                                 WAITING ----------------------+
  *
  *   PREFILL, DECODE, LAST -> move -> MOVING -> moved -> as before, or remove, or leave ... release
+ *   PREFILL -> plan_flight -> FLYING -> land -> PREFILL, or leave ... release
  *
  * A plan takes requests of one sampling site only: those whose tokens the device samples and those whose logits the
  * host must see cannot share a step. Where no device samples, all are of SITE_HOST.
  * WAITING holds a slot and waits for the state of another request that reads the same prompt.
  * MOVING holds a slot whose state is on its way in or out: no plan takes it. A request may end meanwhile (leave); its
- * slot stays taken until the state has arrived (release).
+ * slot stays taken until the state has arrived (release). FLYING the same: a flight reads pieces of its prompt.
  * commit may come before the step has run (look-ahead); a request with all its tokens planned waits in LAST for them.
  *
  * Prompts beside streams (budget.h): the caller says what each step took (sched_took), and while requests decode,
  * prompts have about as much of the time as all streams' rows, and for each request that waits for its first token as
  * much as a stream; in pieces that are worth what a step with prompts costs whatever its tokens, also if plans between
  * then have none. What decode rows alone take is measured again by a plan without prompts when it may have changed.
+ *
+ * Flights: a device may read pieces of prompts beside steps. While at least flight_streams requests decode, and at
+ * least as many as prompts are long, long prompts are left to flights, and steps have the others and the last pieces.
  *
  * Keys that share the slots: every request names an API key. Each key has a queue of its own, first come, first
  * served, and a count of what it was served: tokens of prompts when they get a slot, generated ones twice, over the
@@ -36,7 +40,16 @@
 #include "budget.h"
 #include "slots.h"
 
-enum sched_state { SCHED_NONE, SCHED_QUEUED, SCHED_PREFILL, SCHED_WAITING, SCHED_DECODE, SCHED_LAST, SCHED_MOVING };
+enum sched_state {
+    SCHED_NONE,
+    SCHED_QUEUED,
+    SCHED_PREFILL,
+    SCHED_WAITING,
+    SCHED_DECODE,
+    SCHED_LAST,
+    SCHED_MOVING,
+    SCHED_FLYING
+};
 enum sampling_site { SITE_DEVICE, SITE_HOST };
 enum { SCHED_N_SITES = 2, SCHED_N_KEYS = ROD_MAX_KEYS };
 
@@ -50,13 +63,16 @@ struct sched_req {
     uint64_t n_prompt, pos;  /* tokens of the prompt; tokens read so far */
     uint64_t stop_tok;       /* a multiple of chunk_tok at which a piece of the prompt ends; 0 = none */
     uint64_t share_tok;      /* another one, where others take over the state; 0 = none */
+    bool may_fly;            /* the caller's: pieces of its prompt may be in flights; not if it is scored */
+    bool flown;              /* some were */
+    uint32_t flight_tok;     /* in FLYING: of this one */
     uint32_t n_drafts;       /* the caller's: draft tokens that its next row may take along, in DECODE */
     uint64_t max_out, n_out; /* tokens it may get, 0 = no limit; those planned */
     uint64_t deadline_ns;    /* no slot by then: expired; 0 = none */
     uint32_t key, weight;    /* below SCHED_N_KEYS; its share beside other keys' weights, 0 = 1 */
     uint64_t order;          /* of all that were submitted */
     uint64_t submit_ns, admit_ns;
-    uint64_t plan; /* the plan of its site that last took it or passed it over */
+    uint64_t plan; /* the plan that last took it or passed it over */
 };
 
 struct sched_list {
@@ -71,6 +87,7 @@ struct sched_key {
 
 struct sched_config {
     uint32_t n_slots, max_batch_tok, max_out, chunk_tok; /* all >= 1, chunk_tok <= max_batch_tok */
+    uint32_t flight_tok, flight_streams; /* flight_tok: of a flight at most, 0: there are none; else >= chunk_tok */
 };
 
 struct sched {
@@ -81,11 +98,12 @@ struct sched {
     uint32_t n_keys, n_queued; /* n_keys: those that have had a request are below it */
     uint64_t n_submitted,
         served; /* served: of the key that had the last slot, when it got it; never less than before */
-    struct sched_list waiting, last, moving;
+    struct sched_list waiting, last, moving, flying;
     struct sched_list prefill[SCHED_N_SITES], decode[SCHED_N_SITES]; /* decode: the row that ran longest ago first */
     uint64_t next_deadline_ns;                                       /* no queued request expires before this */
     uint64_t n_plans[SCHED_N_SITES], n_prompt_plans[SCHED_N_SITES];
-    uint32_t n_left; /* slots without a request whose state is still on its way */
+    uint64_t n_marks; /* plans of steps and flights, of all sites */
+    uint32_t n_left;  /* slots without a request whose state is still on its way */
 };
 
 /* One request's share of a step: tokens [pos, pos + n_tok) are read, logits come for the last n_out: 0 or 1, all of
@@ -110,6 +128,11 @@ struct sched_req *sched_next(const struct sched *s);
 struct sched_req *sched_admit(struct sched *s, uint64_t now_ns);
 /* rows: room for n_slots. Decode rows first, then prompt pieces. Returns the number of rows; 0 = nothing runs. */
 uint32_t sched_plan(struct sched *s, enum sampling_site site, struct sched_row *rows);
+/* The next flight: pieces without logits of the site's long prompts, which are in FLYING from now on; none while one is
+ * on its way. The same rows. */
+uint32_t sched_plan_flight(struct sched *s, enum sampling_site site, struct sched_row *rows);
+/* It has ended: its piece is read. */
+void sched_land(struct sched *s, struct sched_req *req);
 bool sched_site_busy(const struct sched *s, enum sampling_site site); /* a plan of it has rows */
 /* An admitted request that has read nothing begins at pos: what it need not read is not what its key was served. */
 void sched_skip(struct sched *s, struct sched_req *req, uint64_t pos);
@@ -134,7 +157,7 @@ void sched_move(struct sched *s, struct sched_req *req);
 void sched_moved(struct sched *s, struct sched_req *req);
 /* Finished, failed or cancelled, in any state: its slot is free at once. */
 void sched_remove(struct sched *s, struct sched_req *req);
-/* The same in MOVING while the state is still on its way; returns the slot, which release gives back. */
+/* The same in MOVING or FLYING while that is still on its way; returns the slot, which release gives back. */
 uint32_t sched_leave(struct sched *s, struct sched_req *req);
 void sched_release(struct sched *s, uint32_t slot);
 

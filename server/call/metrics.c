@@ -119,6 +119,10 @@ static void render_engine(struct buf *out, const struct metrics *m, const struct
               (double)(s->requests_rejected + m->refused_early));
     put_value(out, "rodimus_prefill_tokens_total", "counter", "Prompt tokens read.", (double)s->prefill_tok);
     put_value(out, "rodimus_decode_tokens_total", "counter", "Tokens generated.", (double)s->decode_tok);
+    put_value(out, "rodimus_prompt_flights_total", "counter", "Pieces of long prompts that were read beside steps.",
+              (double)s->flights);
+    put_value(out, "rodimus_prompt_flight_tokens_total", "counter", "Prompt tokens that were read beside steps.",
+              (double)s->flight_tok);
     put_value(out, "rodimus_steps_total", "counter", "Engine steps.", (double)s->steps);
     put_value(out, "rodimus_step_rows_total", "counter", "Sessions that took part in a step, summed over the steps.",
               (double)s->batch_rows_sum);

@@ -148,6 +148,9 @@ const struct option config_options[] = {
      .help = "requests that run at once, each with a session's memory; auto = what fits the device"},
     {"max_batch_tokens", OPTION_AUTO, AT(max_batch_tokens), LIMITS, .fallback = "auto", RANGE(1, 1048576),
      .help = "most tokens of one step: one of each session that generates, and pieces of prompts"},
+    {"prompt_share", OPTION_FLOAT, AT(prompt_share), LIMITS, .fallback = "auto", RANGE(0, 0.7), .metavar = "PART",
+     .help = "part of a GPU that reads long prompts beside streams, so that these wait little for a token; 0 = none: prompts are "
+             "read in steps; auto = 0.25 where the device can"},
     {"max_queue_requests", OPTION_UINT, AT(max_queue_requests), LIMITS, .fallback = "1024", RANGE(0, 1000000),
      .help = "requests that may wait beyond the free slots; more get 429"},
     {"max_queue_tokens", OPTION_UINT, AT(max_queue_tokens), LIMITS, .fallback = "4194304", RANGE(0, HUGE),

@@ -18,6 +18,7 @@ struct config {
     char *host, *listen;
     uint64_t port, connection_limit, body_max_bytes, idle_timeout_ms, stream_buffer_bytes;
     /* scheduling and limits */
+    double prompt_share; /* NAN: auto */
     uint64_t slots, max_batch_tokens, max_queue_requests, max_queue_tokens, max_prompt_tokens, default_max_tokens;
     uint64_t request_timeout_ms, sse_ping_ms, drain_notice_ms, drain_ms, stall_ms, stall_exit_s;
     /* access */

@@ -109,16 +109,24 @@ static bool choice_valid(const char *choices, const char *text) {
     return false;
 }
 
+static bool takes_auto(const struct option *option) {
+    const char *fallback = option->fallback ? option->fallback : "";
+    return option->type == OPTION_AUTO || (option->type == OPTION_FLOAT && !strcmp(fallback, "auto"));
+}
+
 static int out_of_range(const struct option *option, const char *text, const char *source, struct option_error *err) {
     return option_fail(err, "%s = %s (%s) is out of range: it must be %s%.15g to %.15g", option->name,
-                       option_shown(option, text), source, option->type == OPTION_AUTO ? "auto or " : "", option->min,
+                       option_shown(option, text), source, takes_auto(option) ? "auto or " : "", option->min,
                        option->max);
 }
 
 static int number_set(const struct option *option, void *at, const char *text, const char *source,
                       struct option_error *err) {
-    if (option->type == OPTION_AUTO && !strcmp(text, "auto")) {
-        *(uint64_t *)at = 0;
+    if (takes_auto(option) && !strcmp(text, "auto")) {
+        if (option->type == OPTION_FLOAT)
+            *(double *)at = NAN;
+        else
+            *(uint64_t *)at = 0;
         return 0;
     }
     char *end = NULL;
@@ -126,7 +134,7 @@ static int number_set(const struct option *option, void *at, const char *text, c
     if (option->type == OPTION_FLOAT) {
         double value = strtod(text, &end);
         if (end == text || *end || isspace((unsigned char)*text))
-            return bad_value(option, text, source, "a number", err);
+            return bad_value(option, text, source, takes_auto(option) ? "auto or a number" : "a number", err);
         if (!(value >= option->min && value <= option->max)) return out_of_range(option, text, source, err);
         *(double *)at = value;
         return 0;
@@ -396,7 +404,7 @@ static int from_json(const struct option_set *set, const struct option *option, 
     case JSON_STRING:
         if (option->type == OPTION_LIST)
             return option_fail(err, "%s (%s) must be an array of strings", option->name, source);
-        if (option->type == OPTION_STRING || option->type == OPTION_CHOICE || option->type == OPTION_AUTO) {
+        if (option->type == OPTION_STRING || option->type == OPTION_CHOICE || takes_auto(option)) {
             return options_set(set, option, json_string_value(value), source, err);
         }
         return option_fail(err, "%s = \"%.64s\" (%s) must be a %s, not a string", option->name,
@@ -523,7 +531,7 @@ static void put_range(const struct option *option, FILE *to) {
     case OPTION_AUTO:
     case OPTION_INT:
     case OPTION_FLOAT:
-        fprintf(to, "%s%.15g to %.15g", option->type == OPTION_AUTO ? "auto, " : "", option->min, option->max);
+        fprintf(to, "%s%.15g to %.15g", takes_auto(option) ? "auto, " : "", option->min, option->max);
         break;
     }
 }

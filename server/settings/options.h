@@ -19,7 +19,7 @@ enum option_type {
     OPTION_UINT,   /* uint64_t */
     OPTION_AUTO,   /* uint64_t, "auto" = 0 */
     OPTION_INT,    /* int64_t */
-    OPTION_FLOAT,  /* double; without a default NAN */
+    OPTION_FLOAT,  /* double; without a default NAN, as "auto" is where that is the default */
     OPTION_BOOL,   /* bool; a flag without a value means true */
     OPTION_LIST,   /* struct option_list, commas in flags and environment, an array in files */
     OPTION_REPEAT, /* struct option_list, one entry for every time the flag is given, commas kept */

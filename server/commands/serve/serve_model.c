@@ -75,6 +75,7 @@ static void load_model(void *arg) {
         .n_slots = (uint32_t)c->slots,
         .n_threads = (uint32_t)c->threads,
         .max_batch_tok = (uint32_t)c->max_batch_tokens,
+        .prompt_share = isnan(c->prompt_share) ? -1 : c->prompt_share,
         .max_queue = (uint32_t)c->max_queue_requests,
         .max_queue_tok = c->max_queue_tokens,
         .max_prompt_tok = c->max_prompt_tokens,

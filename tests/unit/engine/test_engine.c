@@ -96,9 +96,9 @@ static void every_request_gets_the_same_tokens_alone_and_in_a_crowd(void **state
         finish(&b, r, &alone[i]);
     }
     bench_close(&b);
-    const struct bench_options crowds[] = {{FAKE_HASH, 16, 24, 8, false, false},
-                                           {FAKE_HASH, 64, 16, 16, false, false},
-                                           {FAKE_HASH, 7, 500, 1, false, false}};
+    const struct bench_options crowds[] = {{.n_slots = 16, .max_batch_tok = 24},
+                                           {.n_slots = 64, .max_batch_tok = 16, .chunk_tok = 16},
+                                           {.n_slots = 7, .max_batch_tok = 500, .chunk_tok = 1}};
     for (int k = 0; k < 3; k++) {
         bench_open(&b, crowds[k], CONFIG());
         for (uint64_t i = 0; i < N; i++) {

@@ -273,7 +273,8 @@ static void open_worlds(struct lives *l) {
     l->drafts = bench_drafts;
     bench_draft_model = bench_drafts && pick(l, 2);
     bench_open(&l->b,
-               OPTIONS(.kind = FAKE_HASH, .tokenizer = true, .n_slots = n_slots, .max_batch_tok = 16 + pick(l, 80)),
+               OPTIONS(.kind = FAKE_HASH, .tokenizer = true, .n_slots = n_slots, .max_batch_tok = 16 + pick(l, 80),
+                       .flight_tok = pick(l, 3) ? 8 + pick(l, 120) : 0, .flight_streams = 1 + pick(l, 2)),
                config);
     bench_drafts = bench_draft_model = false;
     bench_open(&l->cold, OPTIONS(.kind = FAKE_HASH, .tokenizer = true), CONFIG());
@@ -339,6 +340,7 @@ static bool tick(struct lives *l, bool begins) {
     }
     if (pick(l, 10) == 0) atomic_store(&l->b.be->hold_moves, pick(l, 2) == 0);
     if (pick(l, 4) == 0) fake_end_moves(l->b.be, false);
+    if (pick(l, 5) == 0) atomic_store(&l->b.be->hold_flights, pick(l, 3) == 0);
     let_steps_pass(l);
     collect_now(&l->b.c);
     return any;
@@ -370,15 +372,17 @@ static void each_has_what_it_has_alone(bool on_device, uint64_t number) {
     while (tick(l, l->n_begun < N_LIVES) || l->n_begun < N_LIVES) {}
     fake_release(l->b.be);
     fake_end_moves(l->b.be, true);
+    atomic_store(&l->b.be->hold_flights, false);
     assert_all_is_given_back(l);
     const struct rod_stats s = stats_of(l->b.c.engine);
     printf("note: seed %llu%s: %llu cancelled, %llu failed, %llu late, %llu hits, %u states moved, %llu of %llu draft "
-           "tokens right, %llu of %llu by a draft model, %u masks behind drafts\n",
+           "tokens right, %llu of %llu by a draft model, %u masks behind drafts, %llu flights\n",
            (unsigned long long)l->seed, on_device ? ", on the device" : "", (unsigned long long)l->n_cancelled,
            (unsigned long long)l->n_failed, (unsigned long long)l->n_late, (unsigned long long)s.prefix_hits,
            atomic_load(&l->b.be->n_moves), (unsigned long long)s.accepted[ROD_DRAFT_PREDICTION],
            (unsigned long long)s.drafted[ROD_DRAFT_PREDICTION], (unsigned long long)s.accepted[ROD_DRAFT_MODEL],
-           (unsigned long long)s.drafted[ROD_DRAFT_MODEL], atomic_load(&l->b.be->n_draft_masks));
+           (unsigned long long)s.drafted[ROD_DRAFT_MODEL], atomic_load(&l->b.be->n_draft_masks),
+           (unsigned long long)s.flights);
     assert_true(!l->drafts || s.accepted[ROD_DRAFT_PREDICTION] + s.accepted[ROD_DRAFT_MODEL] > 0);
     assert_int_equal(s.requests_finished + s.requests_cancelled + s.requests_failed, l->n_asked);
     assert_int_equal(s.requests_cancelled, l->n_cancelled);
@@ -409,6 +413,7 @@ static void a_close_ends_all(bool on_device, uint64_t number) {
     struct lives *l = open_lives(on_device, number);
     for (uint32_t n = 20 + pick(l, 100); n > 0; n--) tick(l, true);
     fake_release(l->b.be);
+    atomic_store(&l->b.be->hold_flights, false);
     collect_close(&l->b.c);
     close_lives(l);
 }
