@@ -11,6 +11,7 @@ static const uint64_t MOST_NS = 1000000000000; /* longer than any step: sums of 
 void budget_init(struct prefill_budget *p, uint32_t chunk_tok) {
     memset(p, 0, sizeof *p);
     cost_init(&p->prompt, chunk_tok);
+    p->burst_ns = BUDGET_BURST_NS;
 }
 
 /* A GPU's decode steps are graphs for some numbers of rows. Classes are powers of two: n rows are taken to cost what
@@ -65,16 +66,27 @@ bool budget_skips(struct prefill_budget *p, uint32_t n_decode, uint64_t share_ns
 }
 
 static uint64_t budget_larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
+static uint64_t budget_smaller(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
-uint64_t budget_fits_tok(const struct prefill_budget *p, uint64_t streams_ns, uint64_t share_ns) {
+uint64_t budget_burst_ns(const struct prefill_budget *p, uint64_t n_tok, uint64_t want_ns) {
+    const uint64_t work_ns = n_tok ? cost_ns(&p->prompt, n_tok) : 0;
+    return budget_smaller(budget_smaller(work_ns, want_ns), p->burst_ns);
+}
+
+uint64_t budget_fits_tok(const struct prefill_budget *p, uint64_t streams_ns, uint64_t share_ns, uint64_t burst_ns) {
     if (!streams_ns || !p->prompt.n_most) return UINT64_MAX;
-    uint64_t ns = share_ns < 2 * streams_ns ? share_ns : 2 * streams_ns;
+    const uint64_t most_ns = burst_ns ? budget_larger(2 * streams_ns, BUDGET_BURST_STEP_NS) : 2 * streams_ns;
+    uint64_t ns = budget_smaller(share_ns, most_ns);
     if (streams_ns < BUDGET_STEP_NS) ns = budget_larger(ns, BUDGET_STEP_NS - streams_ns);
     return cost_fits(&p->prompt, budget_larger(ns, cost_sure_ns(&p->prompt) * 3 / 2));
 }
 
-void budget_spend(struct prefill_budget *p, uint64_t n_prompt_tok, uint64_t share_ns) {
+void budget_spend(struct prefill_budget *p, uint64_t n_prompt_tok, uint64_t streams_ns, uint64_t share_ns,
+                  uint64_t burst_ns) {
     const uint64_t ns = p->debt_ns + (n_prompt_tok ? cost_ns(&p->prompt, n_prompt_tok) : 0);
+    assert(burst_ns <= share_ns && burst_ns <= p->burst_ns);
+    if (ns > share_ns - burst_ns) p->burst_ns -= budget_smaller(burst_ns, ns - (share_ns - burst_ns));
+    p->burst_ns = budget_smaller(p->burst_ns + streams_ns / 8, BUDGET_BURST_NS);
     p->debt_ns = share_ns && ns > share_ns ? ns - share_ns : 0;
     if (n_prompt_tok) p->n_skipped = 0;
 }

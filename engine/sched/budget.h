@@ -1,14 +1,18 @@
 /* budget.h - how many tokens of prompts a step may have beside streams, and which steps have none.
  *
  * A step takes what its decode rows take and, with prompts, their price (cost.h): a fixed part, on a GPU a few
- * milliseconds of small kernels, and a part for each token. Two bounds:
+ * milliseconds of small kernels, and a part for each token. Two bounds, and what goes beyond:
  *
  * 1. How long streams wait for a token. Prompts may take their share of a step (2.), but no more than makes it three
  *    times as long as its decode rows alone; or what makes it BUDGET_STEP_NS, which is 125 tokens a second; or what
- * makes the fixed part no more than two thirds of it.
+ *    makes the fixed part no more than two thirds of it.
  * 2. How much of the time prompts have: as much as streams, and for each that waits as much as a stream. A piece that
  *    takes more is a debt, and steps without prompts pay it back: so while few streams run a piece is large enough to
- * be worth its fixed part and comes every few steps, in place of a small one in each.
+ *    be worth its fixed part and comes every few steps, in place of a small one in each.
+ * 3. A burst of short prompts is little work, and its first tokens are waited for: each has more of the time, as far as
+ *    reading it takes, in steps of up to BUDGET_BURST_STEP_NS more than their decode rows. All together have
+ *    BUDGET_BURST_NS beyond 2., and an eighth of the time gives that back, so that streams keep theirs if short prompts
+ *    never end.
  *
  * Who owns what: a budget belongs to a sampling site of a sched. Pure: no clock, no allocation; the engine thread.
  * Invariants: prompts that wait have tokens in one of BUDGET_MOST_SKIPPED + 2 plans; what is not measured bounds
@@ -21,12 +25,19 @@
 
 #include <stdbool.h>
 
-enum { BUDGET_CLASSES = 33, BUDGET_MOST_SKIPPED = 32, BUDGET_STEP_NS = 8000000 };
+enum {
+    BUDGET_CLASSES = 33,
+    BUDGET_MOST_SKIPPED = 32,
+    BUDGET_STEP_NS = 8000000,
+    BUDGET_BURST_STEP_NS = 16000000,
+    BUDGET_BURST_NS = 250000000
+};
 
 struct prefill_budget {
     struct step_cost prompt;            /* of a step's tokens of prompts */
     uint64_t stream_ns[BUDGET_CLASSES]; /* [i] of up to 2^i decode rows alone; 0 = not known */
     uint64_t n_plans;                   /* with prompts and decode rows since decode rows alone were measured */
+    uint64_t burst_ns;                  /* what is left for bursts */
     uint64_t debt_ns;                   /* what prompts have had beyond their share */
     uint32_t n_skipped;                 /* plans that left prompts out for it, in a row */
     bool looked;                        /* the plan before left prompts out to measure */
@@ -42,9 +53,12 @@ uint64_t budget_streams_ns(const struct prefill_budget *p, uint32_t n_decode);
  * streams. */
 /* Whether prompts are left out of a plan of n_decode > 0 rows. */
 bool budget_skips(struct prefill_budget *p, uint32_t n_decode, uint64_t share_ns);
-/* How many tokens of prompts it may have; UINT64_MAX = any. */
-uint64_t budget_fits_tok(const struct prefill_budget *p, uint64_t streams_ns, uint64_t share_ns);
+/* What short prompts of n_tok tokens have beside the share, of what they want. */
+uint64_t budget_burst_ns(const struct prefill_budget *p, uint64_t n_tok, uint64_t want_ns);
+/* How many tokens of prompts it may have; UINT64_MAX = any. share_ns: with burst_ns. */
+uint64_t budget_fits_tok(const struct prefill_budget *p, uint64_t streams_ns, uint64_t share_ns, uint64_t burst_ns);
 /* It has so many. */
-void budget_spend(struct prefill_budget *p, uint64_t n_prompt_tok, uint64_t share_ns);
+void budget_spend(struct prefill_budget *p, uint64_t n_prompt_tok, uint64_t streams_ns, uint64_t share_ns,
+                  uint64_t burst_ns);
 
 #endif

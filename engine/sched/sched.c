@@ -238,6 +238,21 @@ static uint64_t sched_share_ns(const struct sched *s, uint64_t streams_ns, uint3
     return n_streams ? streams_ns + streams_ns * n_waiting / n_streams : 0;
 }
 
+/* Of prompts that wait for their first token those that are short count as so many streams. */
+enum { SHORT_STREAMS = 8, SHORT_CHUNKS = 8 };
+
+/* What they have beside the share. */
+static uint64_t sched_burst_ns(const struct sched *s, enum sampling_site site, uint64_t streams_ns) {
+    uint64_t n_short = 0, n_tok = 0, n_streams = 0;
+    for (const struct sched_req *r = s->prefill[site].head; r; r = r->next) {
+        const uint64_t left_tok = r->n_prompt - r->pos;
+        if (left_tok <= SHORT_CHUNKS * s->config.chunk_tok) n_short++, n_tok += left_tok;
+    }
+    for (int i = 0; i < SCHED_N_SITES; i++) n_streams += s->decode[i].n;
+    if (!n_short || !n_streams) return 0;
+    return budget_burst_ns(&s->budget[site], n_tok, streams_ns * (SHORT_STREAMS - 1) * n_short / n_streams);
+}
+
 void sched_took(struct sched *s, enum sampling_site site, uint32_t n_decode, uint64_t n_prompt_tok, uint64_t ns) {
     budget_took(&s->budget[site], n_decode, n_prompt_tok, ns);
 }
@@ -319,7 +334,8 @@ uint32_t sched_plan(struct sched *s, enum sampling_site site, struct sched_row *
     struct sched_req *first =
         s->n_prompt_plans[site] % 2 ? sched_shortest(s, site, which) : sched_oldest(s, site, which);
     const uint64_t streams_ns = sched_round_ns(s);
-    const uint64_t share = sched_share_ns(s, streams_ns, which == PROMPTS_SHORT ? n_long : 0);
+    const uint64_t burst = sched_burst_ns(s, site, streams_ns);
+    const uint64_t share = sched_share_ns(s, streams_ns, which == PROMPTS_SHORT ? n_long : 0) + burst;
     if (first && decode->n && budget_skips(&s->budget[site], decode->n, share)) first = NULL;
     uint32_t kept = first ? sched_least_tok(s, first) : 0, kept_out = first ? sched_piece_out(first, kept) : 0;
     if (first && decode->n && (kept == left.tok || kept_out == left.out) && number % 2) {
@@ -341,14 +357,14 @@ uint32_t sched_plan(struct sched *s, enum sampling_site site, struct sched_row *
     sched_plan_drafts(&left, kept, kept_out, rows, n);
 
     if (first) s->n_prompt_plans[site]++;
-    const uint64_t fits_tok = budget_fits_tok(&s->budget[site], streams_ns, share);
+    const uint64_t fits_tok = budget_fits_tok(&s->budget[site], streams_ns, share, burst);
     if (left.tok > fits_tok) left.tok = fits_tok > kept ? (uint32_t)fits_tok : kept;
     n += sched_plan_prompts(s, site, which, first, left, rows + n);
     uint64_t n_prompt_tok = 0;
     for (uint32_t i = n_decode; i < n; i++) n_prompt_tok += rows[i].n_tok;
     assert(n <= s->config.n_slots && n_decode + n_prompt_tok <= s->config.max_batch_tok);
     assert(left.tok <= s->config.max_batch_tok && left.out <= s->config.max_out);
-    budget_spend(&s->budget[site], n_prompt_tok, share);
+    budget_spend(&s->budget[site], n_prompt_tok, streams_ns, share, burst);
     return n;
 }
 

@@ -136,8 +136,8 @@ static void whatever_is_told_a_price_stays_a_number(void **state) {
             if (p.prompt.n_most) sane(&p.prompt);
             const uint64_t streams_ns = budget_streams_ns(&p, n_decode), share_ns = streams_ns * (uint64_t)(1 + i % 3);
             if (n_decode) budget_skips(&p, n_decode, share_ns);
-            budget_fits_tok(&p, streams_ns, share_ns);
-            budget_spend(&p, n_tok, share_ns);
+            budget_fits_tok(&p, streams_ns, share_ns, 0);
+            budget_spend(&p, n_tok, streams_ns, share_ns, 0);
             if (p.debt_ns > UINT64_MAX / 4 || streams_ns > UINT64_MAX / 1000000)
                 fail_msg("seed %llu: a debt of %llu ns, streams %llu", (unsigned long long)seed,
                          (unsigned long long)p.debt_ns, (unsigned long long)streams_ns);
@@ -172,14 +172,14 @@ static void a_piece_takes_the_time_of_the_streams_or_what_is_worth_its_fixed_par
     };
     struct prefill_budget p = budget_of(&gpu, 1, 1200000);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        near_to("tokens", (double)budget_fits_tok(&p, cases[i].streams_ns, cases[i].share_ns),
+        near_to("tokens", (double)budget_fits_tok(&p, cases[i].streams_ns, cases[i].share_ns, 0),
                 (cases[i].prompt_ns - gpu.fixed_ns) / gpu.tok_ns, 0.05);
     /* Never so little that the fixed part is most of it, as far as that is sure. */
-    assert_in_range(budget_fits_tok(&p, 200000000, 1), CHUNK, (uint64_t)(0.51 * gpu.fixed_ns / gpu.tok_ns));
-    assert_int_equal(budget_fits_tok(&p, 0, 0), UINT64_MAX);
+    assert_in_range(budget_fits_tok(&p, 200000000, 1, 0), CHUNK, (uint64_t)(0.51 * gpu.fixed_ns / gpu.tok_ns));
+    assert_int_equal(budget_fits_tok(&p, 0, 0, 0), UINT64_MAX);
     struct prefill_budget fresh;
     budget_init(&fresh, CHUNK);
-    assert_int_equal(budget_fits_tok(&fresh, 1000, 1000), UINT64_MAX);
+    assert_int_equal(budget_fits_tok(&fresh, 1000, 1000, 0), UINT64_MAX);
 }
 
 /* Where one step in seven is slow, a small piece that was slow by chance drew all of the price into the fixed part;
@@ -199,7 +199,7 @@ static void a_size_does_not_justify_itself(void **state) {
         budget_took(&p, 1, 0, STREAMS_NS);
         for (int i = 0; i < 4; i++) budget_took(&p, 0, first[i].n_tok, first[i].ns);
         for (int i = 0; i < PLANS; i++) {
-            uint64_t n = budget_fits_tok(&p, STREAMS_NS, STREAMS_NS) / CHUNK * CHUNK;
+            uint64_t n = budget_fits_tok(&p, STREAMS_NS, STREAMS_NS, 0) / CHUNK * CHUNK;
             n = n < CHUNK ? CHUNK : n > MOST_TOK ? MOST_TOK : n;
             const double times = uniform(&g) < 0.15 ? 1 + 4 * uniform(&g) : 1;
             budget_took(&p, 0, n, (uint64_t)(times * (double)time_ns(&cpu, &g, n)));
@@ -222,8 +222,8 @@ static void a_debt_is_paid_back_by_plans_without_prompts(void **state) {
             double prompt_ns = 0;
             for (int plan = 0; plan < 10000; plan++) {
                 uint64_t n = 0;
-                if (!budget_skips(&p, 4, share_ns)) n = budget_fits_tok(&p, streams_ns[i], share_ns) / CHUNK * CHUNK;
-                budget_spend(&p, n, share_ns);
+                if (!budget_skips(&p, 4, share_ns)) n = budget_fits_tok(&p, streams_ns[i], share_ns, 0) / CHUNK * CHUNK;
+                budget_spend(&p, n, streams_ns[i], share_ns, 0);
                 if (!n) budget_took(&p, 4, 0, streams_ns[i]);
                 prompt_ns += n ? gpu.fixed_ns + gpu.tok_ns * (double)n : 0;
                 n_with += n > 0;
@@ -242,18 +242,34 @@ static void a_debt_is_paid_back_by_plans_without_prompts(void **state) {
 static void prompts_wait_for_no_more_than_a_few_plans_whatever_the_debt(void **state) {
     (void)state;
     struct prefill_budget p = budget_of(&slow, 1, 1000);
-    budget_spend(&p, 2048, 1000); /* five seconds of debt, at a microsecond a plan */
+    budget_spend(&p, 2048, 1000, 1000, 0); /* five seconds of debt, at a microsecond a plan */
     int n = 0;
     while (budget_skips(&p, 1, 1000)) {
-        budget_spend(&p, 0, 1000);
+        budget_spend(&p, 0, 1000, 1000, 0);
         assert_true(++n <= BUDGET_MOST_SKIPPED + 1);
     }
     assert_true(n >= BUDGET_MOST_SKIPPED);
     /* Where no stream runs there is no debt. */
-    budget_spend(&p, 2048, 1000);
+    budget_spend(&p, 2048, 1000, 1000, 0);
     assert_true(p.debt_ns > 0);
-    budget_spend(&p, 2048, 0);
+    budget_spend(&p, 2048, 0, 0, 0);
     assert_int_equal(p.debt_ns, 0);
+}
+
+/* What short prompts want, as far as it is their work and is left; it comes back with the streams' time. */
+static void a_burst_is_bounded_and_comes_back(void **state) {
+    (void)state;
+    enum { STREAMS = 4000000 };
+    struct prefill_budget p = budget_of(&slow, 1, STREAMS);
+    const uint64_t work_ns = cost_ns(&p.prompt, 128);
+    assert_int_equal(budget_burst_ns(&p, 128, UINT64_MAX), work_ns < BUDGET_BURST_NS ? work_ns : BUDGET_BURST_NS);
+    assert_int_equal(budget_burst_ns(&p, 128, 1000), 1000);
+    assert_int_equal(budget_burst_ns(&p, 0, 1000), 0);
+    budget_spend(&p, 1 << 20, STREAMS, STREAMS + BUDGET_BURST_NS, BUDGET_BURST_NS);
+    assert_int_equal(p.burst_ns, STREAMS / 8);
+    assert_int_equal(budget_burst_ns(&p, 1 << 20, UINT64_MAX), STREAMS / 8);
+    for (int i = 0; i < 1000; i++) budget_spend(&p, 0, STREAMS, STREAMS, 0);
+    assert_int_equal(p.burst_ns, BUDGET_BURST_NS);
 }
 
 static void streams_are_measured_alone_when_their_number_is_new_or_the_measure_old(void **state) {
@@ -313,6 +329,7 @@ int main(void) {
         cmocka_unit_test(a_size_does_not_justify_itself),
         cmocka_unit_test(a_debt_is_paid_back_by_plans_without_prompts),
         cmocka_unit_test(prompts_wait_for_no_more_than_a_few_plans_whatever_the_debt),
+        cmocka_unit_test(a_burst_is_bounded_and_comes_back),
         cmocka_unit_test(streams_are_measured_alone_when_their_number_is_new_or_the_measure_old),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
