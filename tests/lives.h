@@ -201,6 +201,7 @@ static inline int subject_host(const struct subject *s, struct rod_engine_config
     const struct backend_config be = {.n_slots = config.n_slots,
                                       .n_threads = 2,
                                       .max_batch_tok = config.max_batch_tok,
+                                      .prompt_share = config.prompt_share,
                                       .max_out = config.n_slots < 64 ? 64 : config.n_slots,
                                       .device = config.device,
                                       .precision = config.precision,
@@ -217,7 +218,7 @@ static inline int subject_host(const struct subject *s, struct rod_engine_config
     if (!rc && config.draft_model_dir && parts.ops->slot_accept) {
         struct backend_config draft = be;
         draft.n_slots = 2 * config.n_slots, draft.n_threads = 1, draft.max_out = config.n_slots, draft.no_drafts = true;
-        draft.max_batch_tok = 2 * config.n_slots + 512;
+        draft.max_batch_tok = 2 * config.n_slots + 512, draft.prompt_share = 0;
         rc = parts.ops->open(s->model, &draft, &parts.draft_backend, err);
         if (rc) parts.ops->close(parts.backend);
     }

@@ -25,7 +25,7 @@ enum finding { DIFFERENT, NOT_A_NUMBER, FAULT, N_FINDINGS };
 static struct {
     pthread_mutex_t lock;
     uint64_t next_seed, n_subjects, n_worlds, n_requests, n_tokens, n_cancelled, n_splits, n_forks, n_turns, n_choices,
-        n_poisoned, n_lost, n_alone, n_hits, n_accepted, n_rejected, n_grammars, n_nowhere, n[N_FINDINGS];
+        n_poisoned, n_lost, n_alone, n_hits, n_flights, n_accepted, n_rejected, n_grammars, n_nowhere, n[N_FINDINGS];
     double until_s;
     atomic_bool dead; /* the device failed */
 } found = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -365,6 +365,7 @@ static int open_world(struct world *w, uint32_t number, struct rod_error *err) {
     config.prefix_cache_bytes = prefix * state;
     config.state_host_bytes = (images + 2 * prefix) * state;
     if (roll_one_in(&w->d, 3)) config.max_batch_tok = w->n_slots + 64 + roll(&w->d, 600);
+    if (s->on_gpu && roll_one_in(&w->d, 2)) config.prompt_share = 0.1 + 0.1 * roll(&w->d, 6); /* flights */
     if (w->sessions && roll(&w->d, 2)) {
         snprintf(w->dir, sizeof w->dir, "/tmp/rodimus-lives-XXXXXX");
         if (!mkdtemp(w->dir)) return rod_fail(err, ROD_EIO, "no folder: %s", strerror(errno));
@@ -373,11 +374,13 @@ static int open_world(struct world *w, uint32_t number, struct rod_error *err) {
     const bool has_room = w->n_slots <= 100; /* of eight worlds at once, with twice the slots for its own */
     if (w->drafts && roll_one_in(&w->d, 2) && has_room) config.draft_model_dir = "its own";
     if (!w->drafts && roll(&w->d, 2)) config.speculative = ROD_SPECULATIVE_NONE;
-    snprintf(w->what, sizeof w->what, "%s, world %u, %u slots, %u clients%s%s%s%s%s", s->name, number, w->n_slots,
+    snprintf(w->what, sizeof w->what, "%s, world %u, %u slots, %u clients%s%s%s%s%s%s", s->name, number, w->n_slots,
              w->n_clients, prefix ? ", prefix cache" : "", w->waves ? ", waves" : "", w->poisons ? ", poison" : "",
-             w->sessions ? ", sessions" : "", config.draft_model_dir ? ", a draft model" : "");
+             w->sessions ? ", sessions" : "", config.draft_model_dir ? ", a draft model" : "",
+             config.prompt_share > 0 ? ", flights" : "");
     const int rc = subject_host(s, config, &w->h, err);
     if (!rc) w->h.engine->drafts_always = roll(&w->d, 2);
+    if (!rc) w->h.engine->sched.config.flight_streams = 1 + roll(&w->d, 8);
     return rc;
 }
 
@@ -439,6 +442,7 @@ static void run_world(struct subject *s, uint32_t number) {
     found.n_splits += w->n_splits, found.n_forks += w->n_forks, found.n_turns += w->n_turns;
     found.n_choices += w->n_choices, found.n_poisoned += w->n_poisoned, found.n_lost += w->n_lost;
     found.n_hits += stats.prefix_hits;
+    found.n_flights += stats.flights;
     found.n_accepted += w->n_accepted, found.n_rejected += w->n_rejected;
     found.n_grammars += w->n_grammars, found.n_nowhere += w->n_nowhere;
     for (int i = 0; i < N_FINDINGS; i++) found.n[i] += w->n_found[i];
@@ -509,15 +513,16 @@ static void each_answer_has_the_bits_that_it_has_alone(void **state) {
     for (uint32_t i = 0; i < n_threads; i++) pthread_join(thread[i], NULL);
     printf(
         "note: seed %llu, %.0f s: %llu worlds of %llu models, %llu answers alone; compared %llu requests, %llu tokens "
-        "(%llu cancelled, %llu choices, %llu split, %llu forks, %llu turns, %llu hits, %llu poisoned, %llu went for "
+        "(%llu cancelled, %llu choices, %llu split, %llu forks, %llu turns, %llu hits, %llu flights, %llu poisoned, "
+        "%llu went for "
         "room, %llu draft tokens right, %llu wrong, %llu under grammars, %llu of them led nowhere): %llu different, "
         "%llu NaN, %llu faults\n",
         (unsigned long long)seed, now_s() - began, (unsigned long long)found.n_worlds,
         (unsigned long long)found.n_subjects, (unsigned long long)found.n_alone, (unsigned long long)found.n_requests,
         (unsigned long long)found.n_tokens, (unsigned long long)found.n_cancelled, (unsigned long long)found.n_choices,
         (unsigned long long)found.n_splits, (unsigned long long)found.n_forks, (unsigned long long)found.n_turns,
-        (unsigned long long)found.n_hits, (unsigned long long)found.n_poisoned, (unsigned long long)found.n_lost,
-        (unsigned long long)found.n_accepted, (unsigned long long)found.n_rejected,
+        (unsigned long long)found.n_hits, (unsigned long long)found.n_flights, (unsigned long long)found.n_poisoned,
+        (unsigned long long)found.n_lost, (unsigned long long)found.n_accepted, (unsigned long long)found.n_rejected,
         (unsigned long long)found.n_grammars, (unsigned long long)found.n_nowhere,
         (unsigned long long)found.n[DIFFERENT], (unsigned long long)found.n[NOT_A_NUMBER],
         (unsigned long long)found.n[FAULT]);
