@@ -320,7 +320,7 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, 2)
     typename Out::template column<T, 1> column;
     typename Out::template row<T, 1> row;
     few_scale scale;
-    few_tiles<T, N> tiles;
+    few_tiles<T, N, 1> tiles;
     if (early) let_next_start();
     if (finishes) out.template load<T>(column, o, mine), out.template early<T>(row, r, o, mine);
     act += k0 * 64 + lane;
@@ -334,14 +334,14 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, 2)
         asm volatile("" : "+r"(a[u].x), "+r"(a[u].y), "+r"(a[u].z), "+r"(a[u].w));
     wait_for_inputs();
     if (!early) let_next_start();
-    tiles.ask(act, N, g < n_rows);
+    tiles.ask(act, 0, N, g, n_rows);
     if (finishes) out.template late<T>(row, r, o, mine);
     if (weighs) scale.ask(out.norm, warp - 8);
     float acc0[4] = {}, acc1[4] = {};
 #pragma unroll
     for (int u = 0; u < N; u++) {
-        mma(acc0, a[u], tiles.b[u], T());
-        mma(acc1, numbers.operand(u, T()), tiles.b[u], T()); // of one tile alone: never read
+        mma(acc0, a[u], tiles.b[u][0], T());
+        mma(acc1, numbers.operand(u, T()), tiles.b[u][0], T()); // of one tile alone: never read
     }
     few_leave((float *)(smem + warp * G::OWN), acc0);
     few_leave((float *)(smem + G::SUMS) + warp * 8 * FEW_LD, acc1);
