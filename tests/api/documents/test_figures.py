@@ -166,6 +166,13 @@ def codes_table():
             yield f"| {name[:-11]} | {weights} | " + " | ".join(said(r["tokens_per_s"]) + (f" ({r['fraction']:.0%})" if r["phase"] == "decode" else "") for r in found) + " |"
 
 
+def shares_table():
+    """Streams beside prompts."""
+    for r in rows("shares-h200", what="beside"):
+        yield (f"| {r['share']:g} | {said(r['alone_ms']['p99'], 1)} ms | {said(r['beside_ms']['p99'], 1)} ms | {said(r['times'], 2)} "
+               f"| {said(r['prompt_tokens_per_s'], -2)} ({r['part']:.0%}) |")
+
+
 def codes_cpu_table():
     """Weights in fewer bits on two cores."""
     decode, prompts = ({r["weights"]: r for r in rows("rodimus-plus-1.6b-codes-cpu", phase=phase)} for phase in ("decode", "prefill"))
@@ -261,7 +268,7 @@ def with_line(line):
     return [name for name in pages() if any(found.startswith(line) for found in page(name).split("\n"))]
 
 
-@pytest.mark.parametrize("table", [cpu_tables, gpu_tables, cache_table, agents_table, drafts_table, verify_table, codes_table, codes_cpu_table, llama_table, golden_table, library_table, lives, drafted_lives, mask_table, masked_table, upgrades, losses], ids=lambda t: t.__name__)
+@pytest.mark.parametrize("table", [cpu_tables, gpu_tables, cache_table, agents_table, drafts_table, verify_table, codes_table, shares_table, codes_cpu_table, llama_table, golden_table, library_table, lives, drafted_lives, mask_table, masked_table, upgrades, losses], ids=lambda t: t.__name__)
 def test_tables_have_the_recorded_figures(table):
     expected = list(table())
     assert not [(line, places) for line in expected if len(places := with_line(line)) != 1]
@@ -320,6 +327,16 @@ def sentences():
     yield r"asked for compared (N) requests with the same alone, (N) more as a server chooses: 0 differ", [compared["library"], compared["auto"]]
     yield r"fp32: (N) algorithms, each on [^.]*. None of (N) values differs from those of all rows at once. In 16 bits the sums of all (N) algorithms", [
         library["law"]["algorithms"], library["law"]["values"], library["law"]["of_one_ascending_sum"]["algorithms"]]
+
+    together = rows("shares-h200", what="256 that begin together")
+    yield r"have their first token after (N) ms at the 99th percentile, and after (N) with `--max-batch-tokens 4096`", [first(r, "p99") for r in together]
+    mixed = results("mixed-skills-h200")
+    runs = [run for one in mixed for run in one["runs"]]
+    assert len(runs) == 5 and not any(run["n_failed"] or run["different"] or run["too_much"] for run in runs)
+    yield (r"(N) requests, 0 failed; (N) were asked again alone and 0 differ. From the second third on host memory grew by (N) % at most, the device's by (N) %, "
+           r"and the 99th percentile between tokens by (N) %"), [
+        sum(sum(run["requests"].values()) for run in runs), sum(run["compared"] for run in runs),
+        *(100 * (max(run["growth"][what] for run in runs) - 1) for what in ("rss", "device", "inter_token_ms"))]
 
     swap = results("swap-h200")["rows"][0]
     yield r"leaves its slot in (N) ms and comes back in (N), where one plain copy over the bus takes (N) and (N). A fork on the device takes (N)", [
@@ -429,8 +446,10 @@ def test_sessions_that_fit_a_gpu_are_those_of_one_memory():
 
 def test_pictures_are_of_the_recorded_rows():
     """What `make plots` writes under a picture, and at its points."""
-    commit = rows("rodimus-plus-1.6b-h200")[0]["commit"][:7]
-    commits = {**dict.fromkeys(("decode", "prefill", "position", "memory", "latency"), commit), "agents": results("agents-tales-cpu")["commit"][:7]}
+    of = {"decode": rows("rodimus-plus-1.6b-h200")[0], "prefill": rows("rodimus-plus-1.6b-prompts-h200")[0],
+          "position": rows("rodimus-plus-1.6b-h200-position")[0], "memory": rows("rodimus-plus-1.6b-h200")[0],
+          "latency": results("rodimus-plus-1.6b-load-h200"), "agents": results("agents-tales-cpu")}
+    commits = {name: r["commit"][:7] for name, r in of.items()}
     for name, commit in commits.items():
         picture = page(f"tests/bench/plots/{name}.svg")
         assert f"commit {commit}" in picture, (name, commit)
