@@ -308,9 +308,10 @@ static const struct rule rules[] = {
     {OP(PROMPT_WINDOW), PROMPT_ANY_256},
     /* sampling: some 128 multiprocessors for few rows; the token is the same whatever the number of blocks */
     /* without drafts */
-    {OP(DECODE_STEP), PERSISTENT, HOPPER, BITS_16, .rows_to = 8, .also = has_persistent,
+    {OP(DECODE_STEP), PERSISTENT, HOPPER, STORED, .rows_to = 8, .also = has_persistent,
      .also_text = "1, 2, 4, 8; fused, K up to 4, M up to 64, D a multiple of 64, E of 128, the window of decode steps; "
-                  "no drafts; the blocks resident at once"},
+                  "no drafts and no codes, as it is slower without them; not on a share of a device; the blocks "
+                  "resident at once"},
     {OP(DECODE_STEP), STAGES},
     {OP(SAMPLE), PICK_1, ELSEWHERE},
     {OP(SAMPLE), PICK_1, .also = draws_none, .also_text = "no row draws"},

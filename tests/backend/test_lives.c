@@ -490,7 +490,7 @@ static void record(uint64_t seed, double seconds, uint32_t n_threads) {
             device ? device : "cpu", (unsigned long long)seed, seconds, n_threads);
 #define FIELD(name) fprintf(f, ", \"" #name "\": %llu", (unsigned long long)found.n_##name)
     FIELD(subjects), FIELD(worlds), FIELD(alone), FIELD(requests), FIELD(tokens), FIELD(cancelled), FIELD(choices);
-    FIELD(splits), FIELD(forks), FIELD(turns), FIELD(poisoned), FIELD(lost), FIELD(hits);
+    FIELD(splits), FIELD(forks), FIELD(turns), FIELD(poisoned), FIELD(lost), FIELD(hits), FIELD(flights);
     FIELD(accepted), FIELD(rejected), FIELD(grammars), FIELD(nowhere);
     fprintf(f, ", \"different\": %llu, \"nan\": %llu, \"faults\": %llu}\n", (unsigned long long)found.n[DIFFERENT],
             (unsigned long long)found.n[NOT_A_NUMBER], (unsigned long long)found.n[FAULT]);
