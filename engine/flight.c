@@ -58,7 +58,7 @@ int flight_land(struct rod_engine *e, struct rod_error *err) {
     if (ended <= 0) return ended;
     int rc = 0;
     for (uint32_t i = 0; !rc && i < f->n_rows; i++) rc = flight_land_row(e, &f->rows[i], f->segs[i].slot, err);
-    f->n_rows = 0;
+    if (!rc) f->n_rows = 0; /* else the loop ends all that is still in it */
     return rc;
 }
 

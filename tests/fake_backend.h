@@ -73,6 +73,7 @@ struct backend {
     atomic_bool hold_flights; /* none ends */
     atomic_bool fail_flights; /* a look at one is a device fault */
     atomic_bool fail_moves;   /* slot_moving is a device fault */
+    atomic_bool fail_saves;   /* slot_save and slot_save_begin are */
     pthread_mutex_t moves_lock;
     struct fake_move *moves; /* [n_slots] */
     void (*moved)(void *arg);
@@ -158,6 +159,7 @@ static inline int fake_slot_save(struct backend *be, uint32_t slot, uint64_t pos
     const struct fake_slot *s = &be->slots[slot];
     struct fake_state *to = state;
     fake_no_flight(be, slot, "saved");
+    if (atomic_load(&be->fail_saves)) return rod_fail(err, ROD_EDEVICE, "the fake device caught fire");
     if (bytes != sizeof *to) return rod_fail(err, ROD_EINVALID, "a fake state has another size");
     if (s->pos != pos && !be->fault[0]) snprintf(be->fault, sizeof be->fault, "a state saved at another position");
     *to = (struct fake_state){.hash = s->hash, .pos = s->pos, .n_prompt = s->n_prompt, .n_said = s->n_said};
@@ -204,6 +206,7 @@ static inline int fake_move_begin(struct backend *be, uint32_t slot, bool in, ui
 
 static inline int fake_slot_save_begin(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes,
                                        struct rod_error *err) {
+    if (atomic_load(&be->fail_saves)) return rod_fail(err, ROD_EDEVICE, "the fake device caught fire");
     return fake_move_begin(be, slot, false, pos, state, bytes, err);
 }
 

@@ -207,6 +207,30 @@ static void a_fault_in_a_flight_is_a_device_fault(void **state) {
     bench_close(&b);
 }
 
+/* Of two prompts that land together the first cannot leave its entry: the other ends with it. */
+static void a_fault_while_a_flight_lands_ends_all_that_is_in_it(void **state) {
+    (void)state;
+    enum { N = 2 };
+    struct bench b;
+    struct answer streams[N_STREAMS], a[N];
+    bench_open(&b, FLIGHTS(FLIGHT_TOK), CONFIG(.prefix_cache_bytes = (size_t)1 << 30));
+    atomic_store(&b.be->fail_saves, true);
+    for (int i = 0; i < N_STREAMS; i++) collect_submit(&b.c, request(&streams[i], 0, 5, MOST));
+    for (int i = 0; i < N; i++) {
+        struct rod_request *r = request(&a[i], 1 + i, LONG, 3);
+        r->n_breakpoints = 1;
+        r->breakpoints[0] = (struct rod_breakpoint){.at = 64, .ttl_ns = 1000000000000};
+        collect_submit(&b.c, r);
+    }
+    fake_release(b.be);
+    collect_until(&b.c, a, N);
+    collect_until(&b.c, streams, N_STREAMS);
+    assert_true(rod_engine_failed(b.c.engine));
+    for (int i = 0; i < N; i++) assert_int_equal(a[i].end.error.code, ROD_EDEVICE), collect_free(&a[i]);
+    for (int i = 0; i < N_STREAMS; i++) assert_true(streams[i].failed), collect_free(&streams[i]);
+    bench_close(&b);
+}
+
 /* A turn whose prompt is in a flight when its session is removed ends as it ends in a step. */
 static void a_session_deleted_in_a_flight(void **state) {
     (void)state;
@@ -272,6 +296,7 @@ int main(void) {
         ON_BOTH(a_flight_whose_streams_have_ended_is_waited_for),
         ON_BOTH(close_in_a_flight),
         ON_BOTH(a_fault_in_a_flight_is_a_device_fault),
+        ON_BOTH(a_fault_while_a_flight_lands_ends_all_that_is_in_it),
         ON_BOTH(a_session_deleted_in_a_flight),
         ON_BOTH(breakpoints_and_choices_of_a_prompt_in_flights),
     };
