@@ -7,8 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A quarter of an H200's multiprocessors reads 28 % of its tokens a second, and 64 streams beside it wait 1.17 times as
- * long for a token; half of them 54 % and 1.66 times. */
+/* A quarter of an H200's multiprocessors reads 28 % of its tokens a second, and the slowest hundredth of 64 streams'
+ * tokens beside it takes 1.25 times as long; with half of them 48 % and 2.3 times (tests/bench, shares-h200.json). */
 static const double AUTO_PROMPT_SHARE = 0.25;
 
 enum { SCORED_ROWS = 64, DRAFT_BATCH_TOK = 512 };

@@ -133,7 +133,13 @@ int cuda_share_open(struct backend *be, const struct backend_config *config, str
     if (!rc)
         rc = cuda_check(cudaEventCreateWithFlags(&share->ended, cudaEventDisableTiming | cudaEventBlockingSync),
                         "making an event", err);
-    return rc ? rc : make_lane(be, err);
+    if (!rc) rc = make_lane(be, err);
+    if (rc) { /* a device without the room reads prompts in steps */
+        say(config, "prompts beside steps: none, their workspaces do not fit beside the model");
+        cudaGetLastError();
+        cuda_share_close(be);
+    }
+    return 0;
 }
 
 /* Steps go to the rest, or to the whole device, from now on. */
