@@ -242,11 +242,12 @@ static uint64_t sched_share_ns(const struct sched *s, uint64_t streams_ns, uint3
 enum { SHORT_STREAMS = 8, SHORT_CHUNKS = 8 };
 
 /* What they have beside the share. */
-static uint64_t sched_burst_ns(const struct sched *s, enum sampling_site site, uint64_t streams_ns) {
+static uint64_t sched_burst_ns(const struct sched *s, enum sampling_site site, enum sched_prompts which,
+                               uint64_t streams_ns) {
     uint64_t n_short = 0, n_tok = 0, n_streams = 0;
     for (const struct sched_req *r = s->prefill[site].head; r; r = r->next) {
         const uint64_t left_tok = r->n_prompt - r->pos;
-        if (left_tok <= SHORT_CHUNKS * s->config.chunk_tok) n_short++, n_tok += left_tok;
+        if (left_tok <= SHORT_CHUNKS * s->config.chunk_tok && sched_takes(s, r, which)) n_short++, n_tok += left_tok;
     }
     for (int i = 0; i < SCHED_N_SITES; i++) n_streams += s->decode[i].n;
     if (!n_short || !n_streams) return 0;
@@ -334,7 +335,7 @@ uint32_t sched_plan(struct sched *s, enum sampling_site site, struct sched_row *
     struct sched_req *first =
         s->n_prompt_plans[site] % 2 ? sched_shortest(s, site, which) : sched_oldest(s, site, which);
     const uint64_t streams_ns = sched_round_ns(s);
-    const uint64_t burst = sched_burst_ns(s, site, streams_ns);
+    const uint64_t burst = sched_burst_ns(s, site, which, streams_ns);
     const uint64_t share = sched_share_ns(s, streams_ns, which == PROMPTS_SHORT ? n_long : 0) + burst;
     if (first && decode->n && budget_skips(&s->budget[site], decode->n, share)) first = NULL;
     uint32_t kept = first ? sched_least_tok(s, first) : 0, kept_out = first ? sched_piece_out(first, kept) : 0;
