@@ -30,6 +30,7 @@ enum quant_method { QUANT_NONE, QUANT_COMPRESSED, QUANT_GPTQ, QUANT_AWQ };
 struct quant_config {
     enum quant_method method;
     bool zero_shift;  /* as in struct weight_codes */
+    bool needs_zeros; /* of compressed-tensors: int4 codes are not symmetric */
     bool zero_borrow; /* and a zero point may be 0, which borrowed 1 from the next in its word */
 };
 struct cfg;

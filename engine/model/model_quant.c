@@ -181,7 +181,8 @@ static int quant_take_bytes(const struct quant_module *m, struct model_tensor *t
     return 0;
 }
 
-static int quant_find_compressed(const struct quant_module *m, struct weight_codes *out) {
+static int quant_find_compressed(const struct quant_module *m, const struct quant_config *config,
+                                 struct weight_codes *out) {
     struct model_tensor *packed = quant_tensor(m, "weight_packed"), *t = packed ? packed : quant_tensor(m, "weight");
     if (!t || (!packed && strcmp(t->dtype, "I8") && strcmp(t->dtype, "F8_E4M3"))) return 0; /* wide, or not there */
     int rc = packed ? quant_take_packed(m, t, out) : quant_take_bytes(m, t, out);
@@ -191,6 +192,7 @@ static int quant_find_compressed(const struct quant_module *m, struct weight_cod
     if (!scales) return quant_missing(m, "weight_scale");
     if ((rc = quant_take_scales(m, scales, out))) return rc;
     struct model_tensor *zeros = quant_tensor(m, "weight_zero_point");
+    if (!zeros && out->quant.format == WEIGHT_INT4 && config->needs_zeros) return quant_missing(m, "weight_zero_point");
     if (zeros && out->quant.format == WEIGHT_INT4) rc = quant_take_zeros(m, false, zeros, out);
     if (!rc && out->quant.format != WEIGHT_INT4) rc = quant_check_no_zeros(m);
     if (!rc) rc = quant_check_order(m, "weight_g_idx", out);
@@ -231,8 +233,8 @@ int model_quant_find(const struct model *model, const struct quant_config *confi
         return 0;
     snprintf(m.name, sizeof m.name, "%.*s", (int)(len - n_end), piece->name);
     struct weight_codes found = {.rows = piece->rows, .cols = piece->cols};
-    const int rc =
-        config->method == QUANT_COMPRESSED ? quant_find_compressed(&m, &found) : quant_find_words(&m, config, &found);
+    const int rc = config->method == QUANT_COMPRESSED ? quant_find_compressed(&m, config, &found)
+                                                      : quant_find_words(&m, config, &found);
     if (!rc && found.codes) *out = found;
     return rc;
 }

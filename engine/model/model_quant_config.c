@@ -59,7 +59,7 @@ static void quant_parse_weights(struct cfg *c, const json_t *w) {
 #undef AT
 }
 
-static void quant_parse_compressed(struct cfg *c, const json_t *q) {
+static void quant_parse_compressed(struct cfg *c, const json_t *q, struct quant_config *out) {
     static const char *const known[] = {"quant_method", "config_groups", "format", "quantization_status",
                                         /* no results, or activations' and caches' */
                                         "ignore", "version", "global_compression_ratio", "kv_cache_scheme",
@@ -92,6 +92,9 @@ static void quant_parse_compressed(struct cfg *c, const json_t *q) {
         cfg_only(c, group, KEY ".config_groups", in_group);
         const json_t *weights = cfg_object(c, group, KEY ".config_groups.weights");
         if (weights) quant_parse_weights(c, weights);
+        /* Of several groups each tensor has its own; which is whose is not looked up. */
+        out->needs_zeros = weights && json_object_size(groups) == 1 &&
+                           !cfg_bool(c, weights, KEY ".config_groups.weights.symmetric", true);
         format = cfg_string(c, group, KEY ".config_groups.format", "naive-quantized");
         if (!is_one_of(format, formats))
             cfg_refuse(c, KEY ".config_groups.format", cfg_get(group, "format"), "this format is not supported");
@@ -113,8 +116,12 @@ static void quant_parse_fp8(struct cfg *c, const json_t *q) {
 
 /* meta.quantizer: "name:version", or a list of such. */
 static bool quant_made_by(const json_t *quantizer, const char *name) {
-    const json_t *first = json_is_array(quantizer) ? json_array_get(quantizer, 0) : quantizer;
-    return json_is_string(first) && !strncmp(json_string_value(first), name, strlen(name));
+    const size_t n = json_is_array(quantizer) ? json_array_size(quantizer) : 1;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *one = json_is_array(quantizer) ? json_array_get(quantizer, i) : quantizer;
+        if (json_is_string(one) && !strncmp(json_string_value(one), name, strlen(name))) return true;
+    }
+    return false;
 }
 
 static void quant_parse_gptq(struct cfg *c, const json_t *q, struct quant_config *out) {
@@ -166,7 +173,7 @@ void quant_config_parse(struct cfg *c, const json_t *root, struct quant_config *
     const char *method = cfg_string(c, q, KEY ".quant_method", "");
     if (!strcmp(method, "compressed-tensors")) {
         out->method = QUANT_COMPRESSED;
-        quant_parse_compressed(c, q);
+        quant_parse_compressed(c, q, out);
     } else if (!strcmp(method, "fp8") || !strcmp(method, "fbgemm_fp8")) {
         out->method = QUANT_COMPRESSED; /* the same tensors */
         quant_parse_fp8(c, q);

@@ -335,7 +335,7 @@ static int make_directory(const char *to, bool *made, struct rod_error *err) {
 /* The part's file is this run's alone, until it is closed. */
 static int open_part(struct writing *w) {
     char *part = path_in(w->to, PART_FILE), *whole = path_in(w->to, WEIGHTS_FILE);
-    const int fd = part && whole ? open(part, O_RDWR | O_CREAT | O_CLOEXEC, 0666) : -1;
+    const int fd = part && whole ? open(part, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666) : -1;
     int rc = 0;
     if (!part || !whole)
         rc = rod_fail_no_memory(w->err);

@@ -253,6 +253,8 @@ static void tensors_that_do_not_fit_are_refused_by_name(void **state) {
         {"ct-int4", "mixer.down_proj.weight_packed", "mixer.down_proj.weight_packeD",
          "mixer.down_proj.weight of shape [128, 256] is missing"},
         {"gptq", "mixer.out_proj.qzeros", "mixer.out_proj.qzeroS", "out_proj.qzeros is missing"},
+        {"ct-int4-zeros", "mixer.out_proj.weight_zero_point", "mixer.out_proj.weight_zero_poinT",
+         "out_proj.weight_zero_point is missing"},
         {"gptq", "\"model.layers.0.mixer.fc.qzeros\":{\"dtype\":\"I32\"",
          "\"model.layers.0.mixer.fc.qzeros\":{\"dtype\":\"F32\"", "zero points of 4 bits in I32 are needed"},
         {"ct-int8", "\"model.layers.0.mixer.fc.weight\":{\"dtype\":\"I8\"",
