@@ -43,9 +43,6 @@ static void engine_fill_info(struct rod_engine *e) {
     info->has_chat = e->parts.chat != NULL;
 }
 
-/* Beside fewer streams a prompt has more of a device's time in steps than a flight gives it, and they wait little. */
-enum { FLIGHT_STREAMS = 8 };
-
 /* Everything that can fail but the thread. */
 static int engine_init_parts(struct rod_engine *e, struct rod_error *err) {
     const struct backend_info *be = &e->backend_info;

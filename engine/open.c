@@ -57,6 +57,12 @@ static int open_find_device(const struct rod_engine_config *config, struct engin
     return 0;
 }
 
+/* None where no flight would ever begin: its graphs and workspaces take memory. */
+static double open_prompt_share(const struct rod_engine_config *config) {
+    if (config->n_slots && config->n_slots <= FLIGHT_STREAMS) return 0;
+    return config->prompt_share < 0 ? AUTO_PROMPT_SHARE : config->prompt_share;
+}
+
 /* draft: or NULL. */
 static int open_backend(const struct rod_engine_config *config, const struct model *model, const struct model *draft,
                         struct engine_parts *parts, struct rod_error *err) {
@@ -73,7 +79,7 @@ static int open_backend(const struct rod_engine_config *config, const struct mod
         .deterministic = config->deterministic,
         .no_drafts = config->speculative == ROD_SPECULATIVE_NONE,
         .beside = draft,
-        .prompt_share = config->prompt_share < 0 ? AUTO_PROMPT_SHARE : config->prompt_share,
+        .prompt_share = open_prompt_share(config),
         .fault_step = open_fault_step(config),
         .log = config->log,
         .log_arg = config->log_arg,
@@ -81,7 +87,8 @@ static int open_backend(const struct rod_engine_config *config, const struct mod
     };
     const int rc = parts->ops->open(model, &be, &parts->backend, err);
     if (!rc && config->prompt_share > 0 && !parts->ops->info(parts->backend)->flight_tok && config->log)
-        config->log(config->log_arg, 2, "prompt_share has no use on this device: prompts are read in steps");
+        config->log(config->log_arg, 2,
+                    "prompt_share has no use on this device with these slots: prompts are read in steps");
     return rc;
 }
 

@@ -189,7 +189,8 @@ struct backend_ops {
      * ended. One at a time. Its bits are those of the same pieces in steps. NULL, both, where flight_tok is 0 always.
      */
     int (*flight_begin)(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, struct rod_error *err);
-    /* 1: it has ended (or there is none); 0: it is on its way (never with wait); -1: a fault. */
+    /* 1: the flight has ended, or there is no flight. 0: the flight is on its way; with wait this is never returned.
+     * -1: the device has failed. */
     int (*flight_ended)(struct backend *be, bool wait, struct rod_error *err);
     /* What the device can do, for the benchmark: bytes a second over a working set of about `bytes`, products a second.
      * NULL: the benchmark measures the CPU. */

@@ -87,7 +87,8 @@ struct sched_key {
 
 struct sched_config {
     uint32_t n_slots, max_batch_tok, max_out, chunk_tok; /* all >= 1, chunk_tok <= max_batch_tok */
-    uint32_t flight_tok, flight_streams; /* flight_tok: of a flight at most, 0: there are none; else >= chunk_tok */
+    uint32_t flight_tok;     /* most tokens of a flight, at least chunk_tok; 0: the device has no flights */
+    uint32_t flight_streams; /* flights begin beside so many streams and more */
 };
 
 struct sched {

@@ -161,13 +161,13 @@ static void check_model(const char *model, double share) {
     struct bench b = {.name = name};
     snprintf(name, sizeof name, "%s, share %g", model, share);
     need(&b, backend_find(config.device, &b.ops, &err), &err);
-    if (!b.ops->flight_begin) skip();
+    if (!b.ops->flight_begin) skip(); /* a GPU has flights, no other backend */
     need(&b, model_synthetic(model, 1, &b.model, &err), &err);
     need(&b, b.ops->open(b.model, &config, &b.be, &err), &err);
     b.most = b.ops->info(b.be)->flight_tok;
     if (b.most) {
         assert_int_equal(b.most % CHUNK, 0);
-        assert_int_equal(b.ops->flight_ended(b.be, true, &err), 1); /* there is none */
+        assert_int_equal(b.ops->flight_ended(b.be, true, &err), 1); /* no flight is there */
         for (int i = 0; i < N_ROUNDS; i++) check_round(&b);
     }
     b.ops->close(b.be);
@@ -182,13 +182,13 @@ static void test_small_models(void **state) {
 }
 static void test_a_window(void **state) {
     (void)state;
-    if (!getenv("RODIMUS_TEST_FULL")) skip();
+    if (!getenv("RODIMUS_TEST_FULL")) skip(); /* random weights of 3 GB and some ten seconds */
     check_model("rodimus-plus-1.6b", 0.25);
     check_model("rodimus-plus-1.6b", 0.5);
 }
 static void test_no_window(void **state) {
     (void)state;
-    if (!getenv("RODIMUS_TEST_FULL")) skip();
+    if (!getenv("RODIMUS_TEST_FULL")) skip(); /* random weights of 3 GB and some ten seconds */
     check_model("rodimus-1.4b", 0.25);
     check_model("rodimus-1.4b", 0.5);
 }
@@ -201,7 +201,7 @@ static void test_a_flight_left_alone_is_closed(void **state) {
         .device = device ? device : "cpu", .precision = "auto", .n_slots = 4, .prompt_share = 0.25};
     struct bench b = {.name = "tales"};
     need(&b, backend_find(config.device, &b.ops, &err), &err);
-    if (!b.ops->flight_begin) skip();
+    if (!b.ops->flight_begin) skip(); /* a GPU has flights, no other backend */
     need(&b, model_synthetic("tales", 1, &b.model, &err), &err);
     need(&b, b.ops->open(b.model, &config, &b.be, &err), &err);
     const struct backend_segment seg = {1, 1024, 0, 0, text, true};

@@ -122,6 +122,11 @@ static int make_slots(struct backend *be, const struct backend_config *config, s
     be->info.n_slots = be->shape.n_slots = n_slots;
     const size_t n = (size_t)n_slots + 1, a = cuda_act_bytes(be); /* one more for padding rows */
     unsigned char *pool = cuda_take(be, n * be->info.slot_bytes, "the slot pool", err);
+    if (!pool && be->share) { /* slots that were asked for come before flights */
+        if (config->log) config->log(config->log_arg, 1, "prompts beside steps: none, the slots leave them no memory");
+        cuda_share_close(be);
+        pool = cuda_take(be, n * be->info.slot_bytes, "the slot pool", err);
+    }
     if (!pool) return err ? err->code : ROD_ENOMEM;
     assert(s->S_slot % 32 == 0 && be->info.slot_bytes % 4 == 0); /* bulk copies want their alignment */
     s->S = (float *)(void *)pool;

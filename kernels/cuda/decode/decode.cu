@@ -34,6 +34,9 @@ struct few_scale {
 // Outputs that depend on those of the rows before.
 template <class Out> constexpr bool has_taps = false;
 template <int MOST_K> constexpr bool has_taps<out_conv<MOST_K>> = true;
+template <class Out> constexpr dispatch_ending ending_of = DISPATCH_PLAIN;
+template <> constexpr dispatch_ending ending_of<out_residual> = DISPATCH_RESIDUAL;
+template <> constexpr dispatch_ending ending_of<out_ffn> = DISPATCH_FFN;
 
 // ---- the kernel ----
 
@@ -390,7 +393,7 @@ static void few_launch(enum dispatch_kernel k, const struct cuda_matrix *m, cons
     const weights<BITS> w = weights_of<BITS>(m);
     const uint32_t n_tiles = cuda_pad16(m->rows) / 16, stages = few_stages<BITS, GROUPS>(KT, w.per, n_tiles),
                    blocks = stages ? 2 * multiprocessors() : n_tiles;
-    if constexpr (BITS < 16 && !GROUPS)
+    if constexpr (BITS < 16 && !GROUPS && ending_of<Out> == DISPATCH_FFN)
         if (k == FEW_CODES) {
             const auto two = few_codes_kernel<T, BITS, Out>;
             allow_shared(two, few_codes<BITS>::BYTES);
@@ -402,7 +405,7 @@ static void few_launch(enum dispatch_kernel k, const struct cuda_matrix *m, cons
                   : k == FEW_12 ? few_kernel<T, BITS, GROUPS, 12, false, 1, Out>
                   : k == FEW_16 ? few_kernel<T, BITS, GROUPS, 16, false, 1, Out>
                                 : few_kernel<T, BITS, GROUPS, 8, false, 1, Out>;
-    if constexpr (BITS == 16)
+    if constexpr (BITS == 16 && ending_of<Out> != DISPATCH_FFN && !has_taps<Out>) // what dispatch.c has rules for
         if (k == FEW_TWO) kernel = few_kernel<T, BITS, GROUPS, 8, false, 2, Out>;
     const size_t bytes = few_room_of<BITS, GROUPS>(KT, w.per, stages, k == FEW_TWO ? 2 : 1).all;
     allow_shared(kernel, bytes);
@@ -498,9 +501,6 @@ static void few(enum dispatch_kernel k, const struct cuda_matrix *w, const void 
     else
         few_of<__nv_bfloat16>(k, w, act, n_rows, early, out, stream);
 }
-template <class Out> constexpr dispatch_ending ending_of = DISPATCH_PLAIN;
-template <> constexpr dispatch_ending ending_of<out_residual> = DISPATCH_RESIDUAL;
-template <> constexpr dispatch_ending ending_of<out_ffn> = DISPATCH_FFN;
 // Of a step's rows: the kernel of few, or that of many.
 template <class Out>
 static void fused(const struct cuda_matrix *w, const void *act, uint32_t n_rows, bool early, const Out &out,
