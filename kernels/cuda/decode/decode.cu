@@ -285,11 +285,6 @@ template <int BITS> struct few_codes {
     };
     static_assert(OWN >= 8 * FEW_LD * 4, "");
 };
-__device__ __forceinline__ void few_leave(float *to, const float (&acc)[4]) { // to: of this warp
-    const uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
-    to[2 * t * FEW_LD + g] = acc[0], to[(2 * t + 1) * FEW_LD + g] = acc[1];
-    to[2 * t * FEW_LD + g + 8] = acc[2], to[(2 * t + 1) * FEW_LD + g + 8] = acc[3];
-}
 template <class T, int BITS, class Out>
 __global__ void __launch_bounds__(FEW_WARPS * 32, 2)
     few_codes_kernel(const weights<BITS> w, const uint32_t *act, uint32_t n_rows, uint32_t n_tiles, bool early,
@@ -340,11 +335,11 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, 2)
     tiles.ask(act, 0, N, g, n_rows);
     if (finishes) out.template late<T>(row, r, o, mine);
     if (weighs) scale.ask(out.norm, warp - 8);
-    float acc0[4] = {}, acc1[4] = {};
+    float acc0[1][4] = {}, acc1[1][4] = {};
 #pragma unroll
     for (int u = 0; u < N; u++) {
-        mma(acc0, a[u], tiles.b[u][0], T());
-        mma(acc1, numbers.operand(u, T()), tiles.b[u][0], T()); // of one tile alone: never read
+        mma(acc0[0], a[u], tiles.b[u][0], T());
+        mma(acc1[0], numbers.operand(u, T()), tiles.b[u][0], T()); // of one tile alone: never read
     }
     few_leave((float *)(smem + warp * G::OWN), acc0);
     few_leave((float *)(smem + G::SUMS) + warp * 8 * FEW_LD, acc1);
@@ -359,8 +354,6 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, 2)
     const auto sum_of = [&](uint32_t row) { return canonical_sum(from + row * FEW_LD, stride); };
     const auto scale_of = [&](uint32_t row) { return out.norm.squares ? scales[row] : 1.0f; };
     float sum[1] = {sum_of(r)};
-    if constexpr (has_taps<Out>)
-        out.template taps_of_step<T>(row, [&](uint32_t j) { return sum_of(r - j) * scale_of(r - j); });
     out.template finish<T>(column, row, r, o, mine, sum, scale_of(r));
 #endif
 }
