@@ -33,11 +33,9 @@ struct segments {
 
 // What a block shares.
 struct draft_many_shared {
-    uint4 list[DRAFT_WARPS][32];                                                        // of segments, each warp's own
-    float q[MOST_ROWS][128], k[MOST_ROWS][128], a[MOST_ROWS][128], low[MOST_ROWS][128]; // of each row
-    float late_k[CUDA_DRAFTS][128], late_a[CUDA_DRAFTS][128], late_u[CUDA_DRAFTS][PANELS][32];
-    float u_parts[MOST_ROWS][PANELS][PANEL_WARPS][32], u[MOST_ROWS][PANELS][32];
-    float o[2][PANELS][STATE_GROUPS][32]; // by groups, of a row and of the next one
+    uint4 list[DRAFT_WARPS][32]; // of segments, each warp's own
+    draft_rows rows;
+    float late_u[CUDA_DRAFTS][PANELS][32];
 };
 
 // A panel of S on its way to the second-level cache; by one thread.
@@ -54,99 +52,44 @@ template <class T, int I, bool WHOLE>
 __global__ void __launch_bounds__(DRAFT_WARPS * 32, AT_ONCE<I>)
     state_drafts_many_kernel(state_io io, gates_in in, uint32_t n_segs) {
     __shared__ __align__(16) draft_many_shared sh;
-    const uint32_t M = WHOLE ? 16 * I : io.shape.M, Ep = io.shape.Ep, R = io.shape.R, M4 = (M + 3) / 4 * 4;
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, own = warp / PANEL_WARPS, h = warp % PANEL_WARPS,
-                   m0 = G * h, panel = blockIdx.x * PANELS + own, e = panel * 32 + lane;
-    const bool there = panel < Ep / 32, mine = e < io.shape.E;
-    const auto S_of = [&](uint32_t slot) {
-        return io.shape.S + (size_t)slot * io.shape.S_slot + io.layer * io.shape.S_layer + (size_t)panel * M * 32;
-    };
+    const draft_place p(io.shape, WHOLE ? 16 * I : io.shape.M);
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     float bias_g[I / 2], bias_t[I / 2];
     gate_biases(io.shape, in.g_b, in.t_b, bias_g, bias_t);
-    const float *c1 = io.c1 + (mine ? e : 0);
-    const float bias_u = mine ? io.c1_b[e] : 0.0f, residual = mine ? io.residual[e] : 0.0f,
-                act_norm = mine ? io.act_norm[e] : 0.0f;
+    const draft_channel channel(io, p);
     bool waits = true; // for the inputs
     for (segments segs = {sh.list[warp], 0, blockIdx.y, gridDim.y, n_segs}; segs.find(io);) {
         const uint4 seg = segs.take();
         const uint32_t first = seg.x, n = seg.y, slot = seg.z, n_late = seg.w & 0xff;
         const bool second = seg.w & CUDA_LATE_SECOND;
         // S and what it lacks were last written a step ago, so they come before the inputs are ready
-        float *S = S_of(slot) + lane, v[I][G];
-#pragma unroll
-        for (int i = 0; i < I; i++)
-#pragma unroll
-            for (int g = 0; g < G; g++)
-                v[i][g] = there && (WHOLE || 16 * i + m0 + g < M) ? S[(size_t)(16 * i + m0 + g) * 32] : 0.0f;
-        if (segs.left && h == 0 && lane == 0 && there) ask_panel(S_of(segs.next().z), M * 128);
-        for (uint32_t l = h; l < n_late; l += PANEL_WARPS)
-            sh.late_u[l][own][lane] = there ? deferred_at(io, slot, l)[e] : 0.0f;
-        for (uint32_t l = 0; l < n_late; l++)
-            for (uint32_t m = threadIdx.x; m < 2 * M; m += DRAFT_WARPS * 32) {
-                const float *from = late_gates(io, slot, l, second);
-                if (m < M)
-                    sh.late_k[l][m] = from[m];
-                else
-                    sh.late_a[l][m - M] = from[M4 + m - M];
-            }
+        float *S = p.S_of(io, slot) + lane, v[I][G];
+        load_panel<I, WHOLE>(v, S, p);
+        if (segs.left && p.h == 0 && lane == 0 && p.there) ask_panel(p.S_of(io, segs.next().z), p.M * 128);
+        for (uint32_t l = p.h; l < n_late; l += PANEL_WARPS)
+            sh.late_u[l][p.own][lane] = p.there ? deferred_at(io, slot, l)[p.e] : 0.0f;
+        load_late(sh.rows, io, p, slot, n_late, second);
         __syncthreads(); // what is late; all are through with the segment before
 #pragma unroll 1
         for (uint32_t l = 0; l < n_late; l++)
-            take_in<I, WHOLE>(v, sh.late_k[l], sh.late_a[l], M, m0, sh.late_u[l][own][lane]);
+            take_in<I, WHOLE>(v, sh.rows.late_k[l], sh.rows.late_a[l], p.M, p.m0, sh.late_u[l][p.own][lane]);
         if (waits) {
             waits = false;
             wait_for_inputs();
             let_next_start();
         }
         if (warp < n)
-            make_row(io, in, sh, warp, first + warp, bias_g, bias_t,
+            make_row(io, in, sh.rows, warp, first + warp, bias_g, bias_t,
                      blockIdx.x == 0 && warp > 0 ? late_gates(io, slot, warp - 1, !second) : NULL);
         float early[1][STATE_EARLY_R / 4]; // again for each segment: registers are scarce while gates are made
-        c1_early(early, c1, R, Ep, h);
+        c1_early(early, channel.c1, io.shape.R, io.shape.Ep, p.h);
         channel_in x[2] = {}; // of the rows h and h + 4, which this warp finishes
 #pragma unroll
         for (uint32_t j = 0; j < 2; j++)
-            if (h + PANEL_WARPS * j < n) x[j] = read_channel(io, first + h + PANEL_WARPS * j, e);
+            if (p.h + PANEL_WARPS * j < n) x[j] = read_channel(io, first + p.h + PANEL_WARPS * j, p.e);
         __syncthreads(); // the rows' gates and low ranks
-        for (uint32_t t = 0; t < n; t++) {
-            float part[1];
-            low_rank_parts(part, early, c1, sh.low[t], R, Ep, h);
-            sh.u_parts[t][own][h][lane] = part[0];
-        }
-        __syncthreads(); // E4's parts
-#pragma unroll
-        for (uint32_t j = 0; j < 2; j++) {
-            const uint32_t t = h + PANEL_WARPS * j;
-            if (t >= n) continue;
-            const float(*p)[32] = sh.u_parts[t][own];
-            const float u = sigmoid(((p[0][lane] + p[1][lane]) + (p[2][lane] + p[3][lane])) + bias_u) *
-                            (mine ? x[j].a * x[j].scale : 0.0f);
-            sh.u[t][own][lane] = u;
-            if (there && t > 0) deferred_at(io, slot, t - 1)[e] = u; // all have read what was there
-        }
-        __syncthreads(); // u
-#pragma unroll 1
-        for (uint32_t t = 0; t < n; t++) {
-            float o[G];
-            take_in<I, WHOLE>(v, sh.k[t], sh.a[t], M, m0, sh.u[t][own][lane]);
-            read_out<I, WHOLE>(o, v, sh.q[t], M, m0);
-            if (t == 0 && there)
-#pragma unroll
-                for (int i = 0; i < I; i++)
-#pragma unroll
-                    for (int g = 0; g < G; g++)
-                        if (WHOLE || 16 * i + m0 + g < M) S[(size_t)(16 * i + m0 + g) * 32] = v[i][g];
-#pragma unroll
-            for (int g = 0; g < G; g++) sh.o[t % 2][own][m0 + g][lane] = o[g];
-            __syncthreads(); // the groups' sums; those of the row before are free
-            if (t % PANEL_WARPS != h || !there) continue;
-            float sum = 0;
-#pragma unroll
-            for (int g = 0; g < STATE_GROUPS; g++) sum += sh.o[t % 2][own][g][lane]; // in order
-            const bool low = t < PANEL_WARPS; /* member by member: the arrays stay in registers */
-            const channel_in of = {0, low ? x[0].z : x[1].z, low ? x[0].s : x[1].s, low ? x[0].scale : x[1].scale};
-            finish_channel<T>(io, of, first + t, e, residual, act_norm, sum);
-        }
+        make_u(sh.rows, io, p, channel, early, x, n, slot);
+        run_rows<T, I, WHOLE>(sh.rows, io, p, channel, x, v, S, first, n);
     }
     if (waits) wait_for_inputs();
 }
