@@ -24,7 +24,8 @@ def test_everything_at_once_gives_the_answers_of_each_alone(tmp_path):
     done = subprocess.run([sys.executable, RECORD, out, *seconds, "--seed", seed, "--clients", "6",
                            "--long", "1000", "--device", DEVICE], capture_output=True, text=True, timeout=(600 if SOAK else 120) * SLOWER)
     with open(out) as f:
-        found, = json.load(f)["runs"]
+        record, = json.load(f)
+    found, = record["runs"]
     assert not found["n_failed"] and not found["different"], f"RODIMUS_TEST_SEED={seed} {found['failed']} {found['differences']}"
     assert found["compared"] > 2 and sum(found["requests"].values()) > 5, done.stdout
     assert done.returncode == 0 or not SOAK, done.stdout + done.stderr
