@@ -50,12 +50,18 @@ static __host__ __device__ __forceinline__ few_room few_room_of(uint32_t KT, uin
     return x;
 }
 
+// The same of a block whose slices take TILES tiles' room each, their sums over them.
+template <int TILES> struct few_once {
+    enum { STEP = TILES * 128, BARS = FEW_WARPS * TILES * 512, BYTES = BARS + FEW_WARPS * 8 };
+};
+
 // A block: tiles of 16 outputs, whole. A slice has TILES tiles of k at most, or is taken by so many at a time. early:
 // the next kernel may start before the inputs are ready. The device starts one at a time, and the end of another may
-// wait for that: so not always. Codes: a tile's become numbers before the inputs are ready, in shared memory. RING,
-// where there are more tiles than blocks at once: a block takes several, of which a ring of `stages` is on its way.
-// EIGHTS: of rows.
-template <class T, int BITS, bool GROUPS, int TILES, bool RING, int EIGHTS, class Out>
+// wait for that: so not always. ONCE: no slice has more than TILES tiles of k; they lie at the same stride whatever k,
+// and its sums over them, so that the next kernel's blocks find 10 KB more. Codes: a tile's become numbers before the
+// inputs are ready, in shared memory. RING, where there are more tiles than blocks at once: a block takes several, of
+// which a ring of `stages` is on its way. EIGHTS: of rows.
+template <class T, int BITS, bool GROUPS, int TILES, bool RING, int EIGHTS, bool ONCE, class Out>
 __global__ void __launch_bounds__(FEW_WARPS * 32, 2)
     few_kernel(const weights<BITS> w, const uint32_t *act, uint32_t KT, uint32_t n_rows, uint32_t n_tiles,
                uint32_t stages, bool early, Out out) {
@@ -63,13 +69,16 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, 2)
     using W = weights<BITS>;
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ float scales[8 * EIGHTS];
-    const few_room room = few_room_of<BITS, GROUPS>(KT, w.per, RING ? stages : 0, EIGHTS);
-    const uint32_t step = EIGHTS == 1 ? 8 * FEW_LD : room.step;
+    static_assert(!ONCE || (BITS == 16 && !RING && EIGHTS == 1), "");
+    few_room room = few_room_of<BITS, GROUPS>(KT, w.per, RING ? stages : 0, EIGHTS);
+    if (ONCE) room.sums = 0, room.bars = few_once<TILES>::BARS;
+    const uint32_t step = ONCE ? few_once<TILES>::STEP : EIGHTS == 1 ? 8 * FEW_LD : room.step;
     float *part = (float *)(smem + room.sums);
     uint64_t *bars = (uint64_t *)(smem + room.bars);
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4;
     const uint32_t k0 = KT * warp / FEW_WARPS, n = KT * (warp + 1) / FEW_WARPS - k0, g0 = k0 >> w.per;
-    const uint32_t codes_at = RING ? k0 * W::TILE : k0 * 512 + n * (512 - W::TILE),
+    const uint32_t numbers_at = (ONCE ? warp * TILES : k0) * 512,
+                   codes_at = RING ? k0 * W::TILE : numbers_at + n * (512 - W::TILE),
                    words_at = RING ? room.stage - (FEW_WARPS - warp) * room.scales : room.sums + warp * 8 * FEW_LD * 4;
     const auto ask = [&](uint32_t tile, uint32_t s) { // one lane
         const uint32_t groups = GROUPS && n ? ((k0 + n - 1) >> w.per) - g0 + 1 : 0;
@@ -95,7 +104,7 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, 2)
     };
     few_slice<BITS, GROUPS> slice = {
         w, shared_address(smem) + codes_at + lane * BITS, shared_address(smem) + words_at + g * 4, k0, {0, 0}};
-    const few_slice<16, false> numbers = {{}, shared_address(smem) + k0 * 512 + lane * 16, 0, k0, {0, 0}};
+    const few_slice<16, false> numbers = {{}, shared_address(smem) + numbers_at + lane * 16, 0, k0, {0, 0}};
     ask_words(tile);
     typename Out::template column<T, 1> column;
     typename Out::template row<T, 1> row;
@@ -131,7 +140,7 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, 2)
             for (uint32_t k = TILES; k < n; k += TILES)
                 tiles.ask(act + k * 64, KT * 64, n - k, g, n_rows), tiles.template add<1>(acc, numbers, k, n);
         }
-        if (EIGHTS > 1) __syncwarp(); // every lane has its weights
+        if (EIGHTS > 1 || ONCE) __syncwarp(); // every lane has its weights
         few_leave(part + warp * step, acc);
         if (weighs && first) {
             const float x = scale.get<T>(out.norm, weighed);
@@ -286,13 +295,20 @@ static void few_launch(enum dispatch_kernel k, const struct cuda_matrix *m, cons
                    (const uint32_t *)act, n_rows, n_tiles, early, out);
             return;
         }
-    auto kernel = stages        ? few_kernel<T, BITS, GROUPS, FEW_RING_TILES, (BITS < 16), 1, Out>
-                  : k == FEW_12 ? few_kernel<T, BITS, GROUPS, 12, false, 1, Out>
-                  : k == FEW_16 ? few_kernel<T, BITS, GROUPS, 16, false, 1, Out>
-                                : few_kernel<T, BITS, GROUPS, 8, false, 1, Out>;
-    if constexpr (BITS == 16 && ending_of<Out> != DISPATCH_FFN && !has_taps<Out>) // what dispatch.c has rules for
-        if (k == FEW_TWO) kernel = few_kernel<T, BITS, GROUPS, 8, false, 2, Out>;
-    const size_t bytes = few_room_of<BITS, GROUPS>(KT, w.per, stages, k == FEW_TWO ? 2 : 1).all;
+    constexpr bool ONCE = BITS == 16;
+    auto kernel = stages        ? few_kernel<T, BITS, GROUPS, FEW_RING_TILES, (BITS < 16), 1, false, Out>
+                  : k == FEW_12 ? few_kernel<T, BITS, GROUPS, 12, false, 1, ONCE, Out>
+                  : k == FEW_16 ? few_kernel<T, BITS, GROUPS, 16, false, 1, ONCE, Out>
+                                : few_kernel<T, BITS, GROUPS, 8, false, 1, false, Out>;
+    size_t bytes = ONCE && k == FEW_12   ? few_once<12>::BYTES
+                   : ONCE && k == FEW_16 ? few_once<16>::BYTES
+                                         : few_room_of<BITS, GROUPS>(KT, w.per, stages, k == FEW_TWO ? 2 : 1).all;
+    if constexpr (ONCE) {
+        if (k == FEW_8 && KT <= FEW_WARPS * 8)
+            kernel = few_kernel<T, BITS, GROUPS, 8, false, 1, true, Out>, bytes = few_once<8>::BYTES;
+        if constexpr (ending_of<Out> != DISPATCH_FFN && !has_taps<Out>) // what dispatch.c has rules for
+            if (k == FEW_TWO) kernel = few_kernel<T, BITS, GROUPS, 8, false, 2, false, Out>;
+    }
     allow_shared(kernel, bytes);
     launch(kernel, dim3(blocks), dim3(FEW_WARPS * 32), bytes, stream, w, (const uint32_t *)act, KT, n_rows, n_tiles,
            stages, early, out);
