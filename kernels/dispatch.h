@@ -84,6 +84,7 @@ enum dispatch_kernel {
     FEW_8,
     FEW_12,
     FEW_16,
+    FEW_ROUND,
     FEW_TWO,
     FEW_CODES,
     FEW_PAIR,
@@ -188,7 +189,8 @@ enum {
     DISPATCH_FEW_LD = 20,
     DISPATCH_MOST_SHARED = 227 << 10 /* bytes of a block's shared memory */
 };
-/* Shared memory of few_kernel, for k_tiles; of 16 rows it takes 10 KiB more, or less (decode.cu). */
+/* Shared memory of few_kernel, for k_tiles; of 16 rows it takes 10 KiB more, or less, and of 16 bits it takes room for
+ * 8, 12 or 16 tiles a slice, but 10 KiB less (decode.cu). */
 static inline size_t dispatch_few_bytes(uint32_t k_tiles) {
     return (size_t)k_tiles * 512 + DISPATCH_FEW_WARPS * (8 * DISPATCH_FEW_LD * sizeof(float) + 8);
 }

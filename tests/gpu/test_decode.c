@@ -49,6 +49,9 @@ static float *twin_product(const float *W, uint32_t O, uint32_t K, const float *
 /* So many outputs of so many rows that tall.cu takes them: 80 tiles of 128 by 128. */
 static bool is_tall(uint32_t n_rows) { return n_rows == 129 || n_rows == 300; }
 enum { TALL_OUTPUTS = 5200, HEAD_OUTPUTS = 400 * 128 }; /* the latter: few_kernel has a head's */
+/* So many inputs and outputs that few_round_kernel takes them, of 132 multiprocessors; of 17 rows, those of a part. */
+static bool is_round(uint32_t n_rows) { return n_rows == 7 || n_rows == 17; }
+enum { ROUND_OUTPUTS = 264 * 16 };
 
 /* Sizes of a round; false: not for this device or type. */
 static bool sizes(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i, struct cuda_shape *s) {
@@ -64,6 +67,7 @@ static bool sizes(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i, struct cud
                              .dtype = dtype};
     if (is_tall(n_rows)) s->D = 16 * gpu_pick(16, 40); /* no slice of k is empty */
     if (n_rows == 16) s->D = 256 * gpu_pick(1, 5); /* slices of one length, that few_kernel's sums fit into or not */
+    if (is_round(n_rows)) s->D = 2048, s->E = 16 * gpu_pick(133, 256), s->F = 8 * gpu_pick(265, 528);
     s->Ep = (s->E + 31) / 32 * 32;
     s->conv_ring = s->K + gpu_pick(0, CUDA_DRAFTS);
     s->conv_layer = (size_t)s->conv_ring * s->Ep, s->conv_slot = s->conv_layer * LAYERS;
@@ -75,9 +79,10 @@ static bool sizes(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i, struct cud
 static void linear_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     struct cuda_shape s;
     if (!sizes(n_rows, dtype, i, &s)) return;
-    const uint32_t O = gpu_pick(1, 900) + (is_tall(n_rows) ? TALL_OUTPUTS
-                                           : n_rows == 9   ? HEAD_OUTPUTS
-                                                           : 0),
+    const uint32_t O = gpu_pick(1, 900) + (is_tall(n_rows)    ? TALL_OUTPUTS
+                                           : is_round(n_rows) ? ROUND_OUTPUTS
+                                           : n_rows == 9      ? HEAD_OUTPUTS
+                                                              : 0),
                    ld = O + gpu_pick(0, 3) * 4;
     GPU_WHAT(", O %u", O);
     struct normed in = random_normed(n_rows, s.D, dtype);
@@ -507,7 +512,9 @@ static void batch_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     struct batch b = {.dtype = dtype};
     if (!sizes(n_rows, dtype, i, &b.s)) return;
     const uint32_t D = b.s.D, E = b.s.E, Ep = b.s.Ep, F = b.s.F,
-                   O = gpu_pick(1, 300) + (is_tall(n_rows) ? TALL_OUTPUTS : 0);
+                   O = gpu_pick(1, 300) + (is_tall(n_rows)    ? TALL_OUTPUTS
+                                           : is_round(n_rows) ? ROUND_OUTPUTS
+                                                              : 0);
     b.in = random_normed(n_rows, D, dtype);
     b.rows = gpu_make_rows(n_rows, 1, 9);
     b.plain = gpu_matrix(random_weights(O, D, dtype), O, D, dtype);

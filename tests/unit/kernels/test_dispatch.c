@@ -111,7 +111,11 @@ static enum dispatch_kernel coded(uint32_t n_rows, uint32_t outputs, uint32_t in
 
 static void test_products_of_the_published_sizes_take_the_kernels_that_were_measured(void **state) {
     (void)state;
-    assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 1, 8192, 2048, DISPATCH_PLAIN), FEW_8);     /* W_fc */
+    assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 1, 8192, 2048, DISPATCH_PLAIN), FEW_ROUND); /* W_fc */
+    assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 8, 5472, 2048, DISPATCH_FFN), FEW_ROUND);   /* W_f1 */
+    assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 1, 4224, 2048, DISPATCH_PLAIN), FEW_8);     /* W_q, W_k, W_v */
+    assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 1, 126464, 2048, DISPATCH_PLAIN), FEW_8);   /* the head */
+    assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 1, 8192, 1024, DISPATCH_PLAIN), FEW_8);
     assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 8, 2048, 4096, DISPATCH_RESIDUAL), FEW_16); /* W_o */
     assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 16, 8192, 2048, DISPATCH_PLAIN), WIDE_1_32_8_5_1_2);
     assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 9, 2048, 4096, DISPATCH_RESIDUAL), FEW_TWO);
