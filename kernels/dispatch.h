@@ -85,6 +85,7 @@ enum dispatch_kernel {
     FEW_12,
     FEW_16,
     FEW_ROUND,
+    FEW_ROUND_TWO,
     FEW_TWO,
     FEW_CODES,
     FEW_PAIR,

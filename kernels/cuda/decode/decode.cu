@@ -268,7 +268,7 @@ static enum dispatch_kernel kernel_of(enum dispatch_op op, const struct cuda_mat
 }
 static bool is_few(enum dispatch_kernel kernel) {
     return kernel == FEW_8 || kernel == FEW_12 || kernel == FEW_16 || kernel == FEW_TWO || kernel == FEW_CODES ||
-           kernel == FEW_ROUND;
+           kernel == FEW_ROUND || kernel == FEW_ROUND_TWO;
 }
 
 // Of the ring of a block that takes several tiles: as many as two blocks of a multiprocessor have room for. 0: a block
@@ -399,7 +399,7 @@ template <class Out>
 static void few(enum dispatch_kernel k, const struct cuda_matrix *w, const void *act, uint32_t n_rows, bool early,
                 const Out &out, void *stream) {
     if constexpr (ending_of<Out> != DISPATCH_RESIDUAL)
-        if (k == FEW_ROUND) return few_round(w, act, n_rows, early, out, stream);
+        if (k == FEW_ROUND || k == FEW_ROUND_TWO) return few_round(w, act, n_rows, early, out, stream);
     if (w->dtype == CUDA_F16)
         few_of<__half>(k, w, act, n_rows, early, out, stream);
     else

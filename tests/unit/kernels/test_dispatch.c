@@ -117,7 +117,7 @@ static void test_products_of_the_published_sizes_take_the_kernels_that_were_meas
     assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 1, 126464, 2048, DISPATCH_PLAIN), FEW_8);   /* the head */
     assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 1, 8192, 1024, DISPATCH_PLAIN), FEW_8);
     assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 8, 2048, 4096, DISPATCH_RESIDUAL), FEW_16); /* W_o */
-    assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 16, 8192, 2048, DISPATCH_PLAIN), WIDE_1_32_8_5_1_2);
+    assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 16, 8192, 2048, DISPATCH_PLAIN), FEW_ROUND_TWO);
     assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 9, 2048, 4096, DISPATCH_RESIDUAL), FEW_TWO);
     assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 16, 2048, 2048, DISPATCH_RESIDUAL), FEW_TWO); /* W_ao */
     assert_int_equal(product(DISPATCH_DECODE_PRODUCT, 16, 126464, 2048, DISPATCH_PLAIN), FEW_TWO);  /* the head */
