@@ -108,10 +108,12 @@ static void run(uint32_t blocks, const struct cuda_matrix *m, const void *act, u
 template <class T, class Out>
 static void run_of(const struct cuda_matrix *w, const void *act, uint32_t n_rows, bool early, const Out &out,
                    void *stream) {
-    if constexpr (ending_of<Out> == DISPATCH_FFN) return run<T, 1, 4, 4>(1, w, act, n_rows, early, out, stream);
-    if constexpr (ending_of<Out> == DISPATCH_PLAIN && !has_taps<Out>) // what dispatch.c has rules for
+    if constexpr (!has_taps<Out>) // what dispatch.c has rules for
         if (n_rows > 8) return run<T, 2, 2, 3>(2, w, act, n_rows, early, out, stream);
-    if constexpr (ending_of<Out> == DISPATCH_PLAIN) run<T, 1, 2, 3>(2, w, act, n_rows, early, out, stream);
+    if constexpr (ending_of<Out> == DISPATCH_FFN)
+        run<T, 1, 4, 4>(1, w, act, n_rows, early, out, stream);
+    else
+        run<T, 1, 2, 3>(2, w, act, n_rows, early, out, stream);
 }
 template <class Out>
 static void run_any(const struct cuda_matrix *w, const void *act, uint32_t n_rows, bool early, const Out &out,
