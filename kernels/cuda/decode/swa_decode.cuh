@@ -63,10 +63,11 @@ template <int P> __device__ __forceinline__ void turn_of(const cuda_shape &s, co
         if (p < 2 * half) w[i] = turn[s.rot_interleaved ? p / 2 : p < half ? p : p - half];
     }
 }
-// One head of query or key by a warp: q/k norm, rotary. head: P floats shared.
-template <int P>
-__device__ __forceinline__ void turn_head(const cuda_shape &s, const float2 (&w)[P / 32], const float *norm,
-                                          float *head, float (&x)[P / 32]) {
+// One head of query or key by a warp: q/k norm, rotary. norm(i): of its weights this lane's i-th. head: P floats
+// shared.
+template <int P, class Norm>
+__device__ __forceinline__ void turn_head(const cuda_shape &s, const float2 (&w)[P / 32], Norm norm, float *head,
+                                          float (&x)[P / 32]) {
     const uint32_t lane = threadIdx.x % 32, half = s.rot_dim / 2;
     const bool pairs = s.rot_interleaved;
     if (s.qk_norm) {
@@ -75,7 +76,7 @@ __device__ __forceinline__ void turn_head(const cuda_shape &s, const float2 (&w)
         for (int i = 0; i < P / 32; i++) squares = __fmaf_rn(x[i], x[i], squares);
         const float scale = rsqrtf(__fmaf_rn(warp_sum(squares), 1.0f / P, s.qk_norm_eps));
 #pragma unroll
-        for (int i = 0; i < P / 32; i++) x[i] *= scale * norm[lane + 32 * i];
+        for (int i = 0; i < P / 32; i++) x[i] *= scale * norm(i);
     }
 #pragma unroll
     for (int i = 0; i < P / 32; i++) head[lane + 32 * i] = x[i];
@@ -89,6 +90,12 @@ __device__ __forceinline__ void turn_head(const cuda_shape &s, const float2 (&w)
         const float across = __fmul_rn(other, w[i].y);
         x[i] = __fmaf_rn(x[i], w[i].x, second ? across : -across);
     }
+}
+template <int P>
+__device__ __forceinline__ void turn_head(const cuda_shape &s, const float2 (&w)[P / 32], const float *norm,
+                                          float *head, float (&x)[P / 32]) {
+    turn_head<P>(
+        s, w, [&](int i) { return norm[threadIdx.x % 32 + 32 * i]; }, head, x);
 }
 // The same from the partial products.
 template <int P>
@@ -145,6 +152,35 @@ __device__ __forceinline__ void column_sums(const decode_window &a, uint32_t row
     for (int i = 0; i < N; i++) x[i] *= scale;
 }
 
+// What a warp turned: query `job` in T, followed by what rounding took off, or (job = HEADS) the newest key, which goes
+// into the ring, too, if `writes`.
+template <class T, int P, int HEADS, int Q_ROW>
+__device__ __forceinline__ void leave_turned(const float (&x)[P / 32], uint32_t job, bool writes, T *ring_key,
+                                             uint4 *qs, uint4 *new_key) {
+    T *high = job < HEADS ? (T *)(qs + 2 * job * Q_ROW) : (T *)new_key;
+#pragma unroll
+    for (int i = 0; i < P / 32; i++) {
+        const uint32_t p = threadIdx.x % 32 + 32 * i;
+        T low;
+        const T y = two_parts(x[i], low);
+        high[p] = y;
+        if (job < HEADS)
+            high[Q_ROW * 8 + p] = low;
+        else if (writes)
+            ring_key[p] = y;
+    }
+}
+// The newest values of head h of the block's.
+template <class T, int P>
+__device__ __forceinline__ void leave_values(const float (&x)[P / 32], uint32_t h, T *ring_values, uint4 *new_value) {
+#pragma unroll
+    for (int i = 0; i < P / 32; i++) {
+        const uint32_t p = h * P + threadIdx.x % 32 + 32 * i;
+        ((T *)new_value)[p] = from_float<T>(x[i]);
+        ring_values[p] = from_float<T>(x[i]);
+    }
+}
+
 // A row's queries of HEADS heads from h0 on, each in T, followed by what rounding took off; if `own`, its key and
 // values too. They go into the ring, but nobody reads them there in this step. By the whole block; head: P floats a
 // job.
@@ -153,34 +189,18 @@ __device__ __forceinline__ void make_queries(const decode_window &a, uint32_t r,
                                              uint32_t newest_at, T *keys, T *values, float *head, uint4 *qs,
                                              uint4 *new_key, uint4 *new_value) {
     const cuda_shape &s = a.shape;
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, value_row = s.H * P;
+    const uint32_t warp = threadIdx.x / 32, value_row = s.H * P;
     const uint32_t n_jobs = own ? 2 * HEADS + 1 : HEADS;
 #pragma unroll 1
     for (uint32_t job = warp; job < n_jobs; job += WARPS) {
         float x[P / 32];
         if (job <= HEADS) {
             turned_head<P>(a, r, job < HEADS ? h0 + job : s.H, job < HEADS ? a.q_norm : a.k_norm, head + job * P, x);
-            T *high = job < HEADS ? (T *)(qs + 2 * job * Q_ROW) : (T *)new_key;
-#pragma unroll
-            for (int i = 0; i < P / 32; i++) {
-                const uint32_t p = lane + 32 * i;
-                T low;
-                const T y = two_parts(x[i], low);
-                high[p] = y;
-                if (job < HEADS)
-                    high[Q_ROW * 8 + p] = low;
-                else if (h0 == 0)
-                    keys[newest_at * P + p] = y;
-            }
+            leave_turned<T, P, HEADS, Q_ROW>(x, job, h0 == 0, keys + newest_at * P, qs, new_key);
         } else {
             const uint32_t h = job - HEADS - 1;
             column_sums<P>(a, r, (s.H + 1 + h0 + h) * P, x);
-#pragma unroll
-            for (int i = 0; i < P / 32; i++) {
-                const uint32_t p = h * P + lane + 32 * i;
-                ((T *)new_value)[p] = from_float<T>(x[i]);
-                values[newest_at * value_row + h0 * P + p] = from_float<T>(x[i]);
-            }
+            leave_values<T, P>(x, h, values + newest_at * value_row + h0 * P, new_value);
         }
     }
 }
@@ -210,23 +230,30 @@ __device__ __forceinline__ void weigh_keys(float (&score)[2], uint32_t j, uint32
 // of its values.
 template <int VALUE> struct tile_sums {
     float top = -INFINITY, sum = 0, acc[VALUE][8] = {};
-    // Scores of the tile's keys 2 t and 2 t + 1 -> their weights; sums of the tiles before are scaled.
-    template <int P>
-    __device__ __forceinline__ void weigh(float (&score)[4], uint32_t j, uint32_t n, float scale, float (&w)[2],
-                                          uint32_t (&head)[VALUE]) {
-        const uint32_t lane = threadIdx.x % 32, t = lane % 4;
+    // Scores of the tile's keys 2 t and 2 t + 1 -> their weights, and by what the sums of the tiles before are scaled.
+    __device__ __forceinline__ void weights(float (&score)[4], uint32_t j, uint32_t n, float scale, float (&w)[2],
+                                            float &keep) {
 #pragma unroll
         for (int e = 0; e < 2; e++) // lane (g, t): head g / 2, keys 2 t and 2 t + 1
             score[e] += __shfl_xor_sync(0xffffffffu, score[e], 4);
-        float two[2] = {score[0], score[1]}, keep;
-        weigh_keys(two, j + 2 * t, n, scale, top, sum, w, keep);
+        float two[2] = {score[0], score[1]};
+        weigh_keys(two, j + 2 * (threadIdx.x % 4), n, scale, top, sum, w, keep);
+    }
+    template <int P> __device__ __forceinline__ void scale_by(float keep, uint32_t (&head)[VALUE]) {
 #pragma unroll
         for (int c = 0; c < VALUE; c++) { // of this lane's values: the first lane that has its weights
-            head[c] = (c * 32 + lane) / (P / 8) * 8;
+            head[c] = (c * 32 + threadIdx.x % 32) / (P / 8) * 8;
             const float f = __shfl_sync(0xffffffffu, keep, head[c]);
 #pragma unroll
             for (int d = 0; d < 8; d++) acc[c][d] = __fmul_rn(acc[c][d], f);
         }
+    }
+    template <int P>
+    __device__ __forceinline__ void weigh(float (&score)[4], uint32_t j, uint32_t n, float scale, float (&w)[2],
+                                          uint32_t (&head)[VALUE]) {
+        float keep;
+        weights(score, j, n, scale, w, keep);
+        scale_by<P>(keep, head);
     }
     template <class T>
     __device__ __forceinline__ void add(int k, int c, const float (&w)[2], const uint32_t (&head)[VALUE],
