@@ -128,6 +128,7 @@ enum dispatch_kernel {
     SCAN_128,
     WINDOW,
     DECODE_WINDOW_MANY,
+    DECODE_WINDOW_NEAR,
     DECODE_WINDOW_FEW,
     DECODE_WINDOW,
     DRAFT_WINDOW,

@@ -244,8 +244,9 @@ void k_window_combine(const struct cuda_shape *shape, const int32_t *list, uint3
 /* k_rope, k_window and k_window_combine of rows that are the only ones of their session in the list, which reads the
  * window at the bandwidth of memory: 16 bit, one key head, H = Hv a multiple of 4, P = 64 or 128. part, part_ml: as
  * k_window's. list NULL: rows 0 .. n_list. single: they are the only ones in the whole step, so that all keys but their
- * own may be read before the inputs are ready. Bytes: values once, keys once for four heads (most of it from the
- * cache). Many rows on Hopper take a kernel of their own (swa_decode_many.cu), to the same bits. */
+ * own may be read before the inputs are ready; and turn, if the list is NULL and has up to 8 rows. Bytes: values once,
+ * keys once for four heads or two (most of it from the cache). Few rows and many on Hopper take kernels of their own
+ * (swa_decode_near.cu, swa_decode_many.cu), to the same bits. */
 bool cuda_decode_window_possible(const struct cuda_shape *shape);
 void k_decode_window(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const int32_t *list,
                      uint32_t n_list, bool single, const float *qkv, uint32_t splits, size_t split_stride,

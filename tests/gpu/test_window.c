@@ -1,5 +1,5 @@
-/* test_window.c - swa.cu, swa_decode.cu, swa_decode_many.cu: rotary and the ring, attention over the window (E9).
- * Windows partly filled, exactly full and wrapped; ring places that hold no visible key are NaN. */
+/* test_window.c - swa.cu, swa_decode.cu, swa_decode_near.cu, swa_decode_many.cu: rotary and the ring, attention over
+ * the window (E9). Windows partly filled, exactly full and wrapped; ring places that hold no visible key are NaN. */
 #include "window.h"
 
 /* ---- rotary ---- */
@@ -313,8 +313,9 @@ static void decode_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
                gpu_ulp(dtype));
 
     /* the same bits alone and in a crowd; padding rows have none */
-    const uint32_t crowds[] = {most, some, gpu_pick(some < 8 ? some : 8, some)};
-    for (uint32_t c = 0; c < 3; c++) {
+    const uint32_t few = some < 8 ? some : 8, own = few < n_rows ? few : n_rows;
+    const uint32_t crowds[] = {most, some, gpu_pick(few, some), gpu_pick(own, few)};
+    for (uint32_t c = 0; c < 4; c++) {
         if (crowds[c] < n_rows) continue;
         const float *among = decode_act(&in, &rows, crowd, crowds[c], gpu_pick(0, 1));
         gpu_check_same("a row among many", among, got, (size_t)n_rows * H * P);

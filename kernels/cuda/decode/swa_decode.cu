@@ -174,6 +174,8 @@ template <class T, int P> static void decode(decode_window a, uint32_t n_list, v
     a.per_block = quarters >= 1024 || (full > 448 && full <= 528) ? 2 : 1;
     if (kernel == DECODE_WINDOW_MANY)
         decode_many(a, n_list, stream);
+    else if (kernel == DECODE_WINDOW_NEAR)
+        decode_near(a, n_list, stream);
     else if (kernel == DECODE_WINDOW_FEW)
         decode<T, P, P == 64 ? 4 : 2, 2>(a, n_list, stream);
     else

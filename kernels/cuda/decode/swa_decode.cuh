@@ -1,6 +1,6 @@
-// swa_decode.cuh - what the kernels of decode steps' attention share (swa_decode.cu, swa_decode_many.cu,
-// swa_drafts.cu): queries, and the arithmetic of a tile and of a range, one text for all and roundings as written, so
-// that a row's bits do not depend on the batch.
+// swa_decode.cuh - what the kernels of decode steps' attention share (swa_decode.cu, swa_decode_near.cu,
+// swa_decode_many.cu, swa_drafts.cu): queries, and the arithmetic of a tile and of a range, one text for all and
+// roundings as written, so that a row's bits do not depend on the batch.
 #pragma once
 #include "kernels/cuda/common.cuh"
 
@@ -351,6 +351,8 @@ __device__ __forceinline__ uint32_t sum_before(uint32_t x, uint32_t (&warps)[WAR
     return before;
 }
 
+// swa_decode_near.cu: the same of few rows, on Hopper; what puts the ranges together is asked for by the caller.
+void decode_near(const decode_window &a, uint32_t n_list, void *stream);
 // swa_decode_many.cu: the same of so many rows that every multiprocessor has ranges of its own, on Hopper.
 void decode_many(const decode_window &a, uint32_t n_list, void *stream);
 // swa_decode.cu: the ranges' results put together, a.act of the rows of the list.
