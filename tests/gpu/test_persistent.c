@@ -5,7 +5,7 @@
 
 #include <time.h>
 
-enum { MOST_LAYERS = 24, STEPS = 3 };
+enum { MOST_LAYERS = 24, STEPS = 3, IN_TURN = 250 };
 
 struct layer {
     struct cuda_matrix fc, in, c0, out, qkv, ao, f1, f2;
@@ -366,14 +366,8 @@ static void the_published_sizes_have_the_same_bits(void **state) {
         }
 }
 
-/* Small layers, so that a step is little but exchanges. RODIMUS_TEST_FULL=1: 10^8 of them. S goes on from step to step;
- * a few steps are compared with the stages', many with themselves. */
-static void many_exchanges_end_and_give_the_same_again(void **state) {
-    (void)state;
-    const bool full = getenv("RODIMUS_TEST_FULL") != NULL;
-    const uint32_t n = (uint32_t)gpu_setting("RODIMUS_TEST_STEPS", full ? 200000 : 500), few = 100;
-    if (gpu.n_shapes) skip(); /* the same for thousands of steps */
-    struct trial *t = host_bytes(sizeof *t);
+/* Small layers, so that a step is little but exchanges. */
+static bool make_small_layers(struct trial *t) {
     t->n_rows = 1, t->plus = true, t->L = MOST_LAYERS;
     t->s = (struct cuda_shape){.D = 256,
                                .E = 1152,
@@ -391,32 +385,70 @@ static void many_exchanges_end_and_give_the_same_again(void **state) {
                                .visible = 200,
                                .ring_keys = 263,
                                .dtype = CUDA_BF16};
-    snprintf(gpu.what, sizeof gpu.what, "%u steps of %u layers", n, t->L);
-    if (!make_trial(t)) return;
+    snprintf(gpu.what, sizeof gpu.what, "%u steps in turn, %u layers", IN_TURN, t->L);
+    if (!make_trial(t)) return false;
     next_step(t, 0, true);
-    const size_t S_bytes = t->n_S * 4;
-    float *first_S = host_floats(t->n_S), *logits[2];
-    gpu_expect(gpu.k->read(first_S, t->two.S, S_bytes, gpu.stream), "reading from the GPU");
-    for (int again = 0; again < 2; again++) {
-        gpu_expect(gpu.k->write(t->two.S, first_S, S_bytes, gpu.stream), "writing to the GPU");
-        for (uint32_t i = 0; i < n; i++) {
-            launch_whole(t);
-            if (i % 1000 == 999) gpu_expect(gpu.k->wait(gpu.stream), "running k_persistent_step");
-        }
-        gpu_expect(gpu.k->wait(gpu.stream), "running k_persistent_step");
-        logits[again] = gpu_fetch(t->logits_two, t->s.V);
-    }
-    for (uint32_t k = 0; k < t->s.V; k++)
-        if (!isfinite(logits[0][k])) fail_msg("%s: logit %u is %g", gpu.what, k, (double)logits[0][k]);
-    gpu_check_same("logits, again", logits[1], logits[0], t->s.V);
-    gpu_expect(gpu.k->write(t->two.S, first_S, S_bytes, gpu.stream), "writing to the GPU");
+    return true;
+}
+static double seconds_since(const struct timespec *begin) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)(now.tv_sec - begin->tv_sec) + 1e-9 * (double)(now.tv_nsec - begin->tv_nsec);
+}
+/* IN_TURN steps at one position from S as it was first; S goes on from one to the next. */
+static void steps_in_turn(struct trial *t, const float *first_S) {
+    gpu_expect(gpu.k->write(t->two.S, first_S, t->n_S * 4, gpu.stream), "writing to the GPU");
+    for (uint32_t i = 0; i < IN_TURN; i++) launch_whole(t);
+    gpu_expect(gpu.k->wait(gpu.stream), "running k_persistent_step");
+}
+static void record_soak(uint64_t steps, uint64_t exchanges, double seconds) {
+    printf("note: %llu steps, %llu exchanges in %.1f s, the same each time\n", (unsigned long long)steps,
+           (unsigned long long)exchanges, seconds);
+    const char *path = getenv("RODIMUS_TEST_SOAK_JSON");
+    FILE *f = path ? fopen(path, "w") : NULL;
+    if (!f) return;
+    fprintf(f,
+            "{\"what\": \"whole steps of small layers as one launch, %u in turn from the same state\", "
+            "\"seed\": %llu, \"steps\": %llu, \"exchanges\": %llu, \"seconds\": %.1f, \"different\": 0}\n",
+            IN_TURN, (unsigned long long)gpu.seed, (unsigned long long)steps, (unsigned long long)exchanges, seconds);
+    assert_int_equal(fclose(f), 0);
+}
+/* The first steps are compared with the stages', all that follow with those. An exchange: what a stage makes is there
+ * for all blocks, ten times a layer, and the embeddings. RODIMUS_TEST_FULL=1: 10^8 of them; RODIMUS_TEST_SOAK_S: as
+ * many as come in so many seconds. */
+static void many_exchanges_end_and_give_the_same_again(void **state) {
+    (void)state;
+    const bool full = getenv("RODIMUS_TEST_FULL") != NULL;
+    const uint64_t seconds = gpu_setting("RODIMUS_TEST_SOAK_S", 0),
+                   n = gpu_setting("RODIMUS_TEST_STEPS", full && !seconds ? 415000 : 2 * IN_TURN);
+    if (gpu.n_shapes) skip(); /* the same for thousands of steps */
+    struct trial *t = host_bytes(sizeof *t);
+    if (!make_small_layers(t)) return;
+    float *first_S = host_floats(t->n_S), *first = NULL;
+    gpu_expect(gpu.k->read(first_S, t->two.S, t->n_S * 4, gpu.stream), "reading from the GPU");
     const float *x = gpu_fetch(t->x_two, t->s.D);
-    for (uint32_t i = 0; i < few; i++) {
+    for (uint32_t i = 0; i < IN_TURN; i++) {
         gpu_expect(gpu.k->write(t->x, x, t->s.D * 4, gpu.stream), "writing to the GPU"); /* the stages add to it */
         run_stages(t);
-        run_whole(t);
     }
-    compare(t, 0);
+    struct timespec begin;
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    uint64_t steps = 0;
+    for (; steps < n || seconds_since(&begin) < (double)seconds; steps += IN_TURN) {
+        steps_in_turn(t, first_S);
+        float *logits = malloc(t->s.V * sizeof *logits);
+        assert_non_null(logits);
+        gpu_expect(gpu.k->read(logits, t->logits_two, t->s.V * 4, gpu.stream), "reading from the GPU");
+        if (!steps) compare(t, 0);
+        if (!steps) first = logits;
+        for (uint32_t k = 0; k < t->s.V; k++)
+            if (!isfinite(logits[k])) fail_msg("%s: logit %u is %g", gpu.what, k, (double)logits[k]);
+        gpu_check_same("logits, again", logits, first, t->s.V);
+        if (steps) free(logits);
+    }
+    compare(t, 0); /* S and all after the last ones, too */
+    record_soak(steps, steps * (1 + 10ull * t->L), seconds_since(&begin));
+    free(first);
     gpu_round_end();
 }
 
