@@ -79,27 +79,28 @@ struct stage_turns {
 template <class T, int R>
 __device__ __forceinline__ void multiply(const step_block<R> &b, float (&acc)[4], uint32_t n, const uint2 *in,
                                          ring_reader &ring, const wait_note &note) {
+    constexpr uint32_t TILES_EACH = place_tiles(R);
     const uint32_t g = b.lane / 4, t = b.lane % 4;
     uint64_t *full = b.full(b.warp), *empty = b.empty(b.warp);
     const unsigned char *places = b.ring(b.warp);
 #pragma unroll 1
-    for (uint32_t k = 0; k < n; k += PLACE_TILES) {
-        const uint32_t some = min(n - k, (uint32_t)PLACE_TILES);
-        const uint4 *w = (const uint4 *)(places + ring.at * PLACE_BYTES) + b.lane;
-        uint4 x[PLACE_TILES];
-        uint2 y[PLACE_TILES];
+    for (uint32_t k = 0; k < n; k += TILES_EACH) {
+        const uint32_t some = min(n - k, TILES_EACH);
+        const uint4 *w = (const uint4 *)(places + ring.at * place_bytes(R)) + b.lane;
+        uint4 x[TILES_EACH];
+        uint2 y[TILES_EACH];
 #pragma unroll
-        for (int u = 0; u < PLACE_TILES; u++)
+        for (int u = 0; u < TILES_EACH; u++)
             y[u] = g < R && u < some ? in[((k + u) * R + g) * 4 + t] : make_uint2(0, 0);
         ring_await(full + ring.at, ring.parity, note);
 #pragma unroll
-        for (int u = 0; u < PLACE_TILES; u++) x[u] = load_place(w + min((uint32_t)u, some - 1) * 32);
+        for (int u = 0; u < TILES_EACH; u++) x[u] = load_place(w + min((uint32_t)u, some - 1) * 32);
         mma(acc, x[0], y[0], T());
         __syncwarp(); // the place is read
         if (b.lane == 0) ring_release(empty + ring.at);
         if (++ring.at == b.a.places) ring.at = 0, ring.parity ^= 1;
 #pragma unroll
-        for (int u = 1; u < PLACE_TILES; u++) mma(acc, x[u], y[u], T()); // beyond n: zeros
+        for (int u = 1; u < TILES_EACH; u++) mma(acc, x[u], y[u], T()); // beyond n: zeros
     }
 }
 

@@ -13,14 +13,15 @@ enum {
     STEP_FETCHING = 4,                       // warps
     STEP_RINGS = STEP_WARPS / STEP_FETCHING, // of each
     STEP_THREADS = (STEP_WARPS + STEP_FETCHING) * 32,
-    PLACE_TILES = 4, // tiles of 16 x 16 in a place of a ring
-    PLACE_BYTES = PLACE_TILES * 512,
     STEP_MOST_PLACES = 8,
-    STEP_PACE = 6, // places that a fetching warp has on their way at most: more would queue in front of the words
-    STEP_ALL = 1,  // barriers: of the 16 warps, and of each half of them
+    STEP_PACE = 24, // tiles that a fetching warp has on their way at most: more would queue in front of the words
+    STEP_ALL = 1,   // barriers: of the 16 warps, and of each half of them
     STEP_HALF = 2
 };
 
+// Tiles of 16 x 16 in a place of a ring.
+__host__ __device__ constexpr uint32_t place_tiles(uint32_t n_rows) { return n_rows == 1 ? 8 : 4; }
+__host__ __device__ constexpr uint32_t place_bytes(uint32_t n_rows) { return place_tiles(n_rows) * 512; }
 // Of a vector of K: tiles of 16; of a warp's slice.
 __host__ __device__ __forceinline__ uint32_t tiles_of(uint32_t n) { return (n + 15) / 16; }
 __host__ __device__ __forceinline__ uint32_t slice_begin(uint32_t KT, uint32_t slice) {
@@ -34,7 +35,7 @@ struct step_places {
         const uint32_t units = R >= 4 ? 1 : 4 / R, ld = R == 1 ? 16 : (uint32_t)DISPATCH_FEW_LD;
         slice_tiles = slice_tiles_of(s);
         ring = 0;
-        scratch = ring + STEP_WARPS * places * PLACE_BYTES;
+        scratch = ring + STEP_WARPS * places * place_bytes(R);
         part = scratch + scratch_bytes(s, R);
         layers = part + 2 * units * STEP_WARPS * R * ld * 4;
         full = layers + n_layers * (uint32_t)sizeof(cuda_step_layer);
@@ -171,7 +172,7 @@ template <int R> struct step_block {
         return (uint64_t *)(smem + a.at.empty) + ring * a.places;
     }
     __device__ __forceinline__ unsigned char *ring(uint32_t ring) const {
-        return smem + a.at.ring + ring * a.places * PLACE_BYTES;
+        return smem + a.at.ring + ring * a.places * place_bytes(R);
     }
     __device__ __forceinline__ int64_t *pos() const { return (int64_t *)(smem + a.at.pos); }
     __device__ __forceinline__ int32_t *slot() const { return (int32_t *)(smem + a.at.slot); }
@@ -189,7 +190,7 @@ template <int R> struct step_block {
 // ---- fetching ----
 
 // A ring's places, in the order in which they are wanted.
-template <bool PLUS> struct places_to_come {
+template <bool PLUS, int R> struct places_to_come {
     product of;
     uint32_t unit, k, k1; // tiles [k, k1) of the unit's slice are still to come
     bool any = true;
@@ -206,7 +207,7 @@ template <bool PLUS> struct places_to_come {
             k = slice_begin(of.KT, slice), k1 = slice_begin(of.KT, slice + 1);
         }
     }
-    __device__ __forceinline__ uint32_t tiles() const { return min(k1 - k, (uint32_t)PLACE_TILES); }
+    __device__ __forceinline__ uint32_t tiles() const { return min(k1 - k, place_tiles(R)); }
     __device__ __forceinline__ void taken(const step_args &a, uint32_t slice) {
         k += tiles();
         find(a, slice);
@@ -222,7 +223,7 @@ template <bool PLUS, int R> __device__ __forceinline__ void fetch_weights(const 
     uint64_t *full = block.full(slice), *empty = block.empty(slice);
     unsigned char *ring = block.ring(slice);
     const uint64_t policy = ring_policy();
-    places_to_come<PLUS> next;
+    places_to_come<PLUS, R> next;
     next.begin(a, slice);
     uint32_t asked = 0, landed = 0, ask_at = 0, land_at = 0, land_parity = 0, free_parity = 1;
     patience p;
@@ -240,9 +241,10 @@ template <bool PLUS, int R> __device__ __forceinline__ void fetch_weights(const 
         const uint32_t least = __reduce_min_sync(0xffffffffu, want ? asked : ~0u),
                        flying = __reduce_add_sync(0xffffffffu, is ? asked - landed : 0u),
                        ready = __ballot_sync(0xffffffffu, want && asked == least);
-        if ((ready >> block.lane & 1) && flying + __popc(ready & ((1u << block.lane) - 1)) < STEP_PACE) {
+        if ((ready >> block.lane & 1) &&
+            flying + __popc(ready & ((1u << block.lane) - 1)) < STEP_PACE / place_tiles(R)) {
             delay(1024);
-            ring_fetch(ring + ask_at * PLACE_BYTES, next.of.weights(a, block.layers(), next.unit, next.k),
+            ring_fetch(ring + ask_at * place_bytes(R), next.of.weights(a, block.layers(), next.unit, next.k),
                        next.tiles() * 512, full + ask_at, policy);
             next.taken(a, slice);
             asked++;
