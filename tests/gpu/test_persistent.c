@@ -142,7 +142,8 @@ static bool make_trial(struct trial *t) {
     t->x = gpu_floats(R * s->D), t->x_two = gpu_floats(R * s->D), t->turn = gpu_floats(R * s->rot_dim + 4);
     t->squares = gpu_floats(R * (s->D / 16)), t->row_scale = gpu_floats(R), t->az = gpu_floats(R * 2 * s->Ep);
     t->conv_s = gpu_floats(R * s->Ep), t->in = gpu_floats(4 * R * 4 * s->M), t->c0 = gpu_floats(4 * R * s->R);
-    t->sums = gpu_floats(R * (s->Ep / 32)), t->qkv = gpu_floats(R * width + 4);
+    t->sums = gpu_zeros(R * (s->Ep / 32) * 4); /* of a row that is padding the state's kernel leaves none */
+    t->qkv = gpu_floats(R * width + 4);
     t->part = gpu_floats(R * ranges * s->H * s->P + 4), t->part_ml = gpu_floats(R * ranges * s->H * 2 + 4);
     t->logits = gpu_floats(R * s->V), t->logits_two = gpu_floats(R * s->V);
     t->act_d = zero_act(s->D, s->dtype), t->act_e = zero_act(s->E, s->dtype), t->act_a = zero_act(s->E, s->dtype);
