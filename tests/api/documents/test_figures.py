@@ -338,6 +338,10 @@ def sentences():
         sum(sum(run["requests"].values()) for run in runs), sum(run["compared"] for run in runs),
         *(100 * (max(run["growth"][what] for run in runs) - 1) for what in ("rss", "device", "inter_token_ms"))]
 
+    exchanges = results("persistent-soak-h200")
+    yield r"exchanges that are to show that none is lost or late (N) have run, (N) of them with delays at every wait, (N) steps different", [
+        sum(r["exchanges"] for r in exchanges), sum(r["exchanges"] for r in exchanges if r["delays"]), sum(r["different"] for r in exchanges)]
+
     swap = results("swap-h200")["rows"][0]
     yield r"leaves its slot in (N) ms and comes back in (N), where one plain copy over the bus takes (N) and (N). A fork on the device takes (N)", [
         swap[key] for key in ("swap_out_ms", "swap_in_ms", "floor_out_ms", "floor_in_ms", "fork_ms")]
