@@ -33,7 +33,15 @@ enum { FLIGHT_STREAMS = 8 };
 struct flight {
     struct sched_row *rows; /* [n_slots]; req NULL: the request ended meanwhile */
     struct backend_segment *segs;
-    uint32_t n_rows; /* 0: none is on its way */
+    uint32_t n_rows;
+    uint64_t n_tok, begin_ns;
+};
+/* Up to two on their way, taking turns: number n is turns[n % 2]. */
+struct flights {
+    struct flight turns[2];
+    uint64_t n_begun, n_ended;
+    uint64_t ended_ns, looked_ns; /* when the last one's end was seen; when the last look was */
+    struct step_cost cost;        /* of a flight's tokens */
 };
 
 struct engine_counters {
@@ -97,7 +105,7 @@ struct rod_engine {
     struct move *moves;             /* [n_slots] */
     uint32_t *moving;               /* [n_slots], n_moving: slots with a move */
     uint32_t n_moving;
-    struct flight flight;
+    struct flights flights;
     struct sched sched;
     struct sampler sampler;
     struct draft_price price[SCHED_N_SITES]; /* of steps without prompts */
@@ -197,11 +205,12 @@ void prefix_use_distrust(struct rod_engine *engine, const struct active *active)
 /* ---- flight.c: failures are device faults ---- */
 /* Whether pieces of the request's prompt may be in flights: not if the device or anybody else looks at its rows. */
 bool flight_may_have(const struct rod_engine *engine, const struct active *active);
-/* Begins the next flight, if none is on its way and long prompts wait for one. */
+/* Begins the next flight, if long prompts wait for one and none is on its way, or one that is about to end. */
 int flight_start(struct rod_engine *engine, struct rod_error *err);
-/* If the flight has ended: its prompts are that much further. */
+/* Of each flight that has ended: its prompts are that much further. */
 int flight_land(struct rod_engine *engine, struct rod_error *err);
-/* The request ends, in SCHED_FLYING: out of the scheduler. Its slot is free when the flight has ended. */
+bool flight_on(const struct rod_engine *engine); /* one is on its way */
+/* The request ends, in SCHED_FLYING: out of the scheduler. Its slot is free when its flights have ended. */
 void flight_abandon(struct rod_engine *engine, struct active *active);
 void flight_drop(struct rod_engine *engine); /* waits, also after a fault; nothing follows */
 

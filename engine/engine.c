@@ -15,8 +15,7 @@ static void engine_free(struct rod_engine *e) {
     for (int i = 0; i < 2; i++) free(e->steps[i].rows);
     free(e->segs);
     free(e->source_logits);
-    free(e->flight.rows);
-    free(e->flight.segs);
+    for (int i = 0; i < 2; i++) free(e->flights.turns[i].rows), free(e->flights.turns[i].segs);
     free(e->moves);
     free(e->moving);
     draft_model_close(e);
@@ -65,9 +64,13 @@ static int engine_init_parts(struct rod_engine *e, struct rod_error *err) {
     e->source_logits = calloc(e->parts.V, sizeof *e->source_logits);
     e->moves = calloc(be->n_slots, sizeof *e->moves);
     e->moving = calloc(be->n_slots, sizeof *e->moving);
-    e->flight.rows = calloc(be->n_slots, sizeof *e->flight.rows);
-    e->flight.segs = calloc(be->n_slots, sizeof *e->flight.segs);
-    if (!e->flight.rows || !e->flight.segs) return rod_fail_no_memory(err);
+    cost_init(&e->flights.cost, be->chunk_tok);
+    for (int i = 0; i < 2; i++) {
+        struct flight *f = &e->flights.turns[i];
+        f->rows = calloc(be->n_slots, sizeof *f->rows);
+        f->segs = calloc(be->n_slots, sizeof *f->segs);
+        if (!f->rows || !f->segs) return rod_fail_no_memory(err);
+    }
     if (!e->steps[0].rows || !e->steps[1].rows || !e->segs || !e->source_logits || !e->moves || !e->moving)
         return rod_fail_no_memory(err);
     if (e->parts.tokenizer) rc = grammar_cache_new(e->parts.tokenizer, e->parts.V, &e->grammars, err);

@@ -25,7 +25,7 @@ static void loop_device_fault(struct rod_engine *e, const struct rod_error *erro
     loop_fail_all(e, &fault);
     assert(!e->idle_source && !e->sched.waiting.n && !e->sched.n_queued);
     e->n_collected = e->n_planned; /* what was on its way does not arrive */
-    e->flight.n_rows = 0;
+    e->flights.n_ended = e->flights.n_begun;
     /* Perhaps no request was left to tell: the owner must know all the same. */
     if (!e->events.head && e->config.wake) e->config.wake(e->config.wake_arg);
 }
@@ -144,7 +144,7 @@ static int loop_take_arrivals(struct rod_engine *e, struct rod_error *err) {
 /* No step is on its way, and none can be planned. Who is in the queue waits for a slot: for one whose state is on its
  * way, which pokes the mailbox when it arrives, if none is free since the last step; or for one of a flight. */
 static bool loop_has_no_steps(const struct rod_engine *e) {
-    const bool stuck = (e->n_moving || e->flight.n_rows) && !e->sched.slots.n_free;
+    const bool stuck = (e->n_moving || flight_on(e)) && !e->sched.slots.n_free;
     return e->n_planned == e->n_collected && (!e->sched.n_queued || stuck) &&
            !sched_site_busy(&e->sched, SITE_DEVICE) && !sched_site_busy(&e->sched, SITE_HOST);
 }
@@ -154,7 +154,7 @@ enum { LOOP_LOOK_NS = 500000 };
 
 /* Sleeps where nothing is to do. */
 static void loop_pop(struct rod_engine *e, bool idle, struct mailbox_batch *batch) {
-    const bool flies = e->flight.n_rows > 0;
+    const bool flies = flight_on(e);
     if (idle && flies) mailbox_wait(&e->mailbox, LOOP_LOOK_NS);
     mailbox_pop(&e->mailbox, idle && !flies, batch);
     /* Time without work is not a step that hangs. */

@@ -66,14 +66,14 @@ struct backend {
     bool launching, names;           /* names: its rows may name any token, as those of a draft model do */
     struct backend_token *tokens[2]; /* of the steps on their way */
     atomic_uint n_collects, n_masked, n_masks, n_draft_masks, n_copies, n_saves, n_loads, n_moves,
-        n_prompt_segs;      /* n_moves: begun */
-    atomic_bool hold_moves; /* moves that begin from now on are under way until fake_end_moves */
-    struct fake_flight flight;
-    atomic_uint n_flights;    /* begun */
-    atomic_bool hold_flights; /* none ends */
-    atomic_bool fail_flights; /* a look at one is a device fault */
-    atomic_bool fail_moves;   /* slot_moving is a device fault */
-    atomic_bool fail_saves;   /* slot_save and slot_save_begin are */
+        n_prompt_segs;             /* n_moves: begun */
+    atomic_bool hold_moves;        /* moves that begin from now on are under way until fake_end_moves */
+    struct fake_flight flights[2]; /* [0] ends first */
+    atomic_uint n_flights;         /* begun */
+    atomic_bool hold_flights;      /* none ends */
+    atomic_bool fail_flights;      /* a look at one is a device fault */
+    atomic_bool fail_moves;        /* slot_moving is a device fault */
+    atomic_bool fail_saves;        /* slot_save and slot_save_begin are */
     pthread_mutex_t moves_lock;
     struct fake_move *moves; /* [n_slots] */
     void (*moved)(void *arg);
@@ -83,7 +83,7 @@ struct backend {
 
 /* A flight on its way reads memory that would be gone. */
 static inline void fake_close(struct backend *be) {
-    if (be->flight.on && !atomic_load(&be->fail_flights)) abort();
+    if (be->flights[0].on && !atomic_load(&be->fail_flights)) abort();
     for (uint32_t i = 0; i < be->info.n_slots; i++) device_forget(&be->draws[i]);
     free(be->draws);
     sampler_fini(&be->sampler);
@@ -93,8 +93,7 @@ static inline void fake_close(struct backend *be) {
     free(be->logits);
     free(be->last_step);
     free(be->moves);
-    free(be->flight.segs);
-    free(be->flight.tok);
+    for (int i = 0; i < 2; i++) free(be->flights[i].segs), free(be->flights[i].tok);
     pthread_mutex_destroy(&be->moves_lock);
     sem_destroy(&be->gate);
     sem_destroy(&be->entered);
@@ -104,10 +103,10 @@ static inline void fake_close(struct backend *be) {
 static inline const struct backend_info *fake_info(const struct backend *be) { return &be->info; }
 
 static inline void fake_no_flight(struct backend *be, uint32_t slot, const char *what) {
-    const struct fake_flight *f = &be->flight;
-    for (uint32_t i = 0; f->on && i < f->n_segs; i++)
-        if (f->segs[i].slot == slot && !be->fault[0])
-            snprintf(be->fault, sizeof be->fault, "a slot of a flight: %s", what);
+    for (const struct fake_flight *f = be->flights; f < be->flights + 2; f++)
+        for (uint32_t i = 0; f->on && i < f->n_segs; i++)
+            if (f->segs[i].slot == slot && !be->fault[0])
+                snprintf(be->fault, sizeof be->fault, "a slot of a flight: %s", what);
 }
 
 static inline void fake_slot_zero(struct backend *be, uint32_t slot) {
@@ -354,10 +353,17 @@ static inline int fake_forward(struct backend *be, const struct backend_segment 
 
 /* ---- flights: what is to be done is done when it has ended ---- */
 
+static inline uint32_t fake_flight_tok(const struct fake_flight *f, uint32_t slot) {
+    for (uint32_t i = 0; i < f->n_segs; i++)
+        if (f->segs[i].slot == slot) return f->segs[i].n_tok;
+    return 0;
+}
+
 static inline int fake_flight_begin(struct backend *be, const struct backend_segment *segs, uint32_t n_segs,
                                     struct rod_error *err) {
-    struct fake_flight *f = &be->flight;
-    const char *fault = f->on ? "a second flight" : !n_segs || n_segs > be->info.n_slots ? "no segments" : NULL;
+    const struct fake_flight *before = be->flights[0].on ? &be->flights[0] : NULL;
+    struct fake_flight *f = &be->flights[before != NULL];
+    const char *fault = f->on ? "a third flight" : !n_segs || n_segs > be->info.n_slots ? "no segments" : NULL;
     uint32_t n_tok = 0;
     if (atomic_load(&be->fail_flights)) return rod_fail(err, ROD_EDEVICE, "the fake device caught fire");
     if (!f->segs) f->segs = calloc(be->info.n_slots, sizeof *f->segs);
@@ -367,7 +373,8 @@ static inline int fake_flight_begin(struct backend *be, const struct backend_seg
         const struct fake_slot *s = &be->slots[seg->slot];
         if (seg->n_out || !seg->prompt || !seg->n_tok) fault = "no piece of a prompt";
         if ((seg->pos + seg->n_tok) % be->info.chunk_tok) fault = "a piece that ends inside a chunk";
-        if (!s->zeroed || s->said_any || s->pos != seg->pos) fault = "a piece that does not follow";
+        const uint64_t pos = s->pos + (before ? fake_flight_tok(before, seg->slot) : 0);
+        if (!s->zeroed || s->said_any || pos != seg->pos) fault = "a piece that does not follow";
         for (uint32_t k = 0; k < i; k++)
             if (segs[k].slot == seg->slot) fault = "a slot twice";
         pthread_mutex_lock(&be->moves_lock);
@@ -389,7 +396,7 @@ static inline int fake_flight_begin(struct backend *be, const struct backend_seg
 }
 
 static inline int fake_flight_ended(struct backend *be, bool wait, struct rod_error *err) {
-    struct fake_flight *f = &be->flight;
+    struct fake_flight *f = &be->flights[0];
     if (!f->on) return 1;
     if (atomic_load(&be->fail_flights)) return rod_fail(err, ROD_EDEVICE, "the fake device caught fire");
     if (!wait && (atomic_load(&be->hold_flights) || f->n_looks)) {
@@ -406,6 +413,8 @@ static inline int fake_flight_ended(struct backend *be, bool wait, struct rod_er
             s->pos++;
         }
     }
+    const struct fake_flight ended = *f; /* its memory is the next one's */
+    be->flights[0] = be->flights[1], be->flights[1] = ended;
     return 1;
 }
 

@@ -84,6 +84,7 @@ static inline void world_fly(struct world *w) {
     if (!w->s.config.flight_tok) return;
     if (w->now_ns >= w->flight_ends_ns)
         while (w->s.flying.n) sched_land(&w->s, w->s.flying.head);
+    if (w->s.flying.n) return; /* one at a time */
     const uint32_t n = sched_plan_flight(&w->s, 0, rows);
     for (uint32_t i = 0; i < n; i++) n_tok += rows[i].n_tok;
     if (!n) return;

@@ -186,11 +186,12 @@ struct backend_ops {
     int (*collect)(struct backend *be, const struct backend_token **tokens, struct rod_error *err);
     /* A flight: pieces of prompts that are read beside steps, on a share of the device's processors. Its segments have
      * n_out = 0 and prompt = true and end at a multiple of 64; their slots are in no step and no move until it has
-     * ended. One at a time. Its bits are those of the same pieces in steps. NULL, both, where flight_tok is 0 always.
-     */
+     * ended. Two at most are on their way: the second begins when the first has ended, may go on in its slots, and is
+     * begun early so that the device need not wait. Its bits are those of the same pieces in steps. The segments'
+     * tokens are copied. NULL, both, where flight_tok is 0 always. */
     int (*flight_begin)(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, struct rod_error *err);
-    /* 1: the flight has ended, or there is no flight. 0: the flight is on its way; with wait this is never returned.
-     * -1: the device has failed. */
+    /* 1: the first of those on their way has ended, or there is no flight. 0: it has not; with wait this is never
+     * returned. -1: the device has failed. */
     int (*flight_ended)(struct backend *be, bool wait, struct rod_error *err);
     /* What the device can do, for the benchmark: bytes a second over a working set of about `bytes`, products a second.
      * NULL: the benchmark measures the CPU. */

@@ -377,33 +377,70 @@ static void sched_move_to(struct sched *s, struct sched_req *r, enum sched_state
 
 /* ---- flights ---- */
 
-uint32_t sched_plan_flight(struct sched *s, enum sampling_site site, struct sched_row *rows) {
-    const uint32_t n_long = s->flying.n ? 0 : sched_n_long(s, site);
-    if (!n_long || !sched_has_flights(s, site, n_long)) return 0;
-    s->n_marks++;
-    const struct step_left left = {s->config.flight_tok, 0};
-    const uint32_t n = sched_plan_prompts(s, site, PROMPTS_LONG, sched_oldest(s, site, PROMPTS_LONG), left, rows);
-    for (uint32_t i = 0; i < n; i++) {
-        struct sched_req *r = rows[i].req;
-        assert(!rows[i].n_out && rows[i].n_tok && (rows[i].pos + rows[i].n_tok) % s->config.chunk_tok == 0);
-        r->flight_tok = rows[i].n_tok;
-        r->flown = true;
-        sched_move_to(s, r, SCHED_FLYING);
-    }
-    return n;
-}
-
 /* Back to its place: the head of the list is the oldest. */
-void sched_land(struct sched *s, struct sched_req *r) {
-    assert(r->state == SCHED_FLYING && r->flight_tok && r->pos + r->flight_tok < r->n_prompt);
+static void sched_to_prefill(struct sched *s, struct sched_req *r) {
     sched_list_remove(&s->flying, r);
     r->pos += r->flight_tok;
-    r->flight_tok = 0;
     r->state = SCHED_PREFILL;
     struct sched_list *l = sched_list_of(s, r);
     struct sched_req *before = l->tail;
     while (before && before->order > r->order) before = before->prev;
     sched_list_insert(l, before, r);
+}
+
+/* The next plan is of what there will be when the flight on its way has ended. A request whose piece ends where others
+ * take over its state, or where it leaves that, is not looked ahead of. */
+static void sched_look_ahead(struct sched *s) {
+    for (struct sched_req *r = s->flying.head, *next; r; r = next) {
+        const uint64_t end = r->pos + r->flight_tok;
+        next = r->next;
+        if (r->behind_tok || end == r->stop_tok || end == r->share_tok) continue;
+        r->ahead = true;
+        sched_to_prefill(s, r);
+    }
+}
+
+/* What the plan did not take is as it was. */
+static void sched_look_back(struct sched *s, enum sampling_site site) {
+    for (struct sched_req *r = s->prefill[site].head, *next; r; r = next) {
+        next = r->next;
+        if (r->ahead) sched_move_to(s, r, SCHED_FLYING);
+    }
+    for (struct sched_req *r = s->flying.head; r; r = r->next) {
+        if (r->ahead) r->pos -= r->flight_tok;
+        r->ahead = false;
+    }
+}
+
+uint32_t sched_plan_flight(struct sched *s, enum sampling_site site, struct sched_row *rows) {
+    uint32_t n = 0;
+    sched_look_ahead(s);
+    const uint32_t n_long = sched_n_long(s, site);
+    if (n_long && sched_has_flights(s, site, n_long)) {
+        s->n_marks++;
+        const struct step_left left = {s->config.flight_tok, 0};
+        n = sched_plan_prompts(s, site, PROMPTS_LONG, sched_oldest(s, site, PROMPTS_LONG), left, rows);
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        struct sched_req *r = rows[i].req;
+        assert(!rows[i].n_out && rows[i].n_tok && (rows[i].pos + rows[i].n_tok) % s->config.chunk_tok == 0);
+        *(r->ahead ? &r->behind_tok : &r->flight_tok) = rows[i].n_tok;
+        r->flown = true;
+        sched_move_to(s, r, SCHED_FLYING);
+    }
+    sched_look_back(s, site);
+    return n;
+}
+
+void sched_land(struct sched *s, struct sched_req *r) {
+    assert(r->state == SCHED_FLYING && r->flight_tok && r->pos + r->flight_tok < r->n_prompt);
+    const uint32_t n_tok = r->flight_tok, behind_tok = r->behind_tok;
+    r->behind_tok = 0;
+    if (behind_tok)
+        r->pos += n_tok;
+    else
+        sched_to_prefill(s, r);
+    r->flight_tok = behind_tok;
 }
 
 /* To the end of the line: when not all rows fit, they take turns. */

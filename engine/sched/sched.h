@@ -59,18 +59,19 @@ struct sched_req {
     uint32_t slot;                      /* in all states but NONE and QUEUED */
     enum sampling_site site;            /* the caller's */
     bool held;                          /* the caller's: its last row's token is not known yet, and no plan takes it */
-    bool scored;             /* logits are wanted for every token of the prompt; needs max_out >= chunk_tok */
-    uint64_t n_prompt, pos;  /* tokens of the prompt; tokens read so far */
-    uint64_t stop_tok;       /* a multiple of chunk_tok at which a piece of the prompt ends; 0 = none */
-    uint64_t share_tok;      /* another one, where others take over the state; 0 = none */
-    bool may_fly;            /* the caller's: pieces of its prompt may be in flights; not if it is scored */
-    bool flown;              /* some were */
-    uint32_t flight_tok;     /* in FLYING: of this one */
-    uint32_t n_drafts;       /* the caller's: draft tokens that its next row may take along, in DECODE */
-    uint64_t max_out, n_out; /* tokens it may get, 0 = no limit; those planned */
-    uint64_t deadline_ns;    /* no slot by then: expired; 0 = none */
-    uint32_t key, weight;    /* below SCHED_N_KEYS; its share beside other keys' weights, 0 = 1 */
-    uint64_t order;          /* of all that were submitted */
+    bool scored;                     /* logits are wanted for every token of the prompt; needs max_out >= chunk_tok */
+    uint64_t n_prompt, pos;          /* tokens of the prompt; tokens read so far */
+    uint64_t stop_tok;               /* a multiple of chunk_tok at which a piece of the prompt ends; 0 = none */
+    uint64_t share_tok;              /* another one, where others take over the state; 0 = none */
+    bool may_fly;                    /* the caller's: pieces of its prompt may be in flights; not if it is scored */
+    bool flown;                      /* some were */
+    uint32_t flight_tok, behind_tok; /* in FLYING: of the flight that ends first, and of one behind it */
+    bool ahead;                      /* within a plan of a flight: as if its first one had ended */
+    uint32_t n_drafts;               /* the caller's: draft tokens that its next row may take along, in DECODE */
+    uint64_t max_out, n_out;         /* tokens it may get, 0 = no limit; those planned */
+    uint64_t deadline_ns;            /* no slot by then: expired; 0 = none */
+    uint32_t key, weight;            /* below SCHED_N_KEYS; its share beside other keys' weights, 0 = 1 */
+    uint64_t order;                  /* of all that were submitted */
     uint64_t submit_ns, admit_ns;
     uint64_t plan; /* the plan that last took it or passed it over */
 };
@@ -129,10 +130,10 @@ struct sched_req *sched_next(const struct sched *s);
 struct sched_req *sched_admit(struct sched *s, uint64_t now_ns);
 /* rows: room for n_slots. Decode rows first, then prompt pieces. Returns the number of rows; 0 = nothing runs. */
 uint32_t sched_plan(struct sched *s, enum sampling_site site, struct sched_row *rows);
-/* The next flight: pieces without logits of the site's long prompts, which are in FLYING from now on; none while one is
- * on its way. The same rows. */
+/* The next flight: pieces without logits of the site's long prompts, which are in FLYING from now on. While one is on
+ * its way this is the one behind it, whose pieces may follow that one's; the caller has no third. The same rows. */
 uint32_t sched_plan_flight(struct sched *s, enum sampling_site site, struct sched_row *rows);
-/* It has ended: its piece is read. */
+/* The request's first flight has ended: its piece is read. */
 void sched_land(struct sched *s, struct sched_req *req);
 bool sched_site_busy(const struct sched *s, enum sampling_site site); /* a plan of it has rows */
 /* An admitted request that has read nothing begins at pos: what it need not read is not what its key was served. */

@@ -99,10 +99,11 @@ static void step_streams(struct bench *b, struct streams *s) {
 
 /* ---- prompts ---- */
 
-/* Two prompts in cuts of their own: by steps, or by flights with steps beside them. */
+/* Two prompts in cuts of their own: by steps, or by flights with steps beside them, of which a second one may be begun
+ * before the first has ended. */
 static void read_two(struct bench *b, const uint32_t slots[2], int32_t (*text)[LONGEST], const uint32_t n[2],
                      struct streams *beside, uint32_t *n_beside) {
-    uint32_t at[2] = {0, 0};
+    uint32_t at[2] = {0, 0}, n_on = 0;
     const float *logits;
     struct rod_error err;
     while (at[0] < n[0] || at[1] < n[1]) {
@@ -121,10 +122,12 @@ static void read_two(struct bench *b, const uint32_t slots[2], int32_t (*text)[L
             continue;
         }
         need(b, b->ops->flight_begin(b->be, seg, n_segs, &err), &err);
-        for (int ended = 0; !ended;) {
+        const bool last = at[0] == n[0] && at[1] == n[1];
+        for (n_on++; n_on > (last ? 0 : draw(b, 2));) {
             step_streams(b, beside), ++*n_beside;
-            ended = b->ops->flight_ended(b->be, draw(b, 4) == 0, &err);
+            const int ended = b->ops->flight_ended(b->be, draw(b, 4) == 0, &err);
             need(b, ended < 0, &err);
+            n_on -= ended == 1;
         }
     }
 }

@@ -258,6 +258,16 @@ static void wait_alone(struct cuda_sampling_parts *p, uint64_t at) {
     if (!late && p->early_ns > LEAST_NS) p->early_ns -= p->early_ns / 64;
 }
 
+/* A step with prompts, whose first tokens somebody waits for: its length is not known, so look out for its end between
+ * naps of up to a 64th of what it has taken so far. */
+static void wait_for_prompts(struct cuda_sampling_parts *p, uint64_t at) {
+    enum { LEAST_NS = 30000, MOST_NS = 50000000 };
+    for (uint64_t ns = 0; ns < MOST_NS && cudaEventQuery(p->done[at]) == cudaErrorNotReady;) {
+        ns = clock_now_ns() - p->begin_ns[at];
+        nanosleep(&(struct timespec){.tv_nsec = (long)(ns / 64 > LEAST_NS ? ns / 64 : LEAST_NS)}, NULL);
+    }
+}
+
 static void take_token(struct backend *be, const struct cuda_token *from, struct backend_token *to) {
     to->status = (enum sampler_status)from->status;
     to->ended = from->ended;
@@ -278,7 +288,10 @@ int cuda_sample_collect(struct backend *be, const struct backend_token **tokens,
     assert(p->n_collected < p->n_launched);
     const uint64_t at = p->n_collected++ % 2;
     cudaSetDevice(be->device);
-    if (p->n_collected == p->n_launched && p->flight[at].kind < CUDA_N_KINDS) wait_alone(p, at);
+    if (p->flight[at].kind == CUDA_N_KINDS)
+        wait_for_prompts(p, at);
+    else if (p->n_collected == p->n_launched)
+        wait_alone(p, at);
     int rc = cuda_whole_fault(be, cuda_check(cudaEventSynchronize(p->done[at]), "running a step", err), err);
     if (rc) return rc;
     be->info.host_bytes = p->mask_bytes[at]; /* of this step: its masks and rows in, its tokens out */

@@ -24,8 +24,8 @@ struct cuda_share {
     cudaStream_t stream[2], whole; /* whole: the backend's own */
     struct cuda_graphs rest_graphs;
     struct backend lane;
-    cudaEvent_t passed, ended; /* passed: all that comes before on the other stream */
-    bool on;                   /* a flight, until its end has been seen */
+    cudaEvent_t passed, ended[2]; /* passed: all that comes before on the other stream; ended: of flights, by turn */
+    uint64_t n_begun, n_ended;    /* flights; ended: it has been seen */
 };
 
 /* ---- green contexts ---- */
@@ -130,8 +130,8 @@ int cuda_share_open(struct backend *be, const struct backend_config *config, str
              share->processors[PROMPTS], share->processors[REST]);
     say(config, line);
     int rc = cuda_check(cudaEventCreateWithFlags(&share->passed, cudaEventDisableTiming), "making an event", err);
-    if (!rc)
-        rc = cuda_check(cudaEventCreateWithFlags(&share->ended, cudaEventDisableTiming | cudaEventBlockingSync),
+    for (int i = 0; !rc && i < 2; i++)
+        rc = cuda_check(cudaEventCreateWithFlags(&share->ended[i], cudaEventDisableTiming | cudaEventBlockingSync),
                         "making an event", err);
     if (!rc) rc = make_lane(be, err);
     if (rc) { /* a device without the room reads prompts in steps */
@@ -180,8 +180,8 @@ void cuda_share_close(struct backend *be) {
     cuda_graphs_close(&share->rest_graphs);
     cuda_workspaces_close(&share->lane);
     if (share->passed) cudaEventDestroy(share->passed);
-    if (share->ended) cudaEventDestroy(share->ended);
     for (int i = 0; i < 2; i++) {
+        if (share->ended[i]) cudaEventDestroy(share->ended[i]);
         if (share->stream[i]) cudaStreamDestroy(share->stream[i]);
         if (share->context[i] && find_driver(&d)) d.destroy(share->context[i]);
     }
@@ -200,17 +200,19 @@ static int pass(struct cuda_share *share, cudaStream_t from, cudaStream_t to, st
 
 int cuda_share_turn(struct backend *be, struct rod_error *err) {
     struct cuda_share *share = be->share;
-    if (!share || share->on == (be->processors != 0)) return 0;
+    const bool on = share && share->n_begun != share->n_ended;
+    if (!share || on == (be->processors != 0)) return 0;
     const cudaStream_t from = be->stream;
-    go(be, share->on);
+    go(be, on);
     return pass(share, from, be->stream, err);
 }
 
 int cuda_share_begin(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, struct rod_error *err) {
     struct cuda_share *share = be->share;
     uint32_t n_rows = 0;
-    bool waits = be->sampling_ops > be->n_ops_over; /* it writes marks, which that clears */
-    assert(share && !share->on && n_segs > 0);
+    /* Sampling writes marks, which that clears. A step on the whole device would wait for the prompts' long blocks. */
+    bool waits = be->sampling_ops > be->n_ops_over || !be->processors;
+    assert(share && share->n_begun - share->n_ended < 2 && n_segs > 0);
     for (uint32_t i = 0; i < n_segs; i++) {
         assert(segs[i].slot < be->info.n_slots && !cuda_state_busy(be, segs[i].slot));
         assert(segs[i].prompt && segs[i].n_tok && !segs[i].n_out);
@@ -222,21 +224,22 @@ int cuda_share_begin(struct backend *be, const struct backend_segment *segs, uin
     cudaSetDevice(be->device);
     int rc = waits ? pass(share, be->stream, share->stream[PROMPTS], err) : 0;
     if (rc) return rc;
-    share->on = true;
+    const uint64_t turn = share->n_begun++ % 2;
     cuda_launch_on(share->processors[PROMPTS]);
     rc = cuda_step_prompts(&share->lane, segs, n_segs, err);
     cuda_launch_on(0);
-    return rc ? rc : cuda_check(cudaEventRecord(share->ended, share->stream[PROMPTS]), "starting a flight", err);
+    return rc ? rc : cuda_check(cudaEventRecord(share->ended[turn], share->stream[PROMPTS]), "starting a flight", err);
 }
 
 /* Steps that are launched afterwards need not wait: the flight is over by then. */
 int cuda_share_ended(struct backend *be, bool wait, struct rod_error *err) {
     struct cuda_share *share = be->share;
-    if (!share || !share->on) return 1;
+    if (!share || share->n_begun == share->n_ended) return 1;
     cudaSetDevice(be->device);
-    const cudaError_t rc = wait ? cudaEventSynchronize(share->ended) : cudaEventQuery(share->ended);
+    const cudaEvent_t ended = share->ended[share->n_ended % 2];
+    const cudaError_t rc = wait ? cudaEventSynchronize(ended) : cudaEventQuery(ended);
     if (rc == cudaErrorNotReady) return 0;
-    share->on = false;
+    share->n_ended++;
     return cuda_check(rc, "reading prompts beside steps", err) ? -1 : 1;
 }
 #else

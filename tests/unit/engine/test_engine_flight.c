@@ -149,6 +149,41 @@ static void a_cancel_in_a_flight_ends_at_once(void **state) {
     close_streams(&b, streams);
 }
 
+/* When the engine knows what a flight takes it begins the next one before the end; a prompt may be in both. */
+static void a_second_flight_is_begun_before_the_first_ends(void **state) {
+    (void)state;
+    for (int cancels = 0; cancels < 2; cancels++) {
+        struct bench b;
+        struct answer streams[N_STREAMS], a[2], alone;
+        open_held(&b, streams, (struct rod_request *[]){request(&a[0], 1, LONG, 3)}, 1);
+        atomic_store(&b.be->hold_flights, false);
+        collect_until(&b.c, a, 1);
+        const uint64_t begun = stats_of(b.c.engine).flights;
+        atomic_store(&b.be->hold_flights, true);
+        collect_submit(&b.c, request(&a[1], 1, LONG, 3));
+        until(flights_begun, &b, begun + 2, "a second flight begins");
+        until(steps_done, &b, stats_of(b.c.engine).steps + 50, "steps beside both");
+        collect_now(&b.c);
+        assert_int_equal(stats_of(b.c.engine).flights, begun + 2);
+        if (cancels) {
+            rod_cancel(b.c.engine, a[1].ticket);
+            collect_until(&b.c, &a[1], 1);
+            assert_int_equal(a[1].end.reason, ROD_FINISH_CANCEL);
+            assert_int_equal(stats_of(b.c.engine).slots_used, N_STREAMS + 1);
+            finish(&b, request(&alone, 2, 40, 10), &alone);
+            collect_free(&alone);
+        }
+        atomic_store(&b.be->hold_flights, false);
+        if (!cancels) {
+            collect_until(&b.c, &a[1], 1);
+            collect_assert_ids(&a[1], a[0].ids, 3, "in two flights at once");
+        }
+        until(slots_used, &b, N_STREAMS, "the slots are free");
+        for (int i = 0; i < 2; i++) collect_free(&a[i]);
+        close_streams(&b, streams);
+    }
+}
+
 /* Nothing else is to do: the engine waits for the flight, and reads the rest in steps. */
 static void a_flight_whose_streams_have_ended_is_waited_for(void **state) {
     (void)state;
@@ -293,6 +328,7 @@ int main(void) {
         ON_BOTH(beside_few_streams_nothing_flies),
         ON_BOTH(short_prompts_and_streams_go_on_beside_a_flight),
         ON_BOTH(a_cancel_in_a_flight_ends_at_once),
+        ON_BOTH(a_second_flight_is_begun_before_the_first_ends),
         ON_BOTH(a_flight_whose_streams_have_ended_is_waited_for),
         ON_BOTH(close_in_a_flight),
         ON_BOTH(a_fault_in_a_flight_is_a_device_fault),

@@ -40,7 +40,6 @@ static void a_prompt_flies_up_to_its_last_piece(void **state) {
             assert_int_equal(rows[0].pos, at);
             assert_true(!rows[0].n_out && rows[0].n_tok <= 320 && rows[0].n_tok % 64 == 0);
             assert_int_equal(big.state, SCHED_FLYING);
-            assert_int_equal(sched_plan_flight(&s, 0, rows), 0); /* one at a time */
             run_step(&s, rows, &n);
             assert_int_equal(n, 8); /* of the streams */
             at += big.flight_tok;
@@ -117,6 +116,55 @@ static void a_flight_is_shared_as_a_step_is(void **state) {
     assert_int_equal(big[2].flight_tok, 64);
     assert_int_equal(big[1].flight_tok, 256);
     assert_int_equal(big[0].flight_tok, 320);
+    sched_fini(&s);
+}
+
+/* A second flight goes on where the first ends, for the same prompts and others; what it does not take is as before. */
+static void a_second_flight_follows_the_first(void **state) {
+    (void)state;
+    struct sched_req r[8], big[3];
+    struct sched_row rows[64];
+    uint32_t n;
+    struct sched s = with_streams(r, 8, 640);
+    add(&s, &big[0], 4000);
+    add(&s, &big[1], 1000);
+    assert_int_equal(sched_plan_flight(&s, 0, rows), 2); /* 320 of each */
+    assert_int_equal(sched_plan_flight(&s, 0, rows), 2);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(rows[i].pos, 320);
+        assert_int_equal(rows[i].n_tok, 320);
+        assert_int_equal(big[i].pos, 0);
+        assert_int_equal(big[i].state, SCHED_FLYING);
+    }
+    run_step(&s, rows, &n);
+    assert_int_equal(n, 8); /* of the streams */
+    sched_land(&s, &big[0]), sched_land(&s, &big[1]);
+    for (int i = 0; i < 2; i++) {
+        assert_int_equal(big[i].state, SCHED_FLYING);
+        assert_int_equal(big[i].pos, 320);
+        assert_int_equal(big[i].flight_tok, 320);
+        assert_int_equal(big[i].behind_tok, 0);
+    }
+    add(&s, &big[2], 700);
+    big[0].stop_tok = 640; /* where it leaves its state when its flight has ended */
+    assert_int_equal(sched_plan_flight(&s, 0, rows), 2);
+    assert_ptr_equal(rows[0].req, &big[1]); /* what is left of it, then the one that has come */
+    assert_int_equal(rows[0].pos, 640);
+    assert_int_equal(rows[0].n_tok, 320);
+    assert_ptr_equal(rows[1].req, &big[2]);
+    assert_int_equal(rows[1].n_tok, 320);
+    sched_land(&s, &big[0]), sched_land(&s, &big[1]);
+    assert_int_equal(big[0].state, SCHED_PREFILL);
+    assert_ptr_equal(s.prefill[0].head, &big[0]);
+    assert_int_equal(big[1].state, SCHED_FLYING);
+    const uint32_t n_free = s.slots.n_free, slot = sched_leave(&s, &big[1]);
+    sched_release(&s, slot);
+    assert_int_equal(s.slots.n_free, n_free + 1);
+    for (int i = 0; i < 8; i++) sched_remove(&s, &r[i]); /* too few streams: nothing begins, and nothing has changed */
+    assert_int_equal(sched_plan_flight(&s, 0, rows), 0);
+    assert_int_equal(big[2].state, SCHED_FLYING);
+    assert_int_equal(big[2].pos, 0);
+    assert_int_equal(big[2].flight_tok, 320);
     sched_fini(&s);
 }
 
@@ -210,6 +258,7 @@ int main(void) {
         cmocka_unit_test(short_ones_and_those_that_are_looked_at_do_not_fly),
         cmocka_unit_test(flights_need_streams),
         cmocka_unit_test(a_flight_is_shared_as_a_step_is),
+        cmocka_unit_test(a_second_flight_follows_the_first),
         cmocka_unit_test(a_slot_of_a_flight_is_free_when_it_has_ended),
         cmocka_unit_test(streams_wait_little_beside_long_prompts),
         cmocka_unit_test(short_prompts_pass_a_long_one_in_flights),
