@@ -18,7 +18,9 @@ static_assert((int)CUDA_TOKEN_NAN == SAMPLER_NAN && (int)CUDA_TOKEN_FORBIDDEN ==
                   (int)CUDA_TOKEN_INFINITE == SAMPLER_INFINITE,
               "one list of statuses");
 
-enum { RING = 64 }; /* admissions on their way before the host waits for the oldest */
+/* Admissions on their way before the host waits for the oldest, which is behind the steps on their way: so many
+ * requests may come together without that. */
+enum { RING = 256 };
 
 struct cuda_sampling_parts {
     struct cuda_admission *ring; /* [RING], pinned */
