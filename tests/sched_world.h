@@ -7,7 +7,7 @@
 #include "engine/base/philox.h"
 #include "tests/sched_bench.h"
 
-enum { N_SLOTS = 257, N_POINTS = 4, MOST_STEPS = 200000, MOST_TOKENS = 200000, N_DEVICES = 7 };
+enum { N_SLOTS = 257, N_POINTS = 4, MOST_STEPS = 200000, MOST_TOKENS = 200000, N_DEVICES = 8 };
 
 /* What a step takes, in ns: its decode rows, at so many of them and on lines between, and its prompts if it has any. */
 struct device {
@@ -26,6 +26,7 @@ static const struct device devices[N_DEVICES] = {
     {"GPU, short contexts", {0, 0, 0, 256}, {760000, 0, 0, 3832000}, 900000, 7000, 0, 2048, false},
     {"CPU, a small model", {0, 0, 0, 256}, {300000, 0, 0, 23340000}, 100000, 60000, 0.05, 256, false},
     {"slow CPU, a large model", {0, 0, 0, 256}, {90000000, 0, 0, 858000000}, 90000000, 2500000, 0, 128, false},
+    {"H200, 2026-11-26", {1, 8, 64, 256}, {1350000, 1650000, 3700000, 8000000}, 1700000, 5350, 0.03, 2048, true},
 };
 
 static inline uint64_t decode_ns(const struct device *d, uint32_t n) {

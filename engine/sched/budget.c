@@ -73,6 +73,11 @@ uint64_t budget_burst_ns(const struct prefill_budget *p, uint64_t n_tok, uint64_
     return budget_smaller(budget_smaller(work_ns, want_ns), p->burst_ns);
 }
 
+uint64_t budget_alone_tok(const struct prefill_budget *p, uint64_t most_tok, uint64_t burst_ns) {
+    const uint64_t tok = budget_smaller(most_tok, cost_fits(&p->prompt, BUDGET_BURST_STEP_NS));
+    return tok && p->debt_ns + cost_ns(&p->prompt, tok) <= burst_ns ? tok : 0;
+}
+
 uint64_t budget_fits_tok(const struct prefill_budget *p, uint64_t streams_ns, uint64_t share_ns, uint64_t burst_ns) {
     if (!streams_ns || !p->prompt.n_most) return UINT64_MAX;
     const uint64_t most_ns = burst_ns ? budget_larger(2 * streams_ns, BUDGET_BURST_STEP_NS) : 2 * streams_ns;

@@ -10,9 +10,9 @@
  *    takes more is a debt, and steps without prompts pay it back: so while few streams run a piece is large enough to
  *    be worth its fixed part and comes every few steps, in place of a small one in each.
  * 3. A burst of short prompts is little work, and its first tokens are waited for: each has more of the time, as far as
- *    reading it takes, in steps of up to BUDGET_BURST_STEP_NS more than their decode rows. All together have
- *    BUDGET_BURST_NS beyond 2., and an eighth of the time gives that back, so that streams keep theirs if short prompts
- *    never end.
+ *    reading it takes, in steps of up to BUDGET_BURST_STEP_NS more than their decode rows, or without these. All
+ *    together have BUDGET_BURST_NS beyond 2., and an eighth of the time gives that back, so that streams keep theirs if
+ *    short prompts never end.
  *
  * Who owns what: a budget belongs to a sampling site of a sched. Pure: no clock, no allocation; the engine thread.
  * Invariants: prompts that wait have tokens in one of BUDGET_MOST_SKIPPED + 2 plans; what is not measured bounds
@@ -55,9 +55,11 @@ uint64_t budget_streams_ns(const struct prefill_budget *p, uint32_t n_decode);
 bool budget_skips(struct prefill_budget *p, uint32_t n_decode, uint64_t share_ns);
 /* What short prompts of n_tok tokens have beside the share, of what they want. */
 uint64_t budget_burst_ns(const struct prefill_budget *p, uint64_t n_tok, uint64_t want_ns);
+/* How many tokens a burst's step without decode rows has, up to most_tok; 0: the burst does not pay for all of it. */
+uint64_t budget_alone_tok(const struct prefill_budget *p, uint64_t most_tok, uint64_t burst_ns);
 /* How many tokens of prompts it may have; UINT64_MAX = any. share_ns: with burst_ns. */
 uint64_t budget_fits_tok(const struct prefill_budget *p, uint64_t streams_ns, uint64_t share_ns, uint64_t burst_ns);
-/* It has so many. */
+/* It has so many. Of a step without the streams' rows: streams_ns 0, and burst_ns is the share. */
 void budget_spend(struct prefill_budget *p, uint64_t n_prompt_tok, uint64_t streams_ns, uint64_t share_ns,
                   uint64_t burst_ns);
 

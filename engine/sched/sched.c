@@ -241,17 +241,34 @@ static uint64_t sched_share_ns(const struct sched *s, uint64_t streams_ns, uint3
 /* Of prompts that wait for their first token those that are short count as so many streams. */
 enum { SHORT_STREAMS = 8, SHORT_CHUNKS = 8 };
 
+static bool sched_is_short(const struct sched *s, const struct sched_req *r, enum sched_prompts which) {
+    return r->n_prompt - r->pos <= SHORT_CHUNKS * (uint64_t)s->config.chunk_tok && sched_takes(s, r, which);
+}
+
 /* What they have beside the share. */
 static uint64_t sched_burst_ns(const struct sched *s, enum sampling_site site, enum sched_prompts which,
                                uint64_t streams_ns) {
     uint64_t n_short = 0, n_tok = 0, n_streams = 0;
-    for (const struct sched_req *r = s->prefill[site].head; r; r = r->next) {
-        const uint64_t left_tok = r->n_prompt - r->pos;
-        if (left_tok <= SHORT_CHUNKS * s->config.chunk_tok && sched_takes(s, r, which)) n_short++, n_tok += left_tok;
-    }
+    for (const struct sched_req *r = s->prefill[site].head; r; r = r->next)
+        if (sched_is_short(s, r, which)) n_short++, n_tok += r->n_prompt - r->pos;
     for (int i = 0; i < SCHED_N_SITES; i++) n_streams += s->decode[i].n;
     if (!n_short || !n_streams) return 0;
     return budget_burst_ns(&s->budget[site], n_tok, streams_ns * (SHORT_STREAMS - 1) * n_short / n_streams);
+}
+
+/* Prompts are read sooner without streams' rows. While short ones of so many chunks wait, every other step is theirs
+ * alone, as long as the burst pays for all of it. */
+enum { ALONE_CHUNKS = 128 };
+
+/* How many tokens such a step has; 0: streams have their rows in it. */
+static uint32_t sched_alone_tok(const struct sched *s, enum sampling_site site, enum sched_prompts which,
+                                uint64_t burst_ns) {
+    uint64_t n_tok = 0;
+    if (!burst_ns || s->left_out[site]) return 0;
+    for (const struct sched_req *r = s->prefill[site].head; r; r = r->next)
+        if (sched_is_short(s, r, which)) n_tok += r->n_prompt - r->pos;
+    if (n_tok < ALONE_CHUNKS * (uint64_t)s->config.chunk_tok) return 0;
+    return (uint32_t)budget_alone_tok(&s->budget[site], s->config.max_batch_tok, burst_ns);
 }
 
 void sched_took(struct sched *s, enum sampling_site site, uint32_t n_decode, uint64_t n_prompt_tok, uint64_t ns) {
@@ -343,8 +360,10 @@ uint32_t sched_plan(struct sched *s, enum sampling_site site, struct sched_row *
         first = NULL; /* they do not fit together: steps alternate between the two kinds */
         kept = kept_out = 0;
     }
+    const uint32_t alone_tok = first && decode->n ? sched_alone_tok(s, site, which, burst) : 0;
+    s->left_out[site] = alone_tok;
 
-    uint32_t n_decode = decode->n;
+    uint32_t n_decode = alone_tok ? 0 : decode->n;
     if (n_decode > left.tok - kept) n_decode = left.tok - kept;
     if (n_decode > left.out - kept_out) n_decode = left.out - kept_out;
     for (struct sched_req *r = decode->head; r && n < n_decode; r = r->next) {
@@ -358,14 +377,17 @@ uint32_t sched_plan(struct sched *s, enum sampling_site site, struct sched_row *
     sched_plan_drafts(&left, kept, kept_out, rows, n);
 
     if (first) s->n_prompt_plans[site]++;
-    const uint64_t fits_tok = budget_fits_tok(&s->budget[site], streams_ns, share, burst);
+    const uint64_t fits_tok = alone_tok ? alone_tok : budget_fits_tok(&s->budget[site], streams_ns, share, burst);
     if (left.tok > fits_tok) left.tok = fits_tok > kept ? (uint32_t)fits_tok : kept;
     n += sched_plan_prompts(s, site, which, first, left, rows + n);
     uint64_t n_prompt_tok = 0;
     for (uint32_t i = n_decode; i < n; i++) n_prompt_tok += rows[i].n_tok;
     assert(n <= s->config.n_slots && n_decode + n_prompt_tok <= s->config.max_batch_tok);
     assert(left.tok <= s->config.max_batch_tok && left.out <= s->config.max_out);
-    budget_spend(&s->budget[site], n_prompt_tok, streams_ns, share, burst);
+    if (alone_tok)
+        budget_spend(&s->budget[site], n_prompt_tok, 0, burst, burst);
+    else
+        budget_spend(&s->budget[site], n_prompt_tok, streams_ns, share, burst);
     return n;
 }
 

@@ -19,6 +19,7 @@
  * prompts have about as much of the time as all streams' rows, and for each request that waits for its first token as
  * much as a stream; in pieces that are worth what a step with prompts costs whatever its tokens, also if plans between
  * then have none. What decode rows alone take is measured again by a plan without prompts when it may have changed.
+ * While very many short prompts wait, every other plan has no decode rows.
  *
  * Flights: a device may read pieces of prompts beside steps. While at least flight_streams requests decode, and at
  * least as many as prompts are long, long prompts are left to flights, and steps have the others and the last pieces.
@@ -104,8 +105,9 @@ struct sched {
     struct sched_list prefill[SCHED_N_SITES], decode[SCHED_N_SITES]; /* decode: the row that ran longest ago first */
     uint64_t next_deadline_ns;                                       /* no queued request expires before this */
     uint64_t n_plans[SCHED_N_SITES], n_prompt_plans[SCHED_N_SITES];
-    uint64_t n_marks; /* plans of steps and flights, of all sites */
-    uint32_t n_left;  /* slots without a request whose state is still on its way */
+    bool left_out[SCHED_N_SITES]; /* the plan before left streams out for a burst */
+    uint64_t n_marks;             /* plans of steps and flights, of all sites */
+    uint32_t n_left;              /* slots without a request whose state is still on its way */
 };
 
 /* One request's share of a step: tokens [pos, pos + n_tok) are read, logits come for the last n_out: 0 or 1, all of

@@ -272,6 +272,26 @@ static void a_burst_is_bounded_and_comes_back(void **state) {
     assert_int_equal(p.burst_ns, BUDGET_BURST_NS);
 }
 
+/* A step without streams' rows has as many tokens as a burst's step may take, if what is left pays for all of it. */
+static void a_step_without_streams_is_paid_by_the_burst(void **state) {
+    (void)state;
+    struct prefill_budget p = budget_of(&gpu, 64, 4000000), unknown;
+    const uint64_t step_ns = cost_ns(&p.prompt, 1024), most_tok = cost_fits(&p.prompt, BUDGET_BURST_STEP_NS);
+    assert_int_equal(budget_alone_tok(&p, 1024, step_ns), 1024);
+    assert_int_equal(budget_alone_tok(&p, 1024, step_ns - 1), 0);
+    assert_in_range(most_tok, 1024, 2048);
+    assert_int_equal(budget_alone_tok(&p, 1 << 20, BUDGET_BURST_NS), most_tok);
+    budget_spend(&p, 1024, 0, BUDGET_BURST_NS, BUDGET_BURST_NS); /* it comes from the burst, and is no debt */
+    assert_int_equal(p.burst_ns, BUDGET_BURST_NS - step_ns);
+    assert_int_equal(p.debt_ns, 0);
+    budget_spend(&p, 2048, 4000000, 4000000, 0);
+    assert_true(p.debt_ns > 0);
+    assert_int_equal(budget_alone_tok(&p, 1024, step_ns + p.debt_ns - 1), 0);
+    assert_int_equal(budget_alone_tok(&p, 1024, step_ns + p.debt_ns), 1024);
+    budget_init(&unknown, CHUNK);
+    assert_int_equal(budget_alone_tok(&unknown, 1024, BUDGET_BURST_NS), 0);
+}
+
 static void streams_are_measured_alone_when_their_number_is_new_or_the_measure_old(void **state) {
     (void)state;
     struct prefill_budget p;
@@ -330,6 +350,7 @@ int main(void) {
         cmocka_unit_test(a_debt_is_paid_back_by_plans_without_prompts),
         cmocka_unit_test(prompts_wait_for_no_more_than_a_few_plans_whatever_the_debt),
         cmocka_unit_test(a_burst_is_bounded_and_comes_back),
+        cmocka_unit_test(a_step_without_streams_is_paid_by_the_burst),
         cmocka_unit_test(streams_are_measured_alone_when_their_number_is_new_or_the_measure_old),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -150,7 +150,9 @@ static struct load load(struct world *w, const struct device *d, uint32_t n) {
  * 99th percentile of all 568, 1,273, 288, 872, 607, 4,616, 896 and 151, and the whole
  * took 3.79, 6.63, 3.49, 6.13, 3.18, 9.35, 4.24 and 1.18 s. As long as a burst had no more than its prompts' part of
  * the time the 99th percentiles were 141, 509, 123, 466, 163, 520, 912 and 179 ms, and between tokens 13.3, 21.7, 13.2,
- * 21.6, 9.6, 21.2, 10.4 and 5.7. */
+ * 21.6, 9.6, 21.2, 10.4 and 5.7. With streams' rows in every step of a burst 256 on the three GPUs had 440, 413 and
+ * 427.
+ */
 static void many_short_prompts_that_come_together_start_soon(void **state) {
     (void)state;
     static struct world w;
@@ -159,8 +161,8 @@ static void many_short_prompts_that_come_together_start_soon(void **state) {
         uint32_t n;
         struct load most;
     } cases[] = {
-        {0, 64, {70, 120, 17, 3.5}},   {0, 256, {240, 500, 28, 5.9}}, {1, 64, {70, 115, 15, 3.5}},
-        {1, 256, {240, 470, 28, 5.8}}, {2, 64, {68, 110, 17, 2.5}},   {2, 256, {230, 480, 28, 5.9}},
+        {0, 64, {70, 120, 17, 3.5}},   {0, 256, {200, 420, 28, 5.9}}, {1, 64, {70, 115, 15, 3.5}},
+        {1, 256, {200, 400, 28, 5.8}}, {2, 64, {68, 110, 17, 2.5}},   {2, 256, {190, 410, 28, 5.9}},
         {5, 64, {340, 800, 20, 4.4}},  {5, 16, {80, 165, 8, 1.3}},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -174,31 +176,73 @@ static void many_short_prompts_that_come_together_start_soon(void **state) {
     }
 }
 
+/* 256 that come one after the other within 17 ms, after eight requests: every other step is of prompts alone while
+ * 64 of them wait, as far as the burst's allowance goes. With streams' rows in every step the last waited 322 ms. */
+static void a_large_burst_has_every_other_step_alone(void **state) {
+    (void)state;
+    enum { N = 256, APART_NS = 68000 };
+    static struct world w;
+    static struct client r[N], early[8];
+    static uint64_t first_ns[N];
+    world_open(&w, &devices[7], N);
+    for (int k = 0; k < 8; k++) start(&w, &early[k], 512, 8);
+    while (sched_site_busy(&w.s, 0)) world_step(&w);
+    w.n_waits = 0;
+    const uint64_t begin_ns = w.now_ns;
+    uint32_t n_begun = 0, n_alone = 0, n_row = 0;
+    while (n_begun < N || sched_site_busy(&w.s, 0)) {
+        for (; n_begun < N && w.now_ns >= begin_ns + n_begun * APART_NS; n_begun++) {
+            start(&w, &r[n_begun], 128, 256);
+            r[n_begun].begin_ns = begin_ns + n_begun * APART_NS;
+        }
+        const uint32_t n_streams = w.s.decode[0].n, n_short = w.s.prefill[0].n;
+        world_step(&w);
+        n_row = n_streams && !w.n_decode ? n_row + 1 : 0;
+        n_alone += n_row;
+        assert_true(n_row <= 1 && (n_row == 0 || n_short >= 64));
+    }
+    for (uint32_t k = 0; k < N; k++) first_ns[k] = r[k].first_ns - r[k].begin_ns;
+    const double first_ms = 1e-6 * (double)percentile(first_ns, N, 99);
+    const double wait_ms = 1e-6 * (double)percentile(w.waits, w.n_waits, 99),
+                 most_ms = 1e-6 * (double)w.waits[w.n_waits - 1];
+    print_message(
+        "%s, %d one after the other: first token, 99 %% %.0f ms; tokens, 99 %% %.1f, most %.1f; %u steps alone\n",
+        w.device->name, N, first_ms, wait_ms, most_ms, n_alone);
+    assert_true(first_ms < 290 && wait_ms < 21 && most_ms < 36 && n_alone >= 6);
+    assert_true(w.s.budget[0].burst_ns > BUDGET_BURST_NS / 2);
+    sched_fini(&w.s);
+}
+
 /* Short prompts that never end, each for a token alone: a burst is given back, and streams keep what is theirs with a
  * stream's part for each that waits, but for an eighth. */
 static void short_prompts_without_end_leave_streams_their_part(void **state) {
     (void)state;
-    enum { N_PROMPTS = 32 };
+    enum { MOST_PROMPTS = 160 };
+    static const uint32_t counts[] = {32, MOST_PROMPTS};
     static struct world w;
-    static struct client r[64], small[N_PROMPTS];
-    for (int i = 0; i < 3; i++) {
-        const struct device *d = &devices[i];
+    static struct client r[64], small[MOST_PROMPTS];
+    for (int i = 0; i < 6; i++) {
+        const struct device *d = &devices[i % 3];
+        const uint32_t n_prompts = counts[i / 3];
         world_open(&w, d, N_SLOTS);
         for (int k = 0; k < 64; k++) start(&w, &r[k], 128, 0);
         while (w.n_steps < 300) world_step(&w);
-        for (int k = 0; k < N_PROMPTS; k++) start(&w, &small[k], 128, 1);
+        for (uint32_t k = 0; k < n_prompts; k++) start(&w, &small[k], 128, 1);
         uint64_t begin_ns = w.now_ns;
+        uint32_t n_tokens = 0;
         const uint32_t begin = w.n_steps + 500; /* the first burst is over */
         while (w.n_steps < begin + 2000) {
             if (w.n_steps == begin) begin_ns = w.now_ns;
             world_step(&w);
-            for (int k = 0; k < N_PROMPTS; k++)
+            n_tokens += w.n_steps > begin && w.n_decode;
+            for (uint32_t k = 0; k < n_prompts; k++)
                 if (small[k].req.state == SCHED_NONE) start(&w, &small[k], 128, 1);
         }
         const double took_ns = (double)(w.now_ns - begin_ns);
-        const double pace = (double)(w.n_steps - begin) * (double)decode_ns(d, 64) / took_ns;
-        const double want = 1 / (2 + N_PROMPTS / 64. + 1 / 8.);
-        if (pace < want - 0.04) fail_msg("%s: a pace of %.2f, not %.2f", d->name, pace, want);
+        const double pace = (double)n_tokens * (double)decode_ns(d, 64) / took_ns;
+        const double want = 1 / (2 + n_prompts / 64. + 1 / 8.);
+        print_message("%s, %u: a pace of %.3f of %.3f\n", d->name, n_prompts, pace, want);
+        if (pace < want - 0.04) fail_msg("%s, %u: a pace of %.2f, not %.2f", d->name, n_prompts, pace, want);
         sched_fini(&w.s);
     }
 }
@@ -210,6 +254,7 @@ int main(void) {
         cmocka_unit_test(the_share_follows_the_streams),
         cmocka_unit_test(short_prompts_overtake_within_the_share),
         cmocka_unit_test(many_short_prompts_that_come_together_start_soon),
+        cmocka_unit_test(a_large_burst_has_every_other_step_alone),
         cmocka_unit_test(short_prompts_without_end_leave_streams_their_part),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
