@@ -388,9 +388,10 @@ static void load_dispatch(struct load *load) {
         struct load_stream *stream = load->idle[--load->n_idle];
         assert(!stream->closing && stream->out == NULL);
         stream->index = load->next++;
-        stream->start_ns = plan->rate > 0 ? due_ns : now_ns; /* waiting for a stream counts where requests are due */
-        uv_timer_start(&stream->timeout, on_timeout, plan->timeout_ms, 0);
         stream->out = plan_request(plan, stream->index, &stream->n_out);
+        /* Waiting for a stream counts where requests are due; writing the request down is not the server's time. */
+        stream->start_ns = plan->rate > 0 ? due_ns : uv_hrtime();
+        uv_timer_start(&stream->timeout, on_timeout, plan->timeout_ms, 0);
         stream_send(stream);
     }
 }
