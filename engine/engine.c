@@ -52,6 +52,7 @@ static int engine_init_parts(struct rod_engine *e, struct rod_error *err) {
     }
     const struct sched_config sched = {.n_slots = be->n_slots,
                                        .max_batch_tok = be->max_batch_tok,
+                                       .shared_tok = be->shared_tok,
                                        .max_out = be->max_out,
                                        .chunk_tok = be->chunk_tok,
                                        .flight_tok = be->flight_tok,

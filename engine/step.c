@@ -364,11 +364,18 @@ static int step_collect(struct rod_engine *e, struct rod_error *err) {
     return rc;
 }
 
+/* Of a prompt that has the device alone: none is planned behind it, so whoever comes meanwhile waits for one such step
+ * and not for two. The device is without work for as long as a launch takes. */
+static bool step_is_large(const struct rod_engine *e, const struct step *step) {
+    return e->backend_info.shared_tok && step->n_prompt_tok > e->backend_info.shared_tok;
+}
+
 /* Launches a step if it may, and collects one if two are on their way or there is nothing to launch. */
 static int step_run_on_device(struct rod_engine *e, uint64_t now_ns, struct rod_error *err) {
     const uint64_t n_flying = e->n_planned - e->n_collected;
     assert(n_flying < 2);
-    const bool may = n_flying == 0 || (!e->steps[e->n_collected % 2].needs_host && !draft_use_hopes(e));
+    const struct step *first = &e->steps[e->n_collected % 2];
+    const bool may = n_flying == 0 || (!first->needs_host && !draft_use_hopes(e) && !step_is_large(e, first));
     const struct step *step = may ? step_plan(e, SITE_DEVICE, now_ns) : NULL;
     if (step) {
         int rc = e->parts.ops->launch(e->parts.backend, e->segs, step->n_rows, err);

@@ -38,7 +38,7 @@ struct bench {
 
 struct bench_options {
     enum fake_kind kind;
-    uint32_t n_slots, max_batch_tok, chunk_tok;
+    uint32_t n_slots, max_batch_tok, shared_tok, chunk_tok;
     uint32_t flight_tok, flight_streams; /* flight_streams: 0 = as the engine has it */
     bool tokenizer, gated;
 };
@@ -53,6 +53,7 @@ static inline void bench_open(struct bench *b, struct bench_options o, struct ro
                       o.chunk_tok ? o.chunk_tok : 8);
     b->be->gated = o.gated;
     b->be->info.flight_tok = o.flight_tok;
+    b->be->info.shared_tok = o.shared_tok;
     struct engine_parts parts = {.ops = ops, .backend = b->be, .V = V, .eos_ids = {EOS}, .n_eos_ids = 1};
     if (o.tokenizer && tokenizer_open("config/models/tales", &parts.tokenizer, &err)) fail_msg("%s", err.message);
     b->draft = NULL;

@@ -103,6 +103,8 @@ struct backend_info {
     uint32_t defer_rows, deferred_tok;
     uint32_t draft_rows; /* a step with drafts of more rows takes several times as long; 0: of any number it does not */
     uint32_t flight_tok; /* rows of a flight at most; 0: this device has none */
+    /* Rows of a step at most, where it is not one prompt's alone (sched.h); 0: max_batch_tok, which is never less. */
+    uint32_t shared_tok;
     uint64_t host_bytes; /* moved between host and device by the last step; 0 where they are one */
 };
 

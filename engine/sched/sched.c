@@ -55,6 +55,8 @@ static struct sched_list *sched_list_of(struct sched *s, const struct sched_req 
 int sched_init(struct sched *s, const struct sched_config *config, struct rod_error *err) {
     assert(config->n_slots && config->max_out && config->chunk_tok && config->chunk_tok <= config->max_batch_tok);
     assert(!config->flight_tok || config->flight_tok >= config->chunk_tok);
+    assert(!config->shared_tok ||
+           (config->shared_tok >= config->chunk_tok && config->shared_tok <= config->max_batch_tok));
     *s = (struct sched){.config = *config, .next_deadline_ns = UINT64_MAX};
     for (int i = 0; i < SCHED_N_SITES; i++) budget_init(&s->budget[i], config->chunk_tok);
     return slots_init(&s->slots, config->n_slots, err);
@@ -283,6 +285,15 @@ const struct step_cost *sched_reading(const struct sched *s, enum sampling_site 
 
 bool sched_site_busy(const struct sched *s, enum sampling_site site) { return s->prefill[site].n || s->decode[site].n; }
 
+/* Rows of a step. One prompt that has the device alone takes all there are: a large step reads faster. Whoever else
+ * waits or decodes would wait for it to end, so company has small ones. */
+static uint32_t sched_step_tok(const struct sched *s) {
+    uint32_t n_prompts = 0, n_streams = 0;
+    for (int i = 0; i < SCHED_N_SITES; i++) n_prompts += s->prefill[i].n, n_streams += s->decode[i].n;
+    const bool alone = n_prompts == 1 && !n_streams && !s->flying.n;
+    return alone || !s->config.shared_tok ? s->config.max_batch_tok : s->config.shared_tok;
+}
+
 /* What is left of a step while it is planned. */
 struct step_left {
     uint32_t tok, out;
@@ -340,7 +351,7 @@ static void sched_plan_drafts(struct step_left *left, uint32_t kept, uint32_t ke
 
 uint32_t sched_plan(struct sched *s, enum sampling_site site, struct sched_row *rows) {
     uint32_t n = 0;
-    struct step_left left = {s->config.max_batch_tok, s->config.max_out};
+    struct step_left left = {sched_step_tok(s), s->config.max_out};
     const struct sched_list *decode = &s->decode[site];
     const uint64_t number = ++s->n_plans[site];
     s->n_marks++;

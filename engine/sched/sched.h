@@ -89,6 +89,9 @@ struct sched_key {
 
 struct sched_config {
     uint32_t n_slots, max_batch_tok, max_out, chunk_tok; /* all >= 1, chunk_tok <= max_batch_tok */
+    /* Most tokens of a step that is not one prompt's alone (more wait, or a request decodes): chunk_tok to
+     * max_batch_tok, which 0 stands for. */
+    uint32_t shared_tok;
     uint32_t flight_tok;     /* most tokens of a flight, at least chunk_tok; 0: the device has no flights */
     uint32_t flight_streams; /* flights begin beside so many streams and more */
 };

@@ -163,19 +163,25 @@ static double bench_step_bytes(const struct bench *b, double sessions, double ke
     return (double)model_step_bytes(b->model) + sessions * state_bytes(&b->model->dims, keys, size);
 }
 
+/* Rows of a step of the prompts of so many sessions, as the scheduler has them (sched_step_tok). */
+static uint32_t bench_step_tok(const struct bench *b, double sessions) {
+    const struct backend_info *info = b->ops->info(b->be);
+    return sessions > 1 && info->shared_tok ? info->shared_tok : info->max_batch_tok;
+}
+
 /* Steps that prompts of so many tokens take, each of which reads the weights; the sessions of one of them. */
-static double bench_prompt_steps(const struct bench *b, double tokens) {
-    return ceil(tokens / b->ops->info(b->be)->max_batch_tok);
+static double bench_prompt_steps(const struct bench *b, double tokens, double sessions) {
+    return ceil(tokens / bench_step_tok(b, sessions));
 }
 static double bench_prompt_sessions(const struct bench *b, double tokens, double sessions) {
-    return fmax(1, sessions / bench_prompt_steps(b, tokens));
+    return fmax(1, sessions / bench_prompt_steps(b, tokens, sessions));
 }
 
 static void bench_fill_row(struct bench *b, struct rod_bench_row *row, size_t n_times, double tokens, double keys,
                            double heads) {
     const struct model_dims *d = &b->model->dims;
     const struct backend_info *info = b->ops->info(b->be);
-    const double n_steps = row->prefill ? bench_prompt_steps(b, tokens) : 1;
+    const double n_steps = row->prefill ? bench_prompt_steps(b, tokens, row->batch) : 1;
     const double median = bench_median(b->times, n_times);
     row->ms = 1e3 * median;
     row->ms_low = 1e3 * b->times[0];
@@ -335,11 +341,12 @@ static int bench_measure_decode(struct bench *b, uint32_t batch, uint64_t contex
 static int bench_read_packed(struct bench *b, uint32_t n_slots, uint64_t n_tok, struct rod_error *err) {
     const struct backend_info *info = b->ops->info(b->be);
     const float *logits;
+    const uint32_t step_tok = bench_step_tok(b, n_slots);
     uint64_t pos = 0; /* in the prompt of the first slot that is not through */
     for (uint32_t slot = 0; slot < n_slots;) {
         uint32_t n_segs = 0, n_rows = 0, n_out = 0;
         while (slot < n_slots && n_out < info->max_out) {
-            const uint32_t rows_left = info->max_batch_tok - n_rows;
+            const uint32_t rows_left = step_tok - n_rows;
             const uint64_t left = n_tok - pos;
             const uint32_t n = left <= rows_left ? (uint32_t)left : rows_left / info->chunk_tok * info->chunk_tok;
             if (!n) break;

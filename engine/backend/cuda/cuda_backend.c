@@ -12,6 +12,9 @@
 /* Rows of a step and of logits where nobody asks for others. A prompt has all rows of a
  * step while no session decodes: so many that reading the weights is little of it. */
 enum { MAX_BATCH = 2048, MAX_OUT = 512 };
+/* Of a prompt alone, the first that has the room: at most a part of what is free beside the weights. */
+static const uint32_t LARGE_BATCH[] = {8192, 4096};
+enum { LARGE_PART = 32 };
 
 /* ---- slots and workspaces ---- */
 
@@ -99,7 +102,7 @@ static int choose_slots(const struct backend *be, const struct backend_config *c
     if (fit < 2)
         return rod_fail(err, ROD_ENOMEM, "GPU memory: a session takes %.1f MiB, %.1f MiB are free", session_mib,
                         (double)available / (1 << 20));
-    uint32_t rows = be->info.max_batch_tok - CUDA_CHUNK;
+    uint32_t rows = (be->info.shared_tok ? be->info.shared_tok : be->info.max_batch_tok) - CUDA_CHUNK;
     if (rows > be->info.max_out) rows = be->info.max_out;
     *n_slots = fit - 1 > rows ? rows : (uint32_t)(fit - 1);
     char line[192];
@@ -112,6 +115,26 @@ static int choose_slots(const struct backend *be, const struct backend_config *c
         snprintf(line + len, sizeof line - (size_t)len, ", all that is free after weights and workspaces");
     if (config->log) config->log(config->log_arg, 1, line);
     return 0;
+}
+
+/* Where nobody asked for a number, on devices whose prompts have kernels of their own: others were not measured. Slots
+ * and flights that were asked for come first. After the weights. */
+static void choose_rows(struct backend *be, const struct backend_config *config) {
+    size_t available = 0, total = 0;
+    if (config->max_batch_tok || cuda_library_wanted(&be->shape, false)) return;
+    cudaMemGetInfo(&available, &total);
+    uint64_t reserve = 1u << 30, slot = be->info.slot_bytes + cuda_sample_slot_bytes(be->shape.V, be->n_drafts);
+    if (config->beside) needs_beside(config->beside, be->shape.dtype, &reserve, &slot);
+    if (config->prompt_share > 0) reserve += cuda_workspaces_bytes(be, config, MAX_BATCH);
+    const uint64_t slots = (config->n_slots + 1) * slot;
+    for (size_t i = 0; i < sizeof LARGE_BATCH / sizeof *LARGE_BATCH; i++) {
+        const uint64_t bytes = cuda_workspaces_bytes(be, config, LARGE_BATCH[i]);
+        if (LARGE_BATCH[i] <= be->info.max_batch_tok) return;
+        if (bytes > available / LARGE_PART || bytes + reserve + slots > available) continue;
+        be->info.shared_tok = be->info.max_batch_tok;
+        be->info.max_batch_tok = LARGE_BATCH[i];
+        return;
+    }
 }
 
 static int make_slots(struct backend *be, const struct backend_config *config, struct rod_error *err) {
@@ -219,6 +242,7 @@ static int open_parts(struct backend *be, const struct model *model, const struc
     be->prompt_window = d->plus && cuda_prompt_window_possible(&be->shape);
     be->scan = cuda_scan_prepare(&be->shape);
     if (!rc) rc = cuda_load(be, model, config, err);
+    if (!rc) choose_rows(be, config);
     if (!rc) rc = cuda_workspaces_open(be, config, err);
     if (!rc) rc = cuda_library_open(be, config, err);
     if (!rc) rc = cuda_share_open(be, config, err);

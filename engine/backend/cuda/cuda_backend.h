@@ -159,6 +159,8 @@ int cuda_check(int rc, const char *doing, struct rod_error *err);
 
 /* The rows and workspaces of a step, which a backend and a lane (cuda_share.c) have each. */
 int cuda_workspaces_open(struct backend *be, const struct backend_config *config, struct rod_error *err);
+/* What it takes on the device for steps of n_rows rows, but for what rows themselves are. */
+uint64_t cuda_workspaces_bytes(const struct backend *be, const struct backend_config *config, uint32_t n_rows);
 /* All memory, with the weights and slots where they are its own. */
 void cuda_workspaces_close(struct backend *be);
 void cuda_graphs_close(struct cuda_graphs *graphs);

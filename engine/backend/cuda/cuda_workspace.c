@@ -46,60 +46,86 @@ size_t cuda_logit_rows(const struct backend *be, const struct backend_config *co
     return bucket > be->info.max_out && bucket <= be->info.max_batch_tok ? bucket : be->info.max_out;
 }
 
-static int make_workspaces(struct backend *be, const struct backend_config *config, struct rod_error *err) {
+enum { N_FLOATS = 21, N_ACTS = 6 };
+
+/* What the workspaces are for steps of so many rows. */
+struct workspaces {
+    struct {
+        float **p;
+        size_t n;
+    } floats[N_FLOATS];
+    struct {
+        void **p;
+        size_t bytes;
+    } acts[N_ACTS];
+    size_t n_acts, scan_bytes, window_bytes;
+};
+
+static struct workspaces lay_out_workspaces(struct backend *be, size_t N, size_t logits) {
     const struct cuda_shape *s = &be->shape;
-    const size_t N = be->info.max_batch_tok, D = s->D, Ep = s->Ep, M = s->M,
-                 width = (size_t)(s->H + s->Hk + s->Hv) * s->P;
-    const size_t blocks = cuda_window_blocks(s), logits = be->logit_rows = (uint32_t)cuda_logit_rows(be, config);
+    const size_t D = s->D, Ep = s->Ep, M = s->M, width = (size_t)(s->H + s->Hk + s->Hv) * s->P;
+    const size_t blocks = cuda_window_blocks(s), part_rows = N < PART_ROWS ? N : PART_ROWS;
     /* Four partial products, for many rows or for few. */
     const struct cuda_matrix any = {.rows = s->D, .cols = s->D, .dtype = s->dtype};
     const size_t sums = cuda_linear_splits(&any, (uint32_t)N) * N + 4 * CUDA_FEW_ROWS + 64;
     const size_t pairs = sums + 4 * CUDA_CONV_PAIR_ROWS; /* of k_conv_pair */
+    struct workspaces w = {.floats = {
+                               {&be->x, N * D},
+                               {&be->squares, N * ((D + 15) / 16)},
+                               {&be->row_scale, N},
+                               {&be->az, N * 2 * Ep},
+                               {&be->s, N * Ep},
+                               {&be->in, pairs * 4 * M},
+                               {&be->c0_part, pairs * s->R},
+                               {&be->q, N * M},
+                               {&be->k, N * M},
+                               {&be->log_alpha, N * M},
+                               {&be->c0, N * s->R},
+                               {&be->sums, N * (Ep / 32)},
+                               {&be->d_part, sums * D},
+                               {&be->qkv, sums * width},
+                               {&be->aq, N * s->H * s->P},
+                               {&be->part, part_rows * blocks * s->H * s->P},
+                               {&be->part_ml, part_rows * blocks * s->H * 2},
+                               {&be->f1, sums * 2 * ((s->F + 7) / 8 * 8)},
+                               {&be->gathered, be->info.max_out * D},
+                               {&be->turn, N * s->rot_dim},
+                               {&be->logits, logits * s->V},
+                           }};
+    void **const acts[N_ACTS] = {&be->act_d, &be->act_e, &be->act_a, &be->act_q, &be->act_f, &be->act_z};
+    const uint32_t cols[N_ACTS] = {s->D, s->E, s->E, s->H * s->P, s->F, s->E};
+    w.n_acts = be->scan && cuda_scan_packed(s) ? N_ACTS : N_ACTS - 1; /* the last is packed */
+    for (size_t i = 0; i < w.n_acts; i++)
+        w.acts[i].p = acts[i], w.acts[i].bytes = cuda_activation_bytes((uint32_t)N, cols[i], s->dtype);
+    if (be->scan) w.scan_bytes = cuda_scan_bytes(s, (uint32_t)N);
+    if (be->prompt_window) w.window_bytes = cuda_prompt_window_bytes(s, (uint32_t)N);
+    return w;
+}
+
+uint64_t cuda_workspaces_bytes(const struct backend *be, const struct backend_config *config, uint32_t n_rows) {
+    struct backend as = {.shape = be->shape, .info = be->info, .scan = be->scan, .prompt_window = be->prompt_window};
+    const struct workspaces w = lay_out_workspaces(&as, n_rows, cuda_logit_rows(be, config));
+    uint64_t bytes = w.scan_bytes + w.window_bytes;
+    for (size_t i = 0; i < N_FLOATS; i++) bytes += w.floats[i].n * sizeof(float);
+    for (size_t i = 0; i < w.n_acts; i++) bytes += w.acts[i].bytes;
+    return bytes;
+}
+
+static int make_workspaces(struct backend *be, const struct backend_config *config, struct rod_error *err) {
+    const struct cuda_shape *s = &be->shape;
+    const size_t N = be->info.max_batch_tok, logits = be->logit_rows = (uint32_t)cuda_logit_rows(be, config);
     assert(logits >= be->info.max_out && be->info.max_out <= N);
     be->part_rows = N < PART_ROWS ? (uint32_t)N : PART_ROWS;
-    const struct {
-        float **p;
-        size_t n;
-    } parts[] = {
-        {&be->x, N * D},
-        {&be->squares, N * ((D + 15) / 16)},
-        {&be->row_scale, N},
-        {&be->az, N * 2 * Ep},
-        {&be->s, N * Ep},
-        {&be->in, pairs * 4 * M},
-        {&be->c0_part, pairs * s->R},
-        {&be->q, N * M},
-        {&be->k, N * M},
-        {&be->log_alpha, N * M},
-        {&be->c0, N * s->R},
-        {&be->sums, N * (Ep / 32)},
-        {&be->d_part, sums * D},
-        {&be->qkv, sums * width},
-        {&be->aq, N * s->H * s->P},
-        {&be->part, be->part_rows * blocks * s->H * s->P},
-        {&be->part_ml, be->part_rows * blocks * s->H * 2},
-        {&be->f1, sums * 2 * ((s->F + 7) / 8 * 8)},
-        {&be->gathered, be->info.max_out * D},
-        {&be->turn, N * s->rot_dim},
-        {&be->logits, logits * s->V},
-    };
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++)
-        if (!(*parts[i].p = cuda_take(be, parts[i].n * sizeof(float), "a workspace", err)))
+    const struct workspaces w = lay_out_workspaces(be, N, logits);
+    for (size_t i = 0; i < N_FLOATS; i++)
+        if (!(*w.floats[i].p = cuda_take(be, w.floats[i].n * sizeof(float), "a workspace", err)))
             return err ? err->code : ROD_ENOMEM;
-    const struct {
-        void **p;
-        uint32_t cols;
-    } acts[] = {{&be->act_d, s->D},        {&be->act_e, s->E}, {&be->act_a, s->E},
-                {&be->act_q, s->H * s->P}, {&be->act_f, s->F}, {&be->act_z, s->E}};
-    const size_t n_acts = sizeof acts / sizeof *acts - !(be->scan && cuda_scan_packed(s));
-    for (size_t i = 0; i < n_acts; i++) {
-        size_t bytes = cuda_activation_bytes((uint32_t)N, acts[i].cols, s->dtype); /* the padding of k stays zero */
-        if (!(*acts[i].p = cuda_take(be, bytes, "a workspace", err))) return err ? err->code : ROD_ENOMEM;
-        cudaMemsetAsync(*acts[i].p, 0, bytes, be->stream);
+    for (size_t i = 0; i < w.n_acts; i++) { /* the padding of k stays zero */
+        if (!(*w.acts[i].p = cuda_take(be, w.acts[i].bytes, "a workspace", err))) return err ? err->code : ROD_ENOMEM;
+        cudaMemsetAsync(*w.acts[i].p, 0, w.acts[i].bytes, be->stream);
     }
-    if ((be->scan && !(be->scan_work = cuda_take(be, cuda_scan_bytes(s, (uint32_t)N), "a workspace", err))) ||
-        (be->prompt_window &&
-         !(be->window_work = cuda_take(be, cuda_prompt_window_bytes(s, (uint32_t)N), "a workspace", err))))
+    if ((be->scan && !(be->scan_work = cuda_take(be, w.scan_bytes, "a workspace", err))) ||
+        (be->prompt_window && !(be->window_work = cuda_take(be, w.window_bytes, "a workspace", err))))
         return err ? err->code : ROD_ENOMEM;
     double *inv_freq = calloc(s->rot_dim / 2 + 1, sizeof *inv_freq);
     if (!inv_freq) return rod_fail_no_memory(err);

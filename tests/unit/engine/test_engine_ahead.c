@@ -192,6 +192,40 @@ static void rows_with_stop_strings_are_never_ahead(void **state) {
     bench_close(&b);
 }
 
+static void none_is_launched_behind_a_large_step(void **state) {
+    (void)state;
+    enum { N = 500 }; /* 192, 192 and 116 of a prompt alone */
+    struct bench b;
+    struct answer a, other, want, want_other;
+    int32_t ids[N];
+    for (int i = 0; i < N; i++) ids[i] = 2 + i % 60;
+    alone(60, 3, &want_other);
+    for (int large = 0; large < 2; large++) {
+        struct answer *got = large ? &a : &want;
+        bench_open(&b, OPTIONS(.kind = FAKE_HASH, .max_batch_tok = 192, .shared_tok = large ? 32 : 0, .gated = large),
+                   CONFIG());
+        struct rod_request *r = collect_request(ids, N, got);
+        r->ignore_eos = true;
+        r->max_tokens = 3;
+        collect_submit(&b.c, r);
+        if (large) {
+            assert_int_equal(flying(&b), 1);
+            collect_submit(&b.c, request(&other, 60, 3)); /* is in the next, and a small one */
+            pass(&b);
+            assert_int_equal(flying(&b), 2);
+            fake_release(b.be);
+            collect_until(&b.c, &other, 1);
+            collect_assert_ids(&other, want_other.ids, want_other.n_ids, "beside a long prompt");
+            collect_free(&other);
+        }
+        collect_until(&b.c, got, 1);
+        assert_int_equal(got->n_ids, 3);
+        bench_close(&b);
+    }
+    collect_assert_ids(&a, want.ids, want.n_ids, "in large steps");
+    collect_free(&a), collect_free(&want), collect_free(&want_other);
+}
+
 static void a_broken_row_ends_alone_while_its_next_step_is_on_its_way(void **state) {
     (void)state;
     struct bench b;
@@ -270,6 +304,7 @@ int main(void) {
         cmocka_unit_test(a_fault_of_a_step_on_its_way_fails_everything),
         cmocka_unit_test(a_fault_that_no_request_hears_of_is_known_to_the_owner),
         cmocka_unit_test(rows_with_stop_strings_are_never_ahead),
+        cmocka_unit_test(none_is_launched_behind_a_large_step),
         cmocka_unit_test(a_broken_row_ends_alone_while_its_next_step_is_on_its_way),
         cmocka_unit_test(closing_with_two_steps_on_their_way_frees_everything),
         cmocka_unit_test(a_draft_model_that_is_the_model_is_right),

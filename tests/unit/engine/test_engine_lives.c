@@ -274,7 +274,8 @@ static void open_worlds(struct lives *l) {
     bench_draft_model = bench_drafts && pick(l, 2);
     bench_open(&l->b,
                OPTIONS(.kind = FAKE_HASH, .tokenizer = true, .n_slots = n_slots, .max_batch_tok = 16 + pick(l, 80),
-                       .flight_tok = pick(l, 3) ? 8 + pick(l, 120) : 0, .flight_streams = 1 + pick(l, 2)),
+                       .shared_tok = pick(l, 2) ? 16 : 0, .flight_tok = pick(l, 3) ? 8 + pick(l, 120) : 0,
+                       .flight_streams = 1 + pick(l, 2)),
                config);
     bench_drafts = bench_draft_model = false;
     bench_open(&l->cold, OPTIONS(.kind = FAKE_HASH, .tokenizer = true), CONFIG());

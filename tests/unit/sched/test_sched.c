@@ -281,6 +281,7 @@ static void simulate(uint64_t seed) {
     uint32_t n_slots = 1 + below(&g, MAX_SLOTS), chunk = 1 + below(&g, 64), max_batch = chunk + below(&g, 128);
     uint32_t max_out = 1 + below(&g, max_batch);
     struct sched s = make(n_slots, max_batch, max_out, chunk);
+    if (seed % 3 == 0) s.config.shared_tok = chunk + below(&g, max_batch - chunk + 1);
     enum { N = 400 };
     struct sim_req *r = calloc(N, sizeof *r);
     struct sched_row rows[MAX_SLOTS];
@@ -448,6 +449,44 @@ static void a_row_that_is_taken_back_is_planned_again_and_not_served(void **stat
     sched_fini(&s);
 }
 
+/* Tokens of the next step, and whether `who` is in it. */
+static uint64_t step_tok(struct sched *s, const struct sched_req *who, bool *in_it) {
+    struct sched_row rows[4];
+    uint32_t n;
+    uint64_t n_tok = 0;
+    run_step(s, rows, &n);
+    for (uint32_t i = 0; i < n; i++) n_tok += rows[i].n_tok;
+    if (in_it) *in_it = row_of(rows, n, who);
+    return n_tok;
+}
+
+static void only_a_prompt_that_is_alone_has_a_large_step(void **state) {
+    (void)state;
+    struct sched s = make(4, 64, 4, 8);
+    s.config.shared_tok = 16;
+    struct sched_req longest = request(640), same = request(6), other = request(6);
+    bool in_it;
+    sched_submit(&s, &longest, 0);
+    sched_admit(&s, 0);
+    assert_int_equal(step_tok(&s, NULL, NULL), 64);
+    sched_submit(&s, &same, 0);
+    sched_admit(&s, 0);
+    assert_int_equal(step_tok(&s, &same, &in_it), 14); /* 6, and of the other what ends at a chunk */
+    assert_true(in_it);
+    assert_int_equal(same.state, SCHED_DECODE);
+    assert_int_equal(step_tok(&s, &same, &in_it), 9); /* a stream, and a chunk beside it */
+    assert_true(in_it);
+    sched_remove(&s, &same);
+    assert_int_equal(step_tok(&s, NULL, NULL), 64);
+    other.site = SITE_HOST; /* which has a turn of its own */
+    sched_submit(&s, &other, 0);
+    sched_admit(&s, 0);
+    assert_int_equal(step_tok(&s, NULL, NULL), 16);
+    sched_remove(&s, &other);
+    sched_remove(&s, &longest);
+    sched_fini(&s);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(requests_get_slots_first_come_first_served),
@@ -466,6 +505,7 @@ int main(void) {
         cmocka_unit_test(a_request_that_is_held_costs_no_row_and_no_room_for_others),
         cmocka_unit_test(a_row_that_is_taken_back_is_planned_again_and_not_served),
         cmocka_unit_test(a_request_with_all_its_tokens_planned_keeps_its_slot_and_runs_no_more),
+        cmocka_unit_test(only_a_prompt_that_is_alone_has_a_large_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
