@@ -262,15 +262,15 @@ static uint64_t sched_burst_ns(const struct sched *s, enum sampling_site site, e
  * alone, as long as the burst pays for all of it. */
 enum { ALONE_CHUNKS = 128 };
 
-/* How many tokens such a step has; 0: streams have their rows in it. */
+/* How many tokens such a step has, most_tok at most; 0: streams have their rows in it. */
 static uint32_t sched_alone_tok(const struct sched *s, enum sampling_site site, enum sched_prompts which,
-                                uint64_t burst_ns) {
+                                uint32_t most_tok, uint64_t burst_ns) {
     uint64_t n_tok = 0;
     if (!burst_ns || s->left_out[site]) return 0;
     for (const struct sched_req *r = s->prefill[site].head; r; r = r->next)
         if (sched_is_short(s, r, which)) n_tok += r->n_prompt - r->pos;
     if (n_tok < ALONE_CHUNKS * (uint64_t)s->config.chunk_tok) return 0;
-    return (uint32_t)budget_alone_tok(&s->budget[site], s->config.max_batch_tok, burst_ns);
+    return (uint32_t)budget_alone_tok(&s->budget[site], most_tok, burst_ns);
 }
 
 void sched_took(struct sched *s, enum sampling_site site, uint32_t n_decode, uint64_t n_prompt_tok, uint64_t ns) {
@@ -290,7 +290,7 @@ bool sched_site_busy(const struct sched *s, enum sampling_site site) { return s-
 static uint32_t sched_step_tok(const struct sched *s) {
     uint32_t n_prompts = 0, n_streams = 0;
     for (int i = 0; i < SCHED_N_SITES; i++) n_prompts += s->prefill[i].n, n_streams += s->decode[i].n;
-    const bool alone = n_prompts == 1 && !n_streams && !s->flying.n;
+    const bool alone = n_prompts == 1 && !n_streams && !s->flying.n && !s->moving.n;
     return alone || !s->config.shared_tok ? s->config.max_batch_tok : s->config.shared_tok;
 }
 
@@ -371,7 +371,7 @@ uint32_t sched_plan(struct sched *s, enum sampling_site site, struct sched_row *
         first = NULL; /* they do not fit together: steps alternate between the two kinds */
         kept = kept_out = 0;
     }
-    const uint32_t alone_tok = first && decode->n ? sched_alone_tok(s, site, which, burst) : 0;
+    const uint32_t alone_tok = first && decode->n ? sched_alone_tok(s, site, which, left.tok, burst) : 0;
     s->left_out[site] = alone_tok;
 
     uint32_t n_decode = alone_tok ? 0 : decode->n;

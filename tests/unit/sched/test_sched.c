@@ -478,6 +478,13 @@ static void only_a_prompt_that_is_alone_has_a_large_step(void **state) {
     assert_true(in_it);
     sched_remove(&s, &same);
     assert_int_equal(step_tok(&s, NULL, NULL), 64);
+    same = request(6);
+    sched_submit(&s, &same, 0);
+    sched_admit(&s, 0);
+    sched_move(&s, &same); /* its state is on its way: it may come back before a large step would end */
+    assert_int_equal(step_tok(&s, NULL, NULL), 16);
+    sched_moved(&s, &same);
+    sched_remove(&s, &same);
     other.site = SITE_HOST; /* which has a turn of its own */
     sched_submit(&s, &other, 0);
     sched_admit(&s, 0);

@@ -185,6 +185,8 @@ static void a_large_burst_has_every_other_step_alone(void **state) {
     static struct client r[N], early[8];
     static uint64_t first_ns[N];
     world_open(&w, &devices[7], N);
+    w.s.config.shared_tok = w.s.config.max_batch_tok; /* a prompt alone has larger steps, which no burst pays for */
+    w.s.config.max_batch_tok *= 4;
     for (int k = 0; k < 8; k++) start(&w, &early[k], 512, 8);
     while (sched_site_busy(&w.s, 0)) world_step(&w);
     w.n_waits = 0;
