@@ -260,13 +260,17 @@ static void wait_alone(struct cuda_sampling_parts *p, uint64_t at) {
     if (!late && p->early_ns > LEAST_NS) p->early_ns -= p->early_ns / 64;
 }
 
-/* A step with prompts, whose first tokens somebody waits for: its length is not known, so look out for its end between
- * naps of up to a 64th of what it has taken so far. */
+/* A step with prompts, or without a graph: its length is not known and somebody may wait for a first token, so look out
+ * for its end between naps of up to a 64th of what it has taken so far, or of 100 us where the device has no work
+ * behind it. */
 static void wait_for_prompts(struct cuda_sampling_parts *p, uint64_t at) {
-    enum { LEAST_NS = 30000, MOST_NS = 50000000 };
+    enum { LEAST_NS = 30000, LAST_NS = 100000, MOST_NS = 50000000 };
+    const uint64_t most_ns = p->n_collected == p->n_launched ? LAST_NS : MOST_NS;
     for (uint64_t ns = 0; ns < MOST_NS && cudaEventQuery(p->done[at]) == cudaErrorNotReady;) {
         ns = clock_now_ns() - p->begin_ns[at];
-        nanosleep(&(struct timespec){.tv_nsec = (long)(ns / 64 > LEAST_NS ? ns / 64 : LEAST_NS)}, NULL);
+        uint64_t nap_ns = ns / 64 > LEAST_NS ? ns / 64 : LEAST_NS;
+        if (nap_ns > most_ns) nap_ns = most_ns;
+        nanosleep(&(struct timespec){.tv_nsec = (long)nap_ns}, NULL);
     }
 }
 
