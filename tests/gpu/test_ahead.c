@@ -56,9 +56,9 @@ static void host_time(struct collector *c, uint32_t n_streams) {
                  step = 1e-9 * (double)(end.step_ns_sum - begin.step_ns_sum) / steps;
     printf("note: %u streams: %.3f ms a step, the host works %.1f %% of it\n", n_streams, 1e3 * step,
            100 * used / steps / step);
-    if (used / steps > 0.15 * step) fail_msg("more than 15 %%");
-    collect_until(c, a, n_streams);
+    collect_until(c, a, n_streams); /* the next test has the engine to itself */
     for (uint32_t i = 0; i < n_streams; i++) collect_free(&a[i]);
+    if (used / steps > 0.15 * step) fail_msg("more than 15 %%");
 }
 
 static void the_host_is_off_the_critical_path(void **state) {
