@@ -328,6 +328,12 @@ def sentences():
     yield r"fp32: (N) algorithms, each on [^.]*. None of (N) values differs from those of all rows at once. In 16 bits the sums of all (N) algorithms", [
         library["law"]["algorithms"], library["law"]["values"], library["law"]["of_one_ascending_sum"]["algorithms"]]
 
+    few = {(r["model"], r["batch"]): r["tokens_per_s"] for r in rows("few-rows-h200")}
+    yield r"2, 4, 9 and 12: Rodimus\+-1.6B (N), (N), (N) and (N) tokens/s, Rodimus-1.4B (N), (N), (N) and (N)\.", [few[shape, n] for shape in (plus, plain) for n in (2, 4, 9, 12)]
+    four = {r["batch"]: r for r in rows("rodimus-plus-4b-h200", phase="decode")}
+    yield r"has (N) tokens/s with one session \((N) %\) and (N) with 8 \((N) %\)", [
+        value for n in (1, 8) for value in (four[n]["tokens_per_s"], 100 * four[n]["fraction"])]
+
     together = rows("shares-h200", what="256 that begin together")
     yield r"have their first token after (N) ms at the 99th percentile, and after (N) with `--max-batch-tokens 4096`", [first(r, "p99") for r in together]
     mixed = results("mixed-skills-h200")
