@@ -328,6 +328,8 @@ def sentences():
     yield r"fp32: (N) algorithms, each on [^.]*. None of (N) values differs from those of all rows at once. In 16 bits the sums of all (N) algorithms", [
         library["law"]["algorithms"], library["law"]["values"], library["law"]["of_one_ascending_sum"]["algorithms"]]
 
+    late = {r["streams"]: r for r in results("load-with-drafts-h200")["runs"]}[256]
+    yield r"At 7e68abd it was after (N) and (N) ms", [first(late), first(late, "p99")]
     few = {(r["model"], r["batch"]): r["tokens_per_s"] for r in rows("few-rows-h200")}
     yield r"2, 4, 9 and 12: Rodimus\+-1.6B (N), (N), (N) and (N) tokens/s, Rodimus-1.4B (N), (N), (N) and (N)\.", [few[shape, n] for shape in (plus, plain) for n in (2, 4, 9, 12)]
     four = {r["batch"]: r for r in rows("rodimus-plus-4b-h200", phase="decode")}
