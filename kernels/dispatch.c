@@ -336,7 +336,7 @@ static const struct rule rules[] = {
     /* without drafts */
     {OP(DECODE_STEP), PERSISTENT, HOPPER, STORED, .rows_to = 8, .also = has_persistent,
      .also_text = "1, 2, 4, 8; fused, K up to 4, M up to 64, D a multiple of 64, E of 128, the window of decode steps; "
-                  "no drafts and no codes, as it is slower without them; not on a share of a device; the blocks "
+                  "asked for, as it is slower, without drafts and codes; not on a share of a device; the blocks "
                   "resident at once"},
     {OP(DECODE_STEP), STAGES},
     {OP(SAMPLE), PICK_1, ELSEWHERE},
