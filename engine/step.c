@@ -365,7 +365,7 @@ static int step_collect(struct rod_engine *e, struct rod_error *err) {
 }
 
 /* Of a prompt that has the device alone: none is planned behind it, so whoever comes meanwhile waits for one such step
- * and not for two. The device is without work for as long as a launch takes. */
+ * and not for two. From its end the device has no work until the host has seen it (100 us at most) and launched. */
 static bool step_is_large(const struct rod_engine *e, const struct step *step) {
     return e->backend_info.shared_tok && step->n_prompt_tok > e->backend_info.shared_tok;
 }

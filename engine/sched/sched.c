@@ -247,15 +247,23 @@ static bool sched_is_short(const struct sched *s, const struct sched_req *r, enu
     return r->n_prompt - r->pos <= SHORT_CHUNKS * (uint64_t)s->config.chunk_tok && sched_takes(s, r, which);
 }
 
-/* What they have beside the share. */
-static uint64_t sched_burst_ns(const struct sched *s, enum sampling_site site, enum sched_prompts which,
-                               uint64_t streams_ns) {
-    uint64_t n_short = 0, n_tok = 0, n_streams = 0;
+struct short_prompts {
+    uint64_t n, tok; /* requests; tokens that they still have */
+};
+static struct short_prompts sched_short(const struct sched *s, enum sampling_site site, enum sched_prompts which) {
+    struct short_prompts all = {0, 0};
     for (const struct sched_req *r = s->prefill[site].head; r; r = r->next)
-        if (sched_is_short(s, r, which)) n_short++, n_tok += r->n_prompt - r->pos;
+        if (sched_is_short(s, r, which)) all.n++, all.tok += r->n_prompt - r->pos;
+    return all;
+}
+
+/* What they have beside the share. */
+static uint64_t sched_burst_ns(const struct sched *s, enum sampling_site site, struct short_prompts all,
+                               uint64_t streams_ns) {
+    uint64_t n_streams = 0;
     for (int i = 0; i < SCHED_N_SITES; i++) n_streams += s->decode[i].n;
-    if (!n_short || !n_streams) return 0;
-    return budget_burst_ns(&s->budget[site], n_tok, streams_ns * (SHORT_STREAMS - 1) * n_short / n_streams);
+    if (!all.n || !n_streams) return 0;
+    return budget_burst_ns(&s->budget[site], all.tok, streams_ns * (SHORT_STREAMS - 1) * all.n / n_streams);
 }
 
 /* Prompts are read sooner without streams' rows. While short ones of so many chunks wait, every other step is theirs
@@ -263,13 +271,9 @@ static uint64_t sched_burst_ns(const struct sched *s, enum sampling_site site, e
 enum { ALONE_CHUNKS = 128 };
 
 /* How many tokens such a step has, most_tok at most; 0: streams have their rows in it. */
-static uint32_t sched_alone_tok(const struct sched *s, enum sampling_site site, enum sched_prompts which,
+static uint32_t sched_alone_tok(const struct sched *s, enum sampling_site site, struct short_prompts all,
                                 uint32_t most_tok, uint64_t burst_ns) {
-    uint64_t n_tok = 0;
-    if (!burst_ns || s->left_out[site]) return 0;
-    for (const struct sched_req *r = s->prefill[site].head; r; r = r->next)
-        if (sched_is_short(s, r, which)) n_tok += r->n_prompt - r->pos;
-    if (n_tok < ALONE_CHUNKS * (uint64_t)s->config.chunk_tok) return 0;
+    if (!burst_ns || s->left_out[site] || all.tok < ALONE_CHUNKS * (uint64_t)s->config.chunk_tok) return 0;
     return (uint32_t)budget_alone_tok(&s->budget[site], most_tok, burst_ns);
 }
 
@@ -363,7 +367,8 @@ uint32_t sched_plan(struct sched *s, enum sampling_site site, struct sched_row *
     struct sched_req *first =
         s->n_prompt_plans[site] % 2 ? sched_shortest(s, site, which) : sched_oldest(s, site, which);
     const uint64_t streams_ns = sched_round_ns(s);
-    const uint64_t burst = sched_burst_ns(s, site, which, streams_ns);
+    const struct short_prompts short_ones = sched_short(s, site, which);
+    const uint64_t burst = sched_burst_ns(s, site, short_ones, streams_ns);
     const uint64_t share = sched_share_ns(s, streams_ns, which == PROMPTS_SHORT ? n_long : 0) + burst;
     if (first && decode->n && budget_skips(&s->budget[site], decode->n, share)) first = NULL;
     uint32_t kept = first ? sched_least_tok(s, first) : 0, kept_out = first ? sched_piece_out(first, kept) : 0;
@@ -371,7 +376,7 @@ uint32_t sched_plan(struct sched *s, enum sampling_site site, struct sched_row *
         first = NULL; /* they do not fit together: steps alternate between the two kinds */
         kept = kept_out = 0;
     }
-    const uint32_t alone_tok = first && decode->n ? sched_alone_tok(s, site, which, left.tok, burst) : 0;
+    const uint32_t alone_tok = first && decode->n ? sched_alone_tok(s, site, short_ones, left.tok, burst) : 0;
     s->left_out[site] = alone_tok;
 
     uint32_t n_decode = alone_tok ? 0 : decode->n;

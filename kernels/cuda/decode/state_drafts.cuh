@@ -45,7 +45,7 @@ struct draft_channel {
     }
 };
 
-// A warp's rows of S, and zeros where there are none. S: of the lane.
+// Loads a warp's rows of S; rows and panels that S does not have are zeros. S points to the lane's channel.
 template <int I, bool WHOLE>
 __device__ __forceinline__ void load_panel(float (&v)[I][G], const float *S, const draft_place &p) {
 #pragma unroll
