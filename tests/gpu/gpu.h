@@ -437,6 +437,7 @@ static inline bool gpu_open(void) {
     gpu.random = (gpu.seed + 1) * 0x9e3779b97f4a7c15u | 1;
     gpu.n_shapes = (uint32_t)gpu_setting("RODIMUS_TEST_SHAPES", 0);
     gpu.poison = gpu_setting("RODIMUS_TEST_POISON", 1) != 0;
+    if (getenv("RODIMUS_TEST_ONLY")) cmocka_set_test_filter(getenv("RODIMUS_TEST_ONLY"));
     printf("note: seed %llu (RODIMUS_TEST_SEED runs the same again)\n", (unsigned long long)gpu.seed);
     return true;
 }
