@@ -18,6 +18,9 @@ void budget_init(struct prefill_budget *p, uint32_t chunk_tok) {
  * the next power of two costs. */
 static int budget_class(uint32_t n) { return n > 1 ? 32 - __builtin_clz(n - 1) : 0; }
 
+static uint64_t budget_larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
+static uint64_t budget_smaller(uint64_t a, uint64_t b) { return a < b ? a : b; }
+
 /* Towards `to` by a quarter. One slow step is not a pace: a thread that lost its processor for a while counts as a step
  * of four times the time. */
 static uint64_t budget_move_nearer(uint64_t from, uint64_t to) {
@@ -26,12 +29,19 @@ static uint64_t budget_move_nearer(uint64_t from, uint64_t to) {
     return to > from ? from + (to - from + 3) / 4 : from - (from - to) / 4;
 }
 
+/* Of the largest class up to c that is known. */
+static uint64_t budget_up_to(const struct prefill_budget *p, int c) {
+    for (int i = c; i >= 0; i--)
+        if (p->stream_ns[i]) return p->stream_ns[i];
+    return 0;
+}
+
 uint64_t budget_streams_ns(const struct prefill_budget *p, uint32_t n_decode) {
     if (n_decode == 0) return 0;
     const int c = budget_class(n_decode);
     assert(c < BUDGET_CLASSES);
-    for (int i = c; i >= 0; i--)
-        if (p->stream_ns[i]) return p->stream_ns[i];
+    const uint64_t ns = budget_up_to(p, c);
+    if (ns) return ns;
     for (int i = c + 1; i < BUDGET_CLASSES; i++)
         if (p->stream_ns[i]) return p->stream_ns[i];
     return 0;
@@ -49,10 +59,16 @@ void budget_took(struct prefill_budget *p, uint32_t n_decode, uint64_t n_prompt_
     }
     const uint64_t streams_ns = budget_streams_ns(p, n_decode);
     if (n_decode && !streams_ns) return; /* whose time it was is not known */
+    const int c = budget_class(n_decode);
+    if (n_decode && !p->stream_ns[c] && p->prompt.n_most >= n_prompt_tok) { /* no step measured them alone */
+        const uint64_t prompt_ns = cost_ns(&p->prompt, n_prompt_tok);
+        p->stream_ns[c] = budget_larger(budget_up_to(p, c), ns > prompt_ns ? ns - prompt_ns : 0);
+        return;
+    }
     cost_learn(&p->prompt, n_prompt_tok, ns > streams_ns ? ns - streams_ns : 0);
 }
 
-bool budget_skips(struct prefill_budget *p, uint32_t n_decode, uint64_t share_ns) {
+bool budget_skips(struct prefill_budget *p, uint32_t n_decode, uint64_t share_ns, bool burst) {
     assert(n_decode > 0);
     if (p->debt_ns && p->debt_ns >= share_ns) {
         if (p->n_skipped++ < BUDGET_MOST_SKIPPED) return true;
@@ -60,13 +76,10 @@ bool budget_skips(struct prefill_budget *p, uint32_t n_decode, uint64_t share_ns
     }
     /* Never twice in a row: what it takes may be told later. Where nothing is known yet, nothing is bounded. */
     const bool known = p->stream_ns[budget_class(n_decode)], any = budget_streams_ns(p, n_decode);
-    p->looked = !p->looked && any && (!known || ++p->n_plans >= PLANS_TRUSTED);
+    p->looked = !p->looked && any && ((!known && !burst) || ++p->n_plans >= PLANS_TRUSTED);
     if (p->looked) p->n_plans = 0;
     return p->looked;
 }
-
-static uint64_t budget_larger(uint64_t a, uint64_t b) { return a > b ? a : b; }
-static uint64_t budget_smaller(uint64_t a, uint64_t b) { return a < b ? a : b; }
 
 uint64_t budget_burst_ns(const struct prefill_budget *p, uint64_t n_tok, uint64_t want_ns) {
     const uint64_t work_ns = n_tok ? cost_ns(&p->prompt, n_tok) : 0;

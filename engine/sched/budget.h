@@ -51,8 +51,9 @@ uint64_t budget_streams_ns(const struct prefill_budget *p, uint32_t n_decode);
 
 /* A plan: streams_ns is what the streams' rows take, share_ns what prompts may have beside them; 0 = not known, or no
  * streams. */
-/* Whether prompts are left out of a plan of n_decode > 0 rows. */
-bool budget_skips(struct prefill_budget *p, uint32_t n_decode, uint64_t share_ns);
+/* Whether prompts are left out of a plan of n_decode > 0 rows. burst: short prompts wait, and are not left out only to
+ * measure rows that were not yet. */
+bool budget_skips(struct prefill_budget *p, uint32_t n_decode, uint64_t share_ns, bool burst);
 /* What short prompts of n_tok tokens have beside the share, of what they want. */
 uint64_t budget_burst_ns(const struct prefill_budget *p, uint64_t n_tok, uint64_t want_ns);
 /* How many tokens a burst's step without decode rows has, up to most_tok; 0: the burst does not pay for all of it. */

@@ -266,14 +266,15 @@ static uint64_t sched_burst_ns(const struct sched *s, enum sampling_site site, s
     return budget_burst_ns(&s->budget[site], all.tok, streams_ns * (SHORT_STREAMS - 1) * all.n / n_streams);
 }
 
-/* Prompts are read sooner without streams' rows. While short ones of so many chunks wait, every other step is theirs
- * alone, as long as the burst pays for all of it. */
+/* Prompts are read sooner without streams' rows. While short ones of so many chunks wait, two for five streams at
+ * least, every other step is theirs alone, as long as the burst pays for all of it. */
 enum { ALONE_CHUNKS = 128 };
 
 /* How many tokens such a step has, most_tok at most; 0: streams have their rows in it. */
 static uint32_t sched_alone_tok(const struct sched *s, enum sampling_site site, struct short_prompts all,
                                 uint32_t most_tok, uint64_t burst_ns) {
     if (!burst_ns || s->left_out[site] || all.tok < ALONE_CHUNKS * (uint64_t)s->config.chunk_tok) return 0;
+    if (5 * all.n < 2 * (uint64_t)s->decode[site].n) return 0;
     return (uint32_t)budget_alone_tok(&s->budget[site], most_tok, burst_ns);
 }
 
@@ -370,7 +371,7 @@ uint32_t sched_plan(struct sched *s, enum sampling_site site, struct sched_row *
     const struct short_prompts short_ones = sched_short(s, site, which);
     const uint64_t burst = sched_burst_ns(s, site, short_ones, streams_ns);
     const uint64_t share = sched_share_ns(s, streams_ns, which == PROMPTS_SHORT ? n_long : 0) + burst;
-    if (first && decode->n && budget_skips(&s->budget[site], decode->n, share)) first = NULL;
+    if (first && decode->n && budget_skips(&s->budget[site], decode->n, share, burst > 0)) first = NULL;
     uint32_t kept = first ? sched_least_tok(s, first) : 0, kept_out = first ? sched_piece_out(first, kept) : 0;
     if (first && decode->n && (kept == left.tok || kept_out == left.out) && number % 2) {
         first = NULL; /* they do not fit together: steps alternate between the two kinds */

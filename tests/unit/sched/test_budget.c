@@ -135,7 +135,7 @@ static void whatever_is_told_a_price_stays_a_number(void **state) {
             budget_took(&p, n_decode, n_tok, ns);
             if (p.prompt.n_most) sane(&p.prompt);
             const uint64_t streams_ns = budget_streams_ns(&p, n_decode), share_ns = streams_ns * (uint64_t)(1 + i % 3);
-            if (n_decode) budget_skips(&p, n_decode, share_ns);
+            if (n_decode) budget_skips(&p, n_decode, share_ns, false);
             budget_fits_tok(&p, streams_ns, share_ns, 0);
             budget_spend(&p, n_tok, streams_ns, share_ns, 0);
             if (p.debt_ns > UINT64_MAX / 4 || streams_ns > UINT64_MAX / 1000000)
@@ -222,7 +222,8 @@ static void a_debt_is_paid_back_by_plans_without_prompts(void **state) {
             double prompt_ns = 0;
             for (int plan = 0; plan < 10000; plan++) {
                 uint64_t n = 0;
-                if (!budget_skips(&p, 4, share_ns)) n = budget_fits_tok(&p, streams_ns[i], share_ns, 0) / CHUNK * CHUNK;
+                if (!budget_skips(&p, 4, share_ns, false))
+                    n = budget_fits_tok(&p, streams_ns[i], share_ns, 0) / CHUNK * CHUNK;
                 budget_spend(&p, n, streams_ns[i], share_ns, 0);
                 if (!n) budget_took(&p, 4, 0, streams_ns[i]);
                 prompt_ns += n ? gpu.fixed_ns + gpu.tok_ns * (double)n : 0;
@@ -244,7 +245,7 @@ static void prompts_wait_for_no_more_than_a_few_plans_whatever_the_debt(void **s
     struct prefill_budget p = budget_of(&slow, 1, 1000);
     budget_spend(&p, 2048, 1000, 1000, 0); /* five seconds of debt, at a microsecond a plan */
     int n = 0;
-    while (budget_skips(&p, 1, 1000)) {
+    while (budget_skips(&p, 1, 1000, false)) {
         budget_spend(&p, 0, 1000, 1000, 0);
         assert_true(++n <= BUDGET_MOST_SKIPPED + 1);
     }
@@ -296,20 +297,36 @@ static void streams_are_measured_alone_when_their_number_is_new_or_the_measure_o
     (void)state;
     struct prefill_budget p;
     budget_init(&p, CHUNK);
-    assert_false(budget_skips(&p, 4, 0)); /* nothing is known: nothing is bounded */
+    assert_false(budget_skips(&p, 4, 0, false)); /* nothing is known: nothing is bounded */
     budget_took(&p, 4, 0, 1000000);
     assert_int_equal(budget_streams_ns(&p, 3), 1000000);
     assert_int_equal(budget_streams_ns(&p, 9), 1000000); /* the next smaller that is known */
     assert_int_equal(budget_streams_ns(&p, 1), 1000000);
     assert_int_equal(budget_streams_ns(&p, 0), 0);
-    assert_false(budget_skips(&p, 4, 0));
-    assert_true(budget_skips(&p, 9, 0));  /* a new number */
-    assert_false(budget_skips(&p, 9, 0)); /* never twice in a row: it is told later */
+    assert_false(budget_skips(&p, 4, 0, false));
+    assert_true(budget_skips(&p, 9, 0, false));  /* a new number */
+    assert_false(budget_skips(&p, 9, 0, false)); /* never twice in a row: it is told later */
     budget_took(&p, 9, 0, 3000000);
     assert_int_equal(budget_streams_ns(&p, 16), 3000000);
     int n = 0;
-    while (!budget_skips(&p, 16, 0)) n++;
+    while (!budget_skips(&p, 16, 0, false)) n++;
     assert_in_range(n, 30, 100);
+}
+
+/* What decode rows take is then known from a step of both, whose prompts have a price. */
+static void a_burst_is_not_left_out_to_measure_streams(void **state) {
+    (void)state;
+    struct prefill_budget p;
+    budget_init(&p, CHUNK);
+    for (int i = 0; i < 30; i++) budget_took(&p, 0, 512, 1000000 + 512 * 5000);
+    budget_took(&p, 4, 0, 1000000);
+    for (int i = 0; i < 5; i++) assert_false(budget_skips(&p, 100, 0, true));
+    budget_took(&p, 100, 512, 5000000 + 1000000 + 512 * 5000);
+    near_to("100 streams", (double)budget_streams_ns(&p, 100), 5000000, 0.05);
+    near_to("512", (double)cost_ns(&p.prompt, 512), 1000000 + 512 * 5000, 0.01);
+    budget_took(&p, 300, 512, 1000); /* noise: no fewer than fewer take */
+    near_to("300 streams", (double)budget_streams_ns(&p, 300), 5000000, 0.05);
+    assert_true(budget_skips(&p, 2000, 0, false));
 }
 
 /* On a machine shared with others a thread loses its processor now and then: a step of a hundred times its time. What
@@ -343,6 +360,7 @@ int main(void) {
         cmocka_unit_test(the_same_size_for_ever_keeps_what_it_cannot_tell),
         cmocka_unit_test(a_price_follows_a_machine_that_changes),
         cmocka_unit_test(one_slow_step_is_not_a_price),
+        cmocka_unit_test(a_burst_is_not_left_out_to_measure_streams),
         cmocka_unit_test(one_slow_step_is_not_a_pace),
         cmocka_unit_test(whatever_is_told_a_price_stays_a_number),
         cmocka_unit_test(a_piece_takes_the_time_of_the_streams_or_what_is_worth_its_fixed_part),

@@ -177,7 +177,8 @@ static void many_short_prompts_that_come_together_start_soon(void **state) {
 }
 
 /* 256 that come one after the other within 17 ms, after eight requests: every other step is of prompts alone while
- * 64 of them wait, as far as the burst's allowance goes. With streams' rows in every step the last waited 322 ms. */
+ * 64 of them wait, as far as the burst's allowance goes. With streams' rows in every step the last waited 322 ms; with
+ * steps of streams alone, to measure these, 278. */
 static void a_large_burst_has_every_other_step_alone(void **state) {
     (void)state;
     enum { N = 256, APART_NS = 68000 };
@@ -210,7 +211,7 @@ static void a_large_burst_has_every_other_step_alone(void **state) {
     print_message(
         "%s, %d one after the other: first token, 99 %% %.0f ms; tokens, 99 %% %.1f, most %.1f; %u steps alone\n",
         w.device->name, N, first_ms, wait_ms, most_ms, n_alone);
-    assert_true(first_ms < 290 && wait_ms < 21 && most_ms < 36 && n_alone >= 6);
+    assert_true(first_ms < 268 && wait_ms < 21 && most_ms < 36 && n_alone >= 6);
     assert_true(w.s.budget[0].burst_ns > BUDGET_BURST_NS / 2);
     sched_fini(&w.s);
 }
