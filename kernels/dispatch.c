@@ -117,9 +117,9 @@ static uint32_t window_ranges(const struct dispatch_case *c) {
 static bool window_many(const struct dispatch_case *c) {
     return c->n_rows * window_ranges(c) >= 12 * dispatch_window_runs(c->device, c->shape); /* fewer: measured slower */
 }
-/* What was measured: 16 rows of 16 heads and 17 ranges. */
+/* What was measured: 128 rows of 16 heads and 17 ranges. */
 static bool window_near(const struct dispatch_case *c) {
-    return c->shape->P == 128 && c->n_rows * (c->shape->H / 2) * window_ranges(c) <= 2176 && is_whole(c);
+    return c->shape->P == 128 && c->n_rows * (c->shape->H / 2) * window_ranges(c) <= 17408 && is_whole(c);
 }
 static bool window_few(const struct dispatch_case *c) {
     return c->n_rows * (c->shape->H / 4) * window_ranges(c) <= 132;
@@ -315,10 +315,10 @@ static const struct rule rules[] = {
     /* attention */
     {OP(DECODE_WINDOW), WINDOW, .also = has_no_decode_window,
      .also_text = "fp32, or not P = 64 or 128, one key head, as many value heads as heads, a multiple of 4"},
+    {OP(DECODE_WINDOW), DECODE_WINDOW_NEAR, HOPPER, .rows_to = 128, .also = window_near,
+     .also_text = "P = 128; 17,408 pairs of heads and ranges of 128 keys or fewer; not on a share of a device"},
     {OP(DECODE_WINDOW), DECODE_WINDOW_MANY, HOPPER, .rows_to = DISPATCH_WINDOW_ROWS, .also = window_many,
      .also_text = "twelve ranges of 128 keys or more to each run of a block"},
-    {OP(DECODE_WINDOW), DECODE_WINDOW_NEAR, HOPPER, .rows_to = 16, .also = window_near,
-     .also_text = "P = 128; 2,176 pairs of heads and ranges of 128 keys or fewer; not on a share of a device"},
     {OP(DECODE_WINDOW), DECODE_WINDOW_FEW, .also = window_few,
      .also_text = "132 blocks or fewer of four heads and a range"},
     {OP(DECODE_WINDOW), DECODE_WINDOW},

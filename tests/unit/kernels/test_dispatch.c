@@ -242,19 +242,18 @@ static enum dispatch_kernel window_of(struct dispatch_device device, const struc
         .op = DISPATCH_DECODE_WINDOW, .device = device, .dtype = CUDA_BF16, .n_rows = n_rows, .shape = shape});
 }
 
-static void test_the_window_of_up_to_16_rows_has_a_kernel_of_its_own(void **state) {
+static void test_the_window_of_up_to_128_rows_has_a_kernel_of_its_own(void **state) {
     (void)state;
     const struct dispatch_device share = {9, 100, true};
     struct cuda_shape narrow = rodimus_plus, more = rodimus_plus, longer = rodimus_plus;
     narrow.P = 64, more.H = more.Hv = 32, longer.visible = 2050;
     assert_int_equal(window_of(h200, &rodimus_plus, 1), DECODE_WINDOW_NEAR);
-    assert_int_equal(window_of(h200, &rodimus_plus, 16), DECODE_WINDOW_NEAR);
-    assert_int_equal(window_of(h200, &rodimus_plus, 17), DECODE_WINDOW);
-    assert_int_equal(window_of(h200, &rodimus_plus, 23), DECODE_WINDOW);
-    assert_int_equal(window_of(h200, &rodimus_plus, 24), DECODE_WINDOW_MANY);
-    assert_int_equal(window_of(h200, &longer, 16), DECODE_WINDOW_NEAR); /* as many ranges */
-    assert_int_equal(window_of(h200, &more, 8), DECODE_WINDOW_NEAR);
-    assert_int_equal(window_of(h200, &more, 9), DECODE_WINDOW); /* more pairs of heads than were measured */
+    assert_int_equal(window_of(h200, &rodimus_plus, 128), DECODE_WINDOW_NEAR);
+    assert_int_equal(window_of(h200, &rodimus_plus, 129), DECODE_WINDOW_MANY);
+    assert_int_equal(window_of(h200, &longer, 128), DECODE_WINDOW_NEAR); /* as many ranges */
+    assert_int_equal(window_of(h200, &more, 64), DECODE_WINDOW_NEAR);
+    assert_int_equal(window_of(h200, &more, 65), DECODE_WINDOW_MANY); /* more pairs of heads than were measured */
+    assert_int_equal(window_of(h200, &narrow, 23), DECODE_WINDOW);
     assert_int_equal(window_of(h200, &narrow, 1), DECODE_WINDOW_FEW);
     assert_int_equal(window_of(share, &rodimus_plus, 1), DECODE_WINDOW_FEW);
     assert_int_equal(window_of(a100, &rodimus_plus, 1), DECODE_WINDOW_FEW);
@@ -297,7 +296,7 @@ int main(void) {
         cmocka_unit_test(test_weights_of_8_and_4_bits_have_kernels_of_their_own),
         cmocka_unit_test(test_a_library_gets_the_prompts_that_no_kernel_of_ours_is_made_for),
         cmocka_unit_test(test_steps_with_drafts_change_their_kernels_after_8_rows),
-        cmocka_unit_test(test_the_window_of_up_to_16_rows_has_a_kernel_of_its_own),
+        cmocka_unit_test(test_the_window_of_up_to_128_rows_has_a_kernel_of_its_own),
         cmocka_unit_test(test_only_compute_capability_9_gets_kernels_of_sm_90a),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
