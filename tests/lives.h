@@ -207,7 +207,7 @@ static inline int subject_host(const struct subject *s, struct rod_engine_config
                                       .precision = config.precision,
                                       .deterministic = config.deterministic,
                                       .no_drafts = config.speculative == ROD_SPECULATIVE_NONE,
-                                      .decode_kernel = h == &s->idle ? "graph" : "auto",
+                                      .decode_kernel = h == &s->idle ? "graph" : "any",
                                       .prompt_products = getenv("RODIMUS_TEST_PROMPT_PRODUCTS"),
                                       .log = config.log,
                                       .log_arg = config.log_arg};

@@ -77,8 +77,9 @@ struct backend_config {
     bool no_drafts;         /* no segment has drafts: slots need no room for them */
     const struct model *beside; /* or NULL: gets a backend of its own there, with twice the slots and no_drafts; where
                                  * slots are chosen its room is kept free */
-    const char *decode_kernel; /* of steps of few rows: "graph" (a kernel a stage; NULL is that), "auto" (one launch for
-                                * all stages, where it runs), "persistent" (the same, or an error) */
+    const char *decode_kernel; /* of steps of few rows: "graph" (a kernel a stage), "auto" (NULL is that: one launch for
+                                * all stages, where it is faster), "any" (where it runs), "persistent" (as any, or an
+                                * error) */
     const char *prompt_products; /* of a GPU: "auto" (NULL is that: by cuBLASLt where there is no kernel of ours, and it
                                   * loads), "own" (never), "library" (for every shape that keeps the law with it; an
                                   * error where no shape does) */

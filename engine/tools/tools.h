@@ -102,7 +102,7 @@ void rod_verify_free(struct rod_verify_report *report);
 struct rod_bench_options {
     const char *model_dir, *synthetic, *adapter_dir; /* one of the two; merged into the first's weights, or NULL */
     const char *device, *precision, *weights;        /* NULL = "auto" */
-    const char *decode_kernel;                       /* graph, auto or persistent (backend.h); NULL = graph */
+    const char *decode_kernel;                       /* graph, auto, any or persistent (backend.h); NULL = auto */
     const char *prompt_products;                     /* auto, own or library (backend.h); NULL = auto */
     bool deterministic;
     uint32_t n_threads; /* CPU, 0 = all cores */

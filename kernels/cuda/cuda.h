@@ -368,7 +368,7 @@ struct cuda_whole_step {
 };
 /* Steps of 1, 2, 4 and 8 rows have one. Whether this device and these sizes do: dispatch.h; and whether its blocks are
  * resident at once. */
-bool cuda_persistent_possible(const struct cuda_shape *shape, uint32_t n_layers, uint32_t n_rows);
+bool cuda_persistent_possible(const struct cuda_shape *shape, uint32_t n_layers, uint32_t n_rows, bool asked);
 /* Of the words by which blocks talk. They hold epochs, so a step clears nothing; after CUDA_PERSISTENT_STEPS steps they
  * are zeroed again. */
 size_t cuda_persistent_bytes(const struct cuda_shape *shape);

@@ -39,7 +39,12 @@ static double process_s(void) {
 /* The whole process: the engine thread, the driver's, and this one, which takes the events. */
 static void host_time(struct collector *c, uint32_t n_streams) {
     struct answer a[N_CROWD];
-    for (uint32_t i = 0; i < n_streams; i++) collect_submit(c, request(8 * i, 4 * N_TOKENS, &a[i]));
+    for (uint32_t i = 0; i < n_streams; i++) {
+        struct rod_request *r = request(8 * i, 4 * N_TOKENS, &a[i]);
+        r->speculative =
+            ROD_SPECULATIVE_NONE; /* a step that hopes for drafts is waited for, and begins behind the host */
+        collect_submit(c, r);
+    }
     do {
         collect_wait(c, 1000);
         collect_now(c);

@@ -134,7 +134,7 @@ static bool make_trial(struct trial *t) {
     struct cuda_shape *s = &t->s;
     const size_t R = t->n_rows, width = (2 * (size_t)s->H + 1) * s->P, ranges = s->H ? (s->visible + 127) / 128 : 0;
     s->Ep = s->E, s->norm_eps = 1e-5f, s->k_eps = s->qk_norm_eps = 1e-6f;
-    if (!gpu.k->cuda_persistent_possible(s, t->L, t->n_rows)) return false;
+    if (!gpu.k->cuda_persistent_possible(s, t->L, t->n_rows, true)) return false;
     make_slots(t);
     for (uint32_t i = 0; i < t->L; i++) make_layer(t, i);
     t->layers = gpu_copy(t->w, t->L * sizeof *t->w);

@@ -344,6 +344,7 @@ static int capture_bucket(struct backend *be, uint32_t b, enum cuda_end end, boo
     rc = cuda_check(cudaStreamEndCapture(be->stream, &graph), "capturing a decode step", err);
     if (!rc) rc = cuda_check(cudaGraphInstantiate(exec, graph, 0), "building the graph of a decode step", err);
     if (graph) cudaGraphDestroy(graph);
+    if (!rc) rc = cuda_check(cudaGraphUpload(*exec, be->stream), "uploading the graph of a decode step", err);
     return rc;
 }
 

@@ -66,13 +66,14 @@ static bool has_codes(const struct backend *be) {
 int cuda_whole_open(struct backend *be, const struct backend_config *config, struct rod_error *err) {
     struct cuda_whole *whole = &be->whole;
     const struct cuda_shape shape = whole_shape(be);
-    const char *asked = config->decode_kernel ? config->decode_kernel : "graph";
-    const bool must = !strcmp(asked, "persistent"), may = must || !strcmp(asked, "auto");
+    const char *asked = config->decode_kernel ? config->decode_kernel : "auto";
+    const bool must = !strcmp(asked, "persistent"), any = must || !strcmp(asked, "any"),
+               may = any || !strcmp(asked, "auto");
     if (!may && strcmp(asked, "graph") != 0)
         return rod_fail_at(err, ROD_EINVALID, "decode_kernel",
-                           "decode_kernel is '%s', it must be graph, auto or persistent.", asked);
+                           "decode_kernel is '%s', it must be graph, auto, any or persistent.", asked);
     for (uint32_t b = 0; may && !has_codes(be) && b < CUDA_WHOLE_BUCKETS; b++)
-        whole->runs[b] = cuda_persistent_possible(&shape, be->d.L, cuda_bucket_rows(b));
+        whole->runs[b] = cuda_persistent_possible(&shape, be->d.L, cuda_bucket_rows(b), any);
     if (!whole->runs[0]) {
         if (must)
             return rod_fail_at(err, ROD_EUNSUPPORTED, "decode_kernel",

@@ -271,8 +271,8 @@ __device__ __forceinline__ void product_stage(const step_block<R> &b, const prod
     const step_args &a = b.a;
     const uint32_t first = p.first(), warp = b.warp, g = b.lane / 4, t = b.lane % 4;
     if (first >= p.n_units) return;
-    const uint32_t n_mine = (p.n_units - first + gridDim.x - 1) / gridDim.x, k0 = slice_begin(p.KT, warp),
-                   n = slice_begin(p.KT, warp + 1) - k0;
+    const uint32_t n_mine = (p.n_units - first + gridDim.x - 1) / gridDim.x;
+    uint32_t k0 = slice_begin(p.KT, warp), n = slice_begin(p.KT, warp + 1) - k0;
     const product_in in = input_of<PLUS>(b, p);
     const wait_note note = b.note(p.layer, p.kind);
     uint2 *slice = (uint2 *)b.scratch() + (size_t)warp * a.at.slice_tiles * R * 4;
@@ -298,15 +298,19 @@ __device__ __forceinline__ void product_stage(const step_block<R> &b, const prod
 #pragma unroll 1
         for (uint32_t i = 0; i < UNITS && u0 + i < n_mine; i++, part += PART) {
             const uint32_t unit = first + (u0 + i) * gridDim.x;
+            float *to = part;
             if (p.kind == W_SMALL) { // two operands; a quarter of the warps
                 if (!p.wants(unit, warp)) continue;
                 const bool is_in = unit / 4 < tiles_of(4 * a.shape.M);
+                const uint32_t own = p.slice_of(unit, warp);
+                k0 = slice_begin(p.KT, own), n = slice_begin(p.KT, own + 1) - k0;
+                to = parts + turns.part * UNITS * PART + i * PART + own * R * LD;
                 read_slice(b, is_in ? a.words.s : a.words.a, k0, n, b.made(p.layer), note, squares, slice);
             }
             float acc[4] = {};
             multiply<T>(b, acc, n, slice, turns.ring, note);
-            if (2 * t < R) part[2 * t * LD + g] = acc[0], part[2 * t * LD + g + 8] = acc[2];
-            if (2 * t + 1 < R) part[(2 * t + 1) * LD + g] = acc[1], part[(2 * t + 1) * LD + g + 8] = acc[3];
+            if (2 * t < R) to[2 * t * LD + g] = acc[0], to[2 * t * LD + g + 8] = acc[2];
+            if (2 * t + 1 < R) to[(2 * t + 1) * LD + g] = acc[1], to[(2 * t + 1) * LD + g + 8] = acc[3];
             __syncwarp(); // the slice is read
         }
         if (u0 == 0 && squares.words) {
@@ -326,6 +330,32 @@ __device__ __forceinline__ void product_stage(const step_block<R> &b, const prod
                              b.residual() + ((u0 + thread_unit) * R + out.r) * 16 + threadIdx.x % 16);
     }
     turns.scales ^= 1;
+}
+
+// What the outputs of the next W_fc will read: taps, biases, the rows before; and the norm's weights of the W_out
+// before it.
+template <class T, bool PLUS, int R>
+__device__ __forceinline__ void conv_ahead(const step_block<R> &b, const product &p) {
+    if (b.warp < STEP_AHEAD) return;
+    const cuda_shape &s = b.a.shape;
+    product q = p;
+    while (q.next<PLUS>(b.a) && q.kind != W_FC) {}
+    if (q.kind != W_FC) return;
+    const cuda_step_layer &w = b.layers()[q.layer];
+    const uint32_t lines = s.K + 1 + R * (s.K - 1), n_units = (q.n_units + gridDim.x - 1) / gridDim.x;
+    for (uint32_t i = STEP_WARPS * 32 - 1 - threadIdx.x; i < n_units * lines; i += (STEP_WARPS - STEP_AHEAD) * 32) {
+        const uint32_t o = (q.first() + i / lines * gridDim.x) * 16, line = i % lines;
+        if (o >= s.E) continue; // z
+        if (line <= s.K) {
+            bring_near(line < s.K ? w.conv + (size_t)line * s.Ep + o : w.conv_b + o);
+            continue;
+        }
+        const uint32_t r = (line - s.K - 1) / (s.K - 1), back = (line - s.K - 1) % (s.K - 1) + 1,
+                       place = (uint32_t)((b.pos()[r] + s.conv_ring - back) % s.conv_ring);
+        bring_near((const T *)s.conv + (size_t)(uint32_t)b.slot()[r] * s.conv_slot + q.layer * s.conv_layer +
+                   (size_t)place * s.Ep + o);
+    }
+    if (threadIdx.x == STEP_AHEAD * 32 && blockIdx.x < s.D / 16) bring_near(w.mixer_norm + blockIdx.x * 16);
 }
 
 // The embeddings: the residual's columns that are this block's, and the first norm's operand.
@@ -371,7 +401,11 @@ __global__ void __launch_bounds__(STEP_THREADS, 1) persistent_kernel(const __gri
     stage_turns turns;
     p.size(a);
     do {
-        if (p.kind == W_OUT) state_stage<T>(b, p.layer);
+        if (p.kind == W_SMALL) state_ahead(b, p.layer);
+        if (p.kind == W_OUT) {
+            conv_ahead<T, PLUS>(b, p);
+            state_stage<T>(b, p.layer);
+        }
         if constexpr (PLUS)
             if (p.kind == W_AO) {
                 window_stage<T, P>(b, p.layer);
@@ -432,10 +466,11 @@ static uint32_t places_of(const cuda_shape &s, uint32_t n_layers, uint32_t n_row
     return 0;
 }
 
-bool cuda_persistent_possible(const struct cuda_shape *shape, uint32_t n_layers, uint32_t n_rows) {
+bool cuda_persistent_possible(const struct cuda_shape *shape, uint32_t n_layers, uint32_t n_rows, bool asked) {
     const uint32_t blocks = blocks_of(*shape), places = places_of(*shape, n_layers, n_rows, blocks);
     dispatch_case c = {};
     c.op = DISPATCH_DECODE_STEP, c.device = this_device(), c.dtype = shape->dtype, c.n_rows = n_rows, c.shape = shape;
+    c.forced = asked;
     if (dispatch_kernel_of(&c) != PERSISTENT || !places || blocks > 1024) return false;
     const step_kernel kernel = kernel_of(*shape, n_rows);
     const size_t bytes = step_places(*shape, n_rows, n_layers, blocks, places).bytes;

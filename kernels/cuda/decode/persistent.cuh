@@ -14,8 +14,9 @@ enum {
     STEP_RINGS = STEP_WARPS / STEP_FETCHING, // of each
     STEP_THREADS = (STEP_WARPS + STEP_FETCHING) * 32,
     STEP_MOST_PLACES = 8,
-    STEP_PACE = 24, // tiles that a fetching warp has on their way at most: more would queue in front of the words
-    STEP_ALL = 1,   // barriers: of the 16 warps, and of each half of them
+    STEP_AHEAD = 12, // the first of the warps that ask for what later stages read
+    STEP_PACE = 24,  // tiles that a fetching warp has on their way at most: more would queue in front of the words
+    STEP_ALL = 1,    // barriers: of the 16 warps, and of each half of them
     STEP_HALF = 2
 };
 
@@ -57,8 +58,11 @@ struct step_places {
         uint32_t most = STEP_WARPS * slice_tiles_of(s) * R * 32;
         const uint32_t state = STATE_FLOATS(R) * 4, window = s.H ? 2 * WINDOW_BYTES : 0;
         if (state > most) most = state;
+        most += panel_bytes(s, R);
         return ((window > most ? window : most) + 127) / 128 * 128;
     }
+    // Of one row a panel of S lies at the end of the scratch memory.
+    static __host__ __device__ uint32_t panel_bytes(const cuda_shape &s, uint32_t R) { return R == 1 ? s.M * 128 : 0; }
     static __host__ __device__ uint32_t STATE_FLOATS(uint32_t R) { return 576 + R * (4 + 1 + 1 + 16) * 32; }
     enum { WINDOW_BYTES = 4 * 20 * 16 + 256 + 512 + 8 * 256 * 4 + 8 * 2 * 8 + 256 }; // at least window_scratch
 };
@@ -146,8 +150,12 @@ struct product {
         }
         return (const unsigned char *)w + ((size_t)tile * KT + k0) * 512;
     }
-    __device__ __forceinline__ bool wants(uint32_t unit, uint32_t slice) const {
-        return kind != W_SMALL || unit % 4 == slice / 4;
+    // A quarter of k is four warps', of each fetching warp one: four rings of one would be behind the others.
+    __device__ __forceinline__ bool wants(uint32_t unit, uint32_t warp) const {
+        return kind != W_SMALL || unit % 4 == warp % 4;
+    }
+    __device__ __forceinline__ uint32_t slice_of(uint32_t unit, uint32_t warp) const {
+        return kind != W_SMALL ? warp : unit % 4 * 4 + warp / 4;
     }
 };
 
@@ -179,6 +187,9 @@ template <int R> struct step_block {
     __device__ __forceinline__ float *scales(uint32_t set) const { return (float *)(smem + a.at.scales) + set * R; }
     __device__ __forceinline__ float *residual() const { return (float *)(smem + a.at.residual); }
     __device__ __forceinline__ float *scratch() const { return (float *)(smem + a.at.scratch); }
+    __device__ __forceinline__ float *panel() const {
+        return (float *)(smem + a.at.part - step_places::panel_bytes(a.shape, R));
+    }
     __device__ __forceinline__ bool is_padding(uint32_t r) const { return (uint32_t)slot()[r] == a.shape.n_slots; }
     // What layer makes has this epoch; the residual before a layer that of the layer before.
     __device__ __forceinline__ uint32_t made(uint32_t layer) const { return base + layer + 1; }
@@ -192,40 +203,45 @@ template <int R> struct step_block {
 // A ring's places, in the order in which they are wanted.
 template <bool PLUS, int R> struct places_to_come {
     product of;
-    uint32_t unit, k, k1; // tiles [k, k1) of the unit's slice are still to come
+    uint32_t unit, k, k1; // tiles [k, k1) of the warp's slice of the unit are still to come
     bool any = true;
-    __device__ __forceinline__ void begin(const step_args &a, uint32_t slice) {
-        of.size(a), unit = of.first(), k = slice_begin(of.KT, slice), k1 = slice_begin(of.KT, slice + 1);
-        find(a, slice);
+    __device__ __forceinline__ void begin_unit(uint32_t warp) {
+        const uint32_t slice = of.slice_of(unit, warp);
+        k = slice_begin(of.KT, slice), k1 = slice_begin(of.KT, slice + 1);
     }
-    __device__ __forceinline__ void find(const step_args &a, uint32_t slice) { // from (unit, k) on
-        while (any && (unit >= of.n_units || k == k1 || !of.wants(unit, slice))) {
+    __device__ __forceinline__ void begin(const step_args &a, uint32_t warp) {
+        of.size(a), unit = of.first(), begin_unit(warp);
+        find(a, warp);
+    }
+    __device__ __forceinline__ void find(const step_args &a, uint32_t warp) { // from (unit, k) on
+        while (any && (unit >= of.n_units || k == k1 || !of.wants(unit, warp))) {
             if (unit < of.n_units)
                 unit += gridDim.x;
             else if ((any = of.next<PLUS>(a)))
                 unit = of.first();
-            k = slice_begin(of.KT, slice), k1 = slice_begin(of.KT, slice + 1);
+            begin_unit(warp);
         }
     }
     __device__ __forceinline__ uint32_t tiles() const { return min(k1 - k, place_tiles(R)); }
-    __device__ __forceinline__ void taken(const step_args &a, uint32_t slice) {
+    __device__ __forceinline__ void taken(const step_args &a, uint32_t warp) {
         k += tiles();
-        find(a, slice);
+        find(a, warp);
     }
 };
 
 // By one of the fetching warps, a lane a ring. Of all rings the one that is least far goes first, and so many
-// places are on their way at a time.
+// places are on their way at a time. Places of W_in and W_c0, which few rings have, do not count, and go before the
+// others' next ones.
 template <bool PLUS, int R> __device__ __forceinline__ void fetch_weights(const step_block<R> &block) {
     const step_args &a = block.a;
     const bool is = block.lane < STEP_RINGS;
-    const uint32_t slice = (block.warp - STEP_WARPS) * STEP_RINGS + block.lane % STEP_RINGS;
-    uint64_t *full = block.full(slice), *empty = block.empty(slice);
-    unsigned char *ring = block.ring(slice);
+    const uint32_t warp = (block.warp - STEP_WARPS) * STEP_RINGS + block.lane % STEP_RINGS; // whose ring it is
+    uint64_t *full = block.full(warp), *empty = block.empty(warp);
+    unsigned char *ring = block.ring(warp);
     const uint64_t policy = ring_policy();
     places_to_come<PLUS, R> next;
-    next.begin(a, slice);
-    uint32_t asked = 0, landed = 0, ask_at = 0, land_at = 0, land_parity = 0, free_parity = 1;
+    next.begin(a, warp);
+    uint32_t far = 0, asked = 0, landed = 0, ask_at = 0, land_at = 0, land_parity = 0, free_parity = 1;
     patience p;
     for (;;) {
         const bool more = is && next.any;
@@ -238,15 +254,17 @@ template <bool PLUS, int R> __device__ __forceinline__ void fetch_weights(const 
             }
         const bool want =
             more && asked - landed < a.places && (asked < a.places || ring_passed(empty + ask_at, free_parity));
-        const uint32_t least = __reduce_min_sync(0xffffffffu, want ? asked : ~0u),
+        const uint32_t turn = 2 * far + (next.of.kind != W_SMALL);
+        const uint32_t least = __reduce_min_sync(0xffffffffu, want ? turn : ~0u),
                        flying = __reduce_add_sync(0xffffffffu, is ? asked - landed : 0u),
-                       ready = __ballot_sync(0xffffffffu, want && asked == least);
+                       ready = __ballot_sync(0xffffffffu, want && turn == least);
         if ((ready >> block.lane & 1) &&
             flying + __popc(ready & ((1u << block.lane) - 1)) < STEP_PACE / place_tiles(R)) {
             delay(1024);
             ring_fetch(ring + ask_at * place_bytes(R), next.of.weights(a, block.layers(), next.unit, next.k),
                        next.tiles() * 512, full + ask_at, policy);
-            next.taken(a, slice);
+            far += next.of.kind != W_SMALL;
+            next.taken(a, warp);
             asked++;
             if (++ask_at == a.places) ask_at = 0, free_parity ^= 1;
             p = patience{};

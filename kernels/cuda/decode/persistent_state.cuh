@@ -32,16 +32,45 @@ __device__ __forceinline__ void no_state(const step_block<R> &b, uint32_t layer,
         give_float(b.a.words.o_sums + (size_t)r * panels + panel + i, 0, epoch);
 }
 
-// Panels [panel, panel + n) of row r, n <= R.
+// What the stage will read of the block's panels, before the stage of W_in: of one row the first panel into shared
+// memory, the rest near; this by the last warps, as the first ones have outputs to make.
+template <int R> __device__ __forceinline__ void state_ahead(const step_block<R> &b, uint32_t layer) {
+    const cuda_shape &s = b.a.shape;
+    const cuda_step_layer &w = b.layers()[layer];
+    const uint32_t panels = s.Ep / 32, first = R * panels * blockIdx.x / gridDim.x,
+                   n = R * panels * (blockIdx.x + 1) / gridDim.x - first, lines = s.M + s.R + 3;
+    if (R == 1 && n && !b.is_padding(0)) {
+        const float *S = s.S + (size_t)b.slot()[0] * s.S_slot + layer * s.S_layer + (size_t)first * s.M * 32;
+        for (uint32_t i = threadIdx.x; i < s.M * 8; i += STEP_WARPS * 32) ask16(b.panel() + i * 4, S + i * 4, true);
+        asked();
+    }
+    if (b.warp < STEP_AHEAD) return;
+    for (uint32_t i = STEP_WARPS * 32 - 1 - threadIdx.x; i < n * lines; i += (STEP_WARPS - STEP_AHEAD) * 32) {
+        const uint32_t r = (first + i / lines) / panels, panel = (first + i / lines) % panels, line = i % lines;
+        if (b.is_padding(r)) continue;
+        const float *S = s.S + (size_t)b.slot()[r] * s.S_slot + layer * s.S_layer + (size_t)panel * s.M * 32,
+                    *c1 = w.c1 + panel * 32;
+        bring_near(line < s.M              ? S + line * 32
+                   : line < s.M + s.R      ? c1 + (size_t)(line - s.M) * s.Ep
+                   : line == s.M + s.R     ? w.residual + panel * 32
+                   : line == s.M + s.R + 1 ? w.act_norm + panel * 32
+                                           : w.c1_b + panel * 32);
+    }
+}
+
+// Panels [panel, panel + n) of row r, n <= R. is_asked: state_ahead has asked for S of it.
 template <class T, int R>
 __device__ __forceinline__ void state_panels(const step_block<R> &b, uint32_t layer, uint32_t r, uint32_t panel,
-                                             uint32_t n) {
+                                             uint32_t n, bool is_asked) {
     const cuda_shape &s = b.a.shape;
     const cuda_step_layer &w = b.layers()[layer];
     state_scratch<R> &sh = *(state_scratch<R> *)b.scratch();
     const uint32_t M = s.M, Ep = s.Ep, rank = s.R, warp = b.warp, lane = b.lane, epoch = b.made(layer),
                    n_gates = 4 * M + rank;
-    constexpr int JOBS = (4 * R + STEP_WARPS - 1) / STEP_WARPS; // parts of E4's sums, a warp each
+    constexpr int JOBS = (4 * R + STEP_WARPS - 1) / STEP_WARPS;
+    // Words that come last are the first warps', which have nothing else to wait for: parts of E4's sums, a warp each,
+    // begin behind the two that make gates, the panels' outputs behind those of one row.
+    const uint32_t first_job = (STEP_WARPS - 3 - warp) % STEP_WARPS, own = (STEP_WARPS - 7 - warp) % STEP_WARPS;
     float *S = s.S + (size_t)b.slot()[r] * s.S_slot + layer * s.S_layer + (size_t)panel * M * 32 + lane;
     float v[R][STEP_GROUP_ROWS], early[JOBS][1][STATE_EARLY_R / 4];
 #pragma unroll
@@ -49,15 +78,15 @@ __device__ __forceinline__ void state_panels(const step_block<R> &b, uint32_t la
 #pragma unroll
         for (int j = 0; j < STEP_GROUP_ROWS; j++) {
             const uint32_t m = warp + STATE_GROUPS * j;
-            v[i][j] = i < n && m < M ? S[((size_t)i * M + m) * 32] : 0.0f;
+            v[i][j] = i < n && m < M && !is_asked ? S[((size_t)i * M + m) * 32] : 0.0f;
         }
 #pragma unroll
     for (int i = 0; i < JOBS; i++) {
-        const uint32_t job = warp + STEP_WARPS * i, e = (panel + job / 4) * 32 + lane;
+        const uint32_t job = first_job + STEP_WARPS * i, e = (panel + job / 4) * 32 + lane;
         if (job < 4 * n) c1_early(early[i], w.c1 + (e < s.E ? e : 0), rank, Ep, job % 4);
     }
-    const uint32_t e = (panel + warp) * 32 + lane; // the channel whose outputs this lane makes
-    const bool mine = warp < n && e < s.E;
+    const uint32_t e = (panel + own) * 32 + lane; // the channel whose outputs this lane makes
+    const bool mine = own < n && e < s.E;
     const float residual = mine ? w.residual[e] : 0.0f, act_norm = mine ? w.act_norm[e] : 0.0f,
                 bias_u = mine ? w.c1_b[e] : 0.0f;
     const uint32_t m = (STEP_WARPS - 1 - warp) * 32 + lane; // whose gates this thread makes
@@ -78,9 +107,9 @@ __device__ __forceinline__ void state_panels(const step_block<R> &b, uint32_t la
             sh.low[threadIdx.x - 4 * M] = threadIdx.x < n_gates ? sum : 0.0f;
     }
     const float z = __uint_as_float(data[5]), from_s = __uint_as_float(data[6]);
-    if (warp < n)
-        sh.in[warp < R ? warp : 0][lane] = __uint_as_float(data[4]), sh.bias[warp < R ? warp : 0][lane] = bias_u;
-    barrier_of(STEP_ALL, STEP_WARPS * 32); // the sums of the quarters; a
+    if (own < n) sh.in[own < R ? own : 0][lane] = __uint_as_float(data[4]), sh.bias[own < R ? own : 0][lane] = bias_u;
+    if (is_asked) await_all_but<0>();
+    barrier_of(STEP_ALL, STEP_WARPS * 32); // the sums of the quarters; a; S
     if (m - lane < M) {
         const float norm = key_norm(s, sh.raw + M);
         if (m < M)
@@ -89,7 +118,7 @@ __device__ __forceinline__ void state_panels(const step_block<R> &b, uint32_t la
     }
 #pragma unroll
     for (int i = 0; i < JOBS; i++) {
-        const uint32_t job = warp + STEP_WARPS * i, of = (panel + job / 4) * 32 + lane;
+        const uint32_t job = first_job + STEP_WARPS * i, of = (panel + job / 4) * 32 + lane;
         if (job >= 4 * n) continue;
         float part[1];
         low_rank_parts(part, early[i], w.c1 + (of < s.E ? of : 0), sh.low, rank, Ep, job % 4);
@@ -107,6 +136,7 @@ __device__ __forceinline__ void state_panels(const step_block<R> &b, uint32_t la
         for (int j = 0; j < STEP_GROUP_ROWS; j++) {
             const uint32_t row = warp + STATE_GROUPS * j;
             if (row >= M) continue;
+            if (is_asked) v[i][j] = b.panel()[row * 32 + lane];
             v[i][j] = __fmaf_rn(sh.a[row], v[i][j], sh.k[row] * u);
             o = __fmaf_rn(sh.q[row], v[i][j], o);
             S[((size_t)i * M + row) * 32] = v[i][j];
@@ -114,16 +144,16 @@ __device__ __forceinline__ void state_panels(const step_block<R> &b, uint32_t la
         sh.o[i][warp][lane] = o;
     }
     barrier_of(STEP_ALL, STEP_WARPS * 32); // the groups' sums
-    if (warp < n) {
+    if (own < n) {
         float sum = 0, out = 0;
 #pragma unroll
-        for (int g = 0; g < STATE_GROUPS; g++) sum += sh.o[warp < R ? warp : 0][g][lane]; // in order
+        for (int g = 0; g < STATE_GROUPS; g++) sum += sh.o[own < R ? own : 0][g][lane]; // in order
         if (mine) out = __fmaf_rn(residual, from_s, sum) * silu(z);
         const uint32_t pair = pair_of<T>(out * act_norm);
         if (mine && lane % 2 == 0)
             give_word(b.a.words.o + ((size_t)(e / 16) * R + r) * 8 + act_slot(e % 16 / 2), pair, epoch);
         const float square = warp_sum(out * out);
-        if (lane == 0) give_float(b.a.words.o_sums + (size_t)r * (Ep / 32) + panel + warp, square, epoch);
+        if (lane == 0) give_float(b.a.words.o_sums + (size_t)r * (Ep / 32) + panel + own, square, epoch);
     }
 }
 
@@ -131,7 +161,8 @@ __device__ __forceinline__ void state_panels(const step_block<R> &b, uint32_t la
 template <class T, int R> __device__ __forceinline__ void state_stage(const step_block<R> &b, uint32_t layer) {
     static_assert(sizeof(state_scratch<R>) <= (576 + R * 22 * 32) * 4, "step_places knows its size");
     const uint32_t panels = b.a.shape.Ep / 32;
-    uint32_t unit = R * panels * blockIdx.x / gridDim.x;
+    const uint32_t first = R * panels * blockIdx.x / gridDim.x;
+    uint32_t unit = first;
     const uint32_t end = R * panels * (blockIdx.x + 1) / gridDim.x;
     const bool any = unit < end;
     while (unit < end) {
@@ -139,7 +170,7 @@ template <class T, int R> __device__ __forceinline__ void state_stage(const step
         if (b.is_padding(r))
             no_state<T>(b, layer, r, unit - r * panels, n);
         else
-            state_panels<T>(b, layer, r, unit - r * panels, n);
+            state_panels<T>(b, layer, r, unit - r * panels, n, R == 1 && unit == first);
         unit += n;
     }
     if (any) barrier_of(STEP_ALL, STEP_WARPS * 32); // the scratch memory is free

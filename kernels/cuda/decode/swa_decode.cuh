@@ -39,16 +39,6 @@ __device__ __forceinline__ uint4 stream16(const void *p, bool wanted) {
                  : "l"(p), "r"((uint32_t)wanted));
     return v;
 }
-// 16 bytes to shared memory, or zeros.
-__device__ __forceinline__ void ask16(void *to, const void *from, bool wanted) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(to)),
-                 "l"(from), "r"(wanted ? 16 : 0)
-                 : "memory");
-}
-__device__ __forceinline__ void asked() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int N> __device__ __forceinline__ void await_all_but() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-}
 __device__ __forceinline__ float2 two_floats(uint32_t x, __half) { return __half22float2(*(__half2 *)&x); }
 __device__ __forceinline__ float2 two_floats(uint32_t x, __nv_bfloat16) {
     return make_float2(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u));
