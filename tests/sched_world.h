@@ -143,4 +143,16 @@ static inline void start(struct world *w, struct client *c, uint64_t n_prompt, u
     assert_ptr_equal(sched_admit(&w->s, w->now_ns), &c->req);
 }
 
+/* Streams without an end, and steps until there are so many; what a test then adds comes beside streams. */
+static inline void start_streams(struct world *w, struct client *r, uint32_t n, uint64_t n_prompt, uint32_t n_steps) {
+    for (uint32_t k = 0; k < n; k++) start(w, &r[k], n_prompt, 0);
+    while (w->n_steps < n_steps) world_step(w);
+}
+
+/* Steps until its one token is said; how many seconds it waited for it. */
+static inline double first_s(struct world *w, struct client *c) {
+    while (c->req.state != SCHED_NONE) world_step(w);
+    return (double)(c->first_ns - c->begin_ns) * 1e-9;
+}
+
 #endif
