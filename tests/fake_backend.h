@@ -60,7 +60,7 @@ struct backend {
     sem_t gate, entered;
     atomic_uint n_forwards, n_launches; /* a launch is a forward too */
     _Atomic(int32_t) nan_token;         /* a row that reads this token gives NaN; -1 = never */
-    atomic_uint fail_at;                /* this forward (from 1) is a device fault; 0 = never */
+    atomic_uint fail_at;                /* forwards from this one (1 is the first) on are device faults; 0 = never */
     atomic_uint fail_collect_at;        /* this collect (from 1) is one */
     struct sampler sampler;
     bool launching, names;           /* names: its rows may name any token, as those of a draft model do */
@@ -292,7 +292,8 @@ static inline int fake_forward(struct backend *be, const struct backend_segment 
                                const float **logits, struct rod_error *err) {
     unsigned step = atomic_fetch_add(&be->n_forwards, 1) + 1;
     if (!be->launching) fake_wait(be);
-    if (step == atomic_load(&be->fail_at)) return rod_fail(err, ROD_EDEVICE, "the fake device caught fire");
+    const unsigned fail_at = atomic_load(&be->fail_at);
+    if (fail_at && step >= fail_at) return rod_fail(err, ROD_EDEVICE, "the fake device caught fire");
     uint32_t n_tok = 0, n_out = 0;
     const char *fault = NULL;
     if (be->ops->launch && !be->launching && atomic_load(&be->n_launches) != atomic_load(&be->n_collects))

@@ -19,6 +19,12 @@ static struct rod_request *request(struct answer *a, int i, size_t n, uint32_t m
     return r;
 }
 
+static struct rod_request *with_breakpoint(struct rod_request *r) {
+    r->n_breakpoints = 1;
+    r->breakpoints[0] = (struct rod_breakpoint){.at = 64, .ttl_ns = 1000000000000};
+    return r;
+}
+
 static void until(bool (*so)(const struct bench *b, uint64_t n), struct bench *b, uint64_t n, const char *what) {
     for (int i = 0; i < 20000; i++) {
         if (so(b, n)) return;
@@ -32,13 +38,17 @@ static bool slots_used(const struct bench *b, uint64_t n) { return stats_of(b->c
 static bool steps_done(const struct bench *b, uint64_t n) { return stats_of(b->c.engine).steps >= n; }
 
 /* Streams that run until they are cancelled, and a first flight with these prompts that does not end. */
-static void open_held(struct bench *b, struct answer *streams, struct rod_request *const *r, uint32_t n) {
-    bench_open(b, FLIGHTS(FLIGHT_TOK), CONFIG());
+static void open_held_beside(struct bench *b, size_t cache_bytes, struct answer *streams, struct rod_request *const *r,
+                             uint32_t n) {
+    bench_open(b, FLIGHTS(FLIGHT_TOK), CONFIG(.prefix_cache_bytes = cache_bytes));
     atomic_store(&b->be->hold_flights, true);
     for (int i = 0; i < N_STREAMS; i++) collect_submit(&b->c, request(&streams[i], 0, 5, MOST));
     for (uint32_t i = 0; i < n; i++) collect_submit(&b->c, r[i]);
     fake_release(b->be);
     until(flights_begun, b, 1, "a flight begins");
+}
+static void open_held(struct bench *b, struct answer *streams, struct rod_request *const *r, uint32_t n) {
+    open_held_beside(b, 0, streams, r, n);
 }
 
 static void close_streams(struct bench *b, struct answer *streams) {
@@ -149,22 +159,29 @@ static void a_cancel_in_a_flight_ends_at_once(void **state) {
     close_streams(&b, streams);
 }
 
-/* When the engine knows what a flight takes it begins the next one before the end; a prompt may be in both. */
+/* When the engine knows what a flight takes it begins the next one before the end: these prompts are in two that do
+ * not end, behind one that has been answered. How many flights have begun. */
+static uint64_t open_two(struct bench *b, size_t cache_bytes, struct answer *streams, struct answer *first,
+                         struct rod_request *const *r, uint32_t n) {
+    open_held_beside(b, cache_bytes, streams, (struct rod_request *[]){request(first, 1, LONG, 3)}, 1);
+    atomic_store(&b->be->hold_flights, false);
+    collect_until(&b->c, first, 1);
+    const uint64_t begun = stats_of(b->c.engine).flights + 2;
+    atomic_store(&b->be->hold_flights, true);
+    for (uint32_t i = 0; i < n; i++) collect_submit(&b->c, r[i]);
+    until(flights_begun, b, begun, "a second flight begins");
+    return begun;
+}
+
 static void a_second_flight_is_begun_before_the_first_ends(void **state) {
     (void)state;
     for (int cancels = 0; cancels < 2; cancels++) {
         struct bench b;
         struct answer streams[N_STREAMS], a[2], alone;
-        open_held(&b, streams, (struct rod_request *[]){request(&a[0], 1, LONG, 3)}, 1);
-        atomic_store(&b.be->hold_flights, false);
-        collect_until(&b.c, a, 1);
-        const uint64_t begun = stats_of(b.c.engine).flights;
-        atomic_store(&b.be->hold_flights, true);
-        collect_submit(&b.c, request(&a[1], 1, LONG, 3));
-        until(flights_begun, &b, begun + 2, "a second flight begins");
+        const uint64_t begun = open_two(&b, 0, streams, &a[0], (struct rod_request *[]){request(&a[1], 1, LONG, 3)}, 1);
         until(steps_done, &b, stats_of(b.c.engine).steps + 50, "steps beside both");
         collect_now(&b.c);
-        assert_int_equal(stats_of(b.c.engine).flights, begun + 2);
+        assert_int_equal(stats_of(b.c.engine).flights, begun);
         if (cancels) {
             rod_cancel(b.c.engine, a[1].ticket);
             collect_until(&b.c, &a[1], 1);
@@ -252,10 +269,7 @@ static void a_fault_while_a_flight_lands_ends_all_that_is_in_it(void **state) {
     atomic_store(&b.be->fail_saves, true);
     for (int i = 0; i < N_STREAMS; i++) collect_submit(&b.c, request(&streams[i], 0, 5, MOST));
     for (int i = 0; i < N; i++) {
-        struct rod_request *r = request(&a[i], 1 + i, LONG, 3);
-        r->n_breakpoints = 1;
-        r->breakpoints[0] = (struct rod_breakpoint){.at = 64, .ttl_ns = 1000000000000};
-        collect_submit(&b.c, r);
+        collect_submit(&b.c, with_breakpoint(request(&a[i], 1 + i, LONG, 3)));
     }
     fake_release(b.be);
     collect_until(&b.c, a, N);
@@ -264,6 +278,33 @@ static void a_fault_while_a_flight_lands_ends_all_that_is_in_it(void **state) {
     for (int i = 0; i < N; i++) assert_int_equal(a[i].end.error.code, ROD_EDEVICE), collect_free(&a[i]);
     for (int i = 0; i < N_STREAMS; i++) assert_true(streams[i].failed), collect_free(&streams[i]);
     bench_close(&b);
+}
+
+/* Whatever fails: a look at the first of two flights, a step beside both, what the first leaves when it lands. All end,
+ * and the backend is closed when both flights are over. */
+static void a_fault_beside_two_flights_ends_all(void **state) {
+    (void)state;
+    enum { LOOK, STEP, LANDING, N_WAYS };
+    for (int way = 0; way < N_WAYS; way++) {
+        struct bench b;
+        struct answer streams[N_STREAMS], a[3];
+        pthread_t thread;
+        struct rod_request *r[] = {request(&a[1], 2, LONG, 3), request(&a[2], 3, LONG, 3)};
+        open_two(&b, (size_t)1 << 30, streams, &a[0],
+                 (struct rod_request *[]){way == LANDING ? with_breakpoint(r[0]) : r[0], r[1]}, 2);
+        atomic_store(&b.be->fail_flights, way == LOOK);
+        atomic_store(&b.be->fail_at, way == STEP);
+        atomic_store(&b.be->fail_saves, way == LANDING);
+        assert_int_equal(pthread_create(&thread, NULL, end_flights_later, b.be), 0);
+        collect_until(&b.c, &a[1], 2);
+        collect_until(&b.c, streams, N_STREAMS);
+        pthread_join(thread, NULL);
+        assert_true(rod_engine_failed(b.c.engine));
+        for (int i = 1; i < 3; i++) assert_int_equal(a[i].end.error.code, ROD_EDEVICE), assert_int_equal(a[i].n_ids, 0);
+        for (int i = 0; i < N_STREAMS; i++) assert_true(streams[i].failed), collect_free(&streams[i]);
+        for (int i = 0; i < 3; i++) collect_free(&a[i]);
+        bench_close(&b);
+    }
 }
 
 /* A turn whose prompt is in a flight when its session is removed ends as it ends in a step. */
@@ -333,6 +374,7 @@ int main(void) {
         ON_BOTH(close_in_a_flight),
         ON_BOTH(a_fault_in_a_flight_is_a_device_fault),
         ON_BOTH(a_fault_while_a_flight_lands_ends_all_that_is_in_it),
+        ON_BOTH(a_fault_beside_two_flights_ends_all),
         ON_BOTH(a_session_deleted_in_a_flight),
         ON_BOTH(breakpoints_and_choices_of_a_prompt_in_flights),
     };
