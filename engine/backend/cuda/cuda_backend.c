@@ -12,9 +12,9 @@
 /* Rows of a step and of logits where nobody asks for others. A prompt has all rows of a
  * step while no session decodes: so many that reading the weights is little of it. */
 enum { MAX_BATCH = 2048, MAX_OUT = 512 };
-/* Of a prompt alone, the first that has the room: at most a part of what is free beside the weights. */
-static const uint32_t LARGE_BATCH[] = {8192, 4096};
-enum { LARGE_PART = 32 };
+/* Of a prompt alone (cuda_large_rows). */
+enum { N_LARGE = 2 };
+static const uint32_t LARGE_BATCH[N_LARGE] = {8192, 4096};
 
 /* ---- slots and workspaces ---- */
 
@@ -126,15 +126,14 @@ static void choose_rows(struct backend *be, const struct backend_config *config)
     uint64_t reserve = 1u << 30, slot = be->info.slot_bytes + cuda_sample_slot_bytes(be->shape.V, be->n_drafts);
     if (config->beside) needs_beside(config->beside, be->shape.dtype, &reserve, &slot);
     if (config->prompt_share > 0) reserve += cuda_workspaces_bytes(be, config, MAX_BATCH);
-    const uint64_t slots = (config->n_slots + 1) * slot;
-    for (size_t i = 0; i < sizeof LARGE_BATCH / sizeof *LARGE_BATCH; i++) {
-        const uint64_t bytes = cuda_workspaces_bytes(be, config, LARGE_BATCH[i]);
-        if (LARGE_BATCH[i] <= be->info.max_batch_tok) return;
-        if (bytes > available / LARGE_PART || bytes + reserve + slots > available) continue;
-        be->info.shared_tok = be->info.max_batch_tok;
-        be->info.max_batch_tok = LARGE_BATCH[i];
-        return;
-    }
+    struct cuda_large sizes[N_LARGE];
+    for (int i = 0; i < N_LARGE; i++)
+        sizes[i] = (struct cuda_large){LARGE_BATCH[i], cuda_workspaces_bytes(be, config, LARGE_BATCH[i])};
+    const uint64_t kept = reserve + ((uint64_t)config->n_slots + 1) * slot;
+    const uint32_t rows = be->info.max_batch_tok, large = cuda_large_rows(rows, available, kept, sizes, N_LARGE);
+    if (large == rows) return;
+    be->info.shared_tok = rows;
+    be->info.max_batch_tok = large;
 }
 
 static int make_slots(struct backend *be, const struct backend_config *config, struct rod_error *err) {

@@ -38,6 +38,22 @@ static inline uint32_t cuda_bucket_of(uint32_t n) {
     while (b < CUDA_N_BUCKETS && cuda_bucket_rows(b) < n) b++;
     return b;
 }
+
+/* Rows of a step that a prompt alone has, where a step has `rows` else: the first size that has the room, its
+ * workspaces at most a part of what is free beside the weights; kept: what must stay free for others. Sizes, the
+ * largest first, with what their workspaces take. */
+enum { CUDA_LARGE_PART = 32 };
+struct cuda_large {
+    uint32_t rows;
+    uint64_t bytes;
+};
+static inline uint32_t cuda_large_rows(uint32_t rows, uint64_t available, uint64_t kept, const struct cuda_large *sizes,
+                                       uint32_t n) {
+    for (uint32_t i = 0; i < n && sizes[i].rows > rows; i++)
+        if (sizes[i].bytes <= available / CUDA_LARGE_PART && sizes[i].bytes + kept <= available) return sizes[i].rows;
+    return rows;
+}
+
 /* Steps that take the same time: a bucket's, without drafts and with them. */
 enum { CUDA_N_KINDS = 2 * CUDA_N_BUCKETS, CUDA_DRAFT_BUCKETS = 12 };
 /* How a step ends: logits to the host; tokens, the largest logit of each row; tokens, some of them drawn. */
