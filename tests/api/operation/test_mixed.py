@@ -1,5 +1,6 @@
 """All that a server does at once (tests/bench/record-mixed): no answer differs from what the request gets alone, none fails. RODIMUS_TEST_SOAK=1
 (make soak) lasts five minutes instead of six seconds, and memory may not grow."""
+import concurrent.futures
 import importlib.machinery
 import importlib.util
 import json
@@ -31,10 +32,33 @@ def test_everything_at_once_gives_the_answers_of_each_alone(tmp_path):
     assert done.returncode == 0 or not SOAK, done.stdout + done.stderr
 
 
-def test_what_grows_behind_the_warm_part_is_named():
+def record_mixed():
     loader = importlib.machinery.SourceFileLoader("record_mixed", RECORD)
     mixed = importlib.util.module_from_spec(importlib.util.spec_from_loader("record_mixed", loader))
     loader.exec_module(mixed)
+    return mixed
+
+
+def test_two_that_write_one_file_lose_no_run(tmp_path):
+    mixed, out = record_mixed(), str(tmp_path / "mixed.json")
+    ways = [(device, seed) for device in ("cpu", "cuda:0", "cpu") for seed in range(20)]
+
+    def write(part):
+        for device, seed in ways[part * 20:part * 20 + 20]:
+            mixed.add_run(out, {"device": device, "clients": 6}, {"seed": seed, "date": "2026-01-01", "by": part})
+
+    with concurrent.futures.ThreadPoolExecutor(3) as pool:
+        list(pool.map(write, range(3)))
+    with open(out) as f:
+        records = {record["device"]: record["runs"] for record in json.load(f)}
+    assert {device: len(runs) for device, runs in records.items()} == {"cpu": 40, "cuda:0": 20}
+    for part in range(3):  # each in its order
+        assert [run["seed"] for runs in records.values() for run in runs if run["by"] == part] == list(range(20))
+    assert os.listdir(tmp_path) == ["mixed.json"]
+
+
+def test_what_grows_behind_the_warm_part_is_named():
+    mixed = record_mixed()
 
     def rows(rss, device, p99, n=2000):
         return [{"rss_bytes": rss(i), "device_bytes": device(i), "state_host_bytes": 100, "requests": n, "tokens_between": n,
