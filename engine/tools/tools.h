@@ -64,6 +64,7 @@ struct rod_verify_options {
     const char *synthetic, *adapter_dir;      /* instead of model_dir; merged into its weights, or NULL */
     uint32_t n_tok;                           /* against the CPU: length of the prompt, 0 = 64 */
     const char *device, *precision, *weights; /* NULL = "auto" */
+    const char *prompt_products;              /* auto, own or library (backend.h); NULL = auto */
     bool deterministic;
     uint32_t n_threads; /* CPU, 0 = all cores */
     uint32_t first_tok,

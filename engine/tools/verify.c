@@ -313,6 +313,7 @@ static int verify_model(const struct rod_verify_options *o, const struct model *
                                     .n_threads = o->n_threads,
                                     .device = o->device ? o->device : "auto",
                                     .precision = precision,
+                                    .prompt_products = o->prompt_products,
                                     .deterministic = o->deterministic,
                                     .progress = o->progress};
     int rc = backend_find(config.device, &ops, err);

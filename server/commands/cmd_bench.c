@@ -57,7 +57,7 @@ static const struct option bench_flags[] = {
     {"decode_kernel", OPTION_CHOICE, AT(decode_kernel), HOW, .fallback = "auto", .choices = "graph|auto|any|persistent", .metavar = "NAME",
      .help = "steps of up to 8 sessions on a GPU: a kernel for each stage (graph), or one launch for all where it is faster (auto), where it runs (any), or not at all without it (persistent); no bit differs"},
     {"prompt_products", OPTION_CHOICE, AT(prompt_products), HOW, .fallback = "auto", .choices = "auto|own|library", .metavar = "NAME",
-     .help = "prompts' products on a GPU: auto: by cuBLASLt where it is there and no kernel of ours is made for them; own: never; library: always"},
+     .help = PROMPT_PRODUCTS_HELP},
     {"threads", OPTION_AUTO, AT(threads), HOW, .fallback = "auto", RANGE(1, 1024), .help = THREADS_HELP},
     {"deterministic", OPTION_BOOL, AT(deterministic), HOW, .help = DETERMINISTIC_HELP},
     {"seconds", OPTION_FLOAT, AT(seconds), HOW, .fallback = "2", RANGE(0.01, 600), .metavar = "S", .help = "time to measure a row"},

@@ -12,7 +12,7 @@
 #include <string.h>
 
 struct verify {
-    char *model, *synthetic, *adapter, *golden, *against, *device, *precision, *weights;
+    char *model, *synthetic, *adapter, *golden, *against, *device, *precision, *weights, *prompt_products;
     uint64_t n_tok, n_threads, piece_tok;
     bool deterministic;
 };
@@ -41,6 +41,8 @@ static const struct option verify_flags[] = {
      .help = PRECISION_HELP},
     {"weights", OPTION_CHOICE, AT(weights), HOW, .fallback = "auto", .choices = "auto|fp8|int8|int4", .metavar = "NAME",
      .help = WEIGHTS_HELP},
+    {"prompt_products", OPTION_CHOICE, AT(prompt_products), HOW, .fallback = "auto", .choices = "auto|own|library", .metavar = "NAME",
+     .help = PROMPT_PRODUCTS_HELP},
     {"threads", OPTION_AUTO, AT(n_threads), HOW, .fallback = "auto", RANGE(1, 1024), .help = THREADS_HELP},
     {"deterministic", OPTION_BOOL, AT(deterministic), HOW, .help = DETERMINISTIC_HELP},
     {"piece_tokens", OPTION_AUTO, AT(piece_tok), HOW, .fallback = "auto", RANGE(1, 1 << 20),
@@ -92,6 +94,7 @@ static int run_verify(const struct verify *v) {
                                          .device = v->device,
                                          .precision = v->precision,
                                          .weights = v->weights,
+                                         .prompt_products = v->prompt_products,
                                          .deterministic = v->deterministic,
                                          .n_threads = (uint32_t)v->n_threads,
                                          .n_tok = (uint32_t)v->n_tok,

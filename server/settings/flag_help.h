@@ -13,6 +13,9 @@
     "random weights of a published shape instead: rodimus-1.4b, rodimus-plus-1.6b, rodimus-plus-1.6b-w1024, "          \
     "rodimus-plus-4b"
 #define WEIGHTS_HELP "fp8 (GPU), int8 or int4: the large matrices in fewer bits; auto, as the directory stores them"
+#define PROMPT_PRODUCTS_HELP                                                                                           \
+    "prompts' products on a GPU: auto: by cuBLASLt where it is there and no kernel of ours is made for them; own: "    \
+    "never; library: always"
 #define ADAPTER_HELP                                                                                                   \
     "directory of a PEFT LoRA adapter, which is merged into the weights: adapter_config.json, "                        \
     "adapter_model.safetensors"

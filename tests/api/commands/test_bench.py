@@ -116,7 +116,7 @@ for word; do
     --prompt-tokens | --output-tokens) word=3 ;;
     --requests) word=5 ;;
     --acceptance) word=0.5 ;;
-    --tokens) word=40 ;;
+    --tokens) word=16 ;;
     esac
     last=$word
     [ "$word" = --synthetic ] && word=--model
@@ -153,3 +153,34 @@ def test_what_the_scripts_record_is_whole(script, flags, names, tmp_path):
         assert found["device"] == "cpu" and found["commit"] and found["date"], name
         reports = found.get("runs") or [part for part in found.values() if isinstance(part, dict)]
         assert reports and all(r["ok"] == 5 and r["failed"] == 0 for r in reports), name
+
+
+# In place of a program that sees a GPU on which cuBLASLt runs in 16 bits alone: the CPU computes.
+SEES_A_GPU = """#!/bin/sh
+[ "$1" = version ] && { %(program)s version | sed 's/^device .*/device cuda:0 Some GPU, 80 GiB, compute capability 9.0; weights fp32/; s/^cuda .*/cuda rodimus_cuda.so is loaded, cuBLASLt 1.2.3/'; exit; }
+case "$*" in *"--precision fp32 --prompt-products library"*)
+    echo "rodimus: prompt_products library: cuBLASLt 1.2.3 does not run here." >&2
+    exit 1
+    ;;
+esac
+exec %(program)s $(echo "$*" | sed 's/--device cuda/--device cpu/; s/fp16/fp32/; s/bf16/fp32/')
+"""
+
+
+def test_golden_sets_on_a_gpu_are_recorded_by_precision_and_by_whose_products(tmp_path):
+    program, out = tmp_path / "rodimus", tmp_path / "golden.json"
+    program.write_text(SEES_A_GPU % {"program": RODIMUS})
+    program.chmod(0o755)
+    (tmp_path / "sets").mkdir()
+    (tmp_path / "sets" / "rodimus-plus-short").symlink_to(os.path.join(ROOT, "tests", "vectors", "rodimus-plus-short"))
+    record = [os.path.join(SCRIPTS, "record-golden"), program, out, "--sets", tmp_path / "sets", "--device"]
+    done = subprocess.run([*map(str, record), "cuda"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(out.read_text())
+    assert [(r["precision"], r["prompt_products"]) for r in found] == [(p, w) for p in ("fp32", "fp16", "bf16") for w in ("own", "library")]
+    assert all(r["device"] == "cuda:0 (Some GPU)" and r["commit"] and r["date"] and r["set"] == "rodimus-plus-short" for r in found)
+    assert ["refused" in r for r in found] == [False, True, False, False, False, False]
+    assert all(0 < r["logits"] < r["bound"] and r["ok"] for r in found if "refused" not in r), found
+    done = subprocess.run([RODIMUS if word == program else str(word) for word in record] + ["cpu"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert [(r["weights"], r["ok"]) for r in json.loads(out.read_text())] == [(w, True) for w in ("auto", "int8", "fp8", "int4")]
