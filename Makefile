@@ -15,7 +15,8 @@ PKGS    := libmicrohttpd jansson libuv libpcre2-8 libutf8proc libxxhash gnutls
 WARN    := -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Werror
 # _GNU_SOURCE: C11 plus POSIX and Linux (epoll options, sched_getaffinity); no compiler extensions but where a file says so.
 CPPFLAGS = -D_GNU_SOURCE -DROD_VERSION='"0.1.0"' $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
-CFLAGS   = -std=c11 -O3 -g -fno-math-errno -ffp-contract=off -fvisibility=hidden $(WARN) $(SAN)
+OPT      = -O3 -g
+CFLAGS   = -std=c11 $(OPT) -fno-math-errno -ffp-contract=off -fvisibility=hidden $(WARN) $(SAN)
 # Bound at the start, so that the table of addresses is read-only from then on.
 LDFLAGS  = -pthread -rdynamic -Wl,-z,relro,-z,now $(SAN)
 LDLIBS   = $(shell pkg-config --libs $(PKGS) 2>/dev/null) -ldl -lm -pthread
@@ -144,11 +145,19 @@ run: deps # build, and serve the demo model on PORT=8080
 	@$(BUILD)/rodimus serve --port $(PORT)
 
 # ---- tests: each cmocka program prints its own counts; tests/run adds them up and prints the closing line ----
+# Compiling them is half of the build; what they measure and compare is in the libraries.
+$(BUILD)/tests/%.o: OPT = -O1 -g1
+$(BUILD)/tests/bench/%.o: OPT = -O3 -g
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/libserver.a $(BUILD)/librodimus.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/../../lib' -o $@ $^ $(LDLIBS) -lcmocka
 
-$(BUILD)/tests/fuzz/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/driver.o $(BUILD)/libserver.a $(BUILD)/librodimus.a
+# The parsers of outside bytes and what they need: the rest of the tree is not built again for fuzzing.
+FUZZED := $(wildcard $(addsuffix /*.c,$(addprefix engine/,base text grammar model state sched session/store) $(addprefix server/,base settings openai anthropic)) server/commands/load/load_http.c)
+$(BUILD)/libfuzzed.a: $(FUZZED:%.c=$(BUILD)/%.o)
+	$(call say,AR,$@)
+	$(Q)rm -f $@; ar rcs $@ $^
+$(BUILD)/tests/fuzz/fuzz_%: $(BUILD)/tests/fuzz/fuzz_%.o $(BUILD)/tests/fuzz/driver.o $(BUILD)/libfuzzed.a
 	$(call say,LINK,$@)
 	$(Q)$(CC) $(LDFLAGS) -o $@ $^ $(LDLIBS)
 
