@@ -26,11 +26,18 @@ def fail_by_reports():
         pytest.fail("\n".join(texts), pytrace=False)
 
 
+# Files that take half a minute begin first, so that workers side by side (xdist, with --no-loadscope-reorder) end together. What
+# computes and what waits take turns.
+LONG = ["test_hardship", "test_load", "test_operation", "test_process", "test_handover", "test_speculative", "test_pinned", "test_sessions_kill",
+        "test_scoring", "test_overload", "test_sampling", "test_hostile", "test_bench", "test_convert"]
+
+
 def pytest_collection_modifyitems(config, items):
     for item in items:
         if re.search("0x[0-9a-f]{8}", item.name):
             raise pytest.UsageError(f"{item.nodeid}: an address in a test's name; it needs ids, as workers side by side (xdist) must agree on names")
         item.add_marker(pytest.mark.timeout(float(config.getini("timeout")) * SLOWER))
+    items.sort(key=lambda item: LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG))
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -1,6 +1,6 @@
 """rodimus serve, killed with kill -9 at random moments, again and again on one state_dir, under clients that repeat what got
 no answer with the same Idempotency-Key: each turn happens once, none that was answered is lost, and each conversation is the
-one that nothing disturbed; with one server, and with two on the same folder that each turn goes to at random. RODIMUS_TEST_KILLS: how often (20); RODIMUS_TEST_SEED: when (printed)."""
+one that nothing disturbed; with one server, and with two on the same folder that each turn goes to at random. RODIMUS_TEST_KILLS: how often (10); RODIMUS_TEST_SEED: when (printed)."""
 import http.client
 import os
 import random
@@ -58,7 +58,7 @@ class Client:
 
 @pytest.mark.parametrize("n_servers", [1, 2])
 def test_servers_under_kill_9_lose_no_turn_and_run_none_twice(tmp_path, n_servers, keep_figures):
-    kills, seed = int(os.environ.get("RODIMUS_TEST_KILLS", 20)), int(os.environ.get("RODIMUS_TEST_SEED", time.time_ns() % 1000000))
+    kills, seed = int(os.environ.get("RODIMUS_TEST_KILLS", 10)), int(os.environ.get("RODIMUS_TEST_SEED", time.time_ns() % 1000000))
     print(f"seed {seed}, {kills} kills")
     chance, states = random.Random(seed), tmp_path / "states"
     flags = ("--state-dir", states, "--slots", 4, "--threads", 1, *EXACT)
