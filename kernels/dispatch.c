@@ -134,7 +134,7 @@ static bool P_up_to_64(const struct dispatch_case *c) { return c->shape->P <= 64
 static bool P_up_to_128(const struct dispatch_case *c) { return c->shape->P <= 128; }
 static bool has_persistent(const struct dispatch_case *c) {
     const struct cuda_shape *s = c->shape;
-    if (!c->forced && (s->H || c->n_rows > 1)) return false; /* the stages' kernels are faster */
+    if (!c->forced && (s->H || c->n_rows > 1 || s->D < 2048)) return false; /* slower, or not measured */
     if (!dispatch_fused(c->device, s) || (c->n_rows & (c->n_rows - 1))) return false;
     if (s->H && !dispatch_decode_window(s)) return false;
     return s->K <= 4 && s->M <= 64 && s->D % 64 == 0 && s->E % 128 == 0;
@@ -336,9 +336,10 @@ static const struct rule rules[] = {
     /* sampling: some 128 multiprocessors for few rows; the token is the same whatever the number of blocks */
     /* without drafts */
     {OP(DECODE_STEP), PERSISTENT, HOPPER, STORED, .rows_to = 8, .also = has_persistent,
-     .also_text = "1, 2, 4, 8; fused, K up to 4, M up to 64, D a multiple of 64, E of 128, the window of decode steps; "
-                  "asked for, or one row, no window; no drafts or codes; not on a share of a device; the blocks "
-                  "resident at once"},
+     .also_text =
+         "1, 2, 4, 8; fused, K up to 4, M up to 64, D in 64s, E in 128s, the window of decode steps; asked for, or one "
+         "row, no window, D from 2,048 on; no drafts or codes; not on a share of a device; the blocks resident at "
+         "once"},
     {OP(DECODE_STEP), STAGES},
     {OP(SAMPLE), PICK_1, ELSEWHERE},
     {OP(SAMPLE), PICK_1, .also = draws_none, .also_text = "no row draws"},

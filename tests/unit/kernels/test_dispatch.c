@@ -259,6 +259,29 @@ static void test_the_window_of_up_to_128_rows_has_a_kernel_of_its_own(void **sta
     assert_int_equal(window_of(a100, &rodimus_plus, 1), DECODE_WINDOW_FEW);
 }
 
+static enum dispatch_kernel whole_of(const struct cuda_shape *shape, uint32_t n_rows, bool asked) {
+    return dispatch_kernel_of(&(struct dispatch_case){.op = DISPATCH_DECODE_STEP,
+                                                      .device = h200,
+                                                      .dtype = CUDA_BF16,
+                                                      .n_rows = n_rows,
+                                                      .shape = shape,
+                                                      .forced = asked});
+}
+static void test_one_row_of_a_large_model_without_a_window_is_one_launch(void **state) {
+    (void)state;
+    struct cuda_shape no_window = rodimus, small;
+    no_window.H = 0;
+    small = no_window, small.D = 1024;
+    assert_int_equal(whole_of(&no_window, 1, false), PERSISTENT);
+    assert_int_equal(whole_of(&no_window, 2, false), STAGES);
+    assert_int_equal(whole_of(&small, 1, false), STAGES);
+    assert_int_equal(whole_of(&rodimus_plus, 1, false), STAGES);
+    assert_int_equal(whole_of(&no_window, 2, true), PERSISTENT);
+    assert_int_equal(whole_of(&no_window, 3, true), STAGES);
+    assert_int_equal(whole_of(&small, 1, true), PERSISTENT);
+    assert_int_equal(whole_of(&rodimus_plus, 8, true), PERSISTENT);
+}
+
 static void test_only_compute_capability_9_gets_kernels_of_sm_90a(void **state) {
     (void)state;
     const struct dispatch_device later = {10, 148, false};
@@ -297,6 +320,7 @@ int main(void) {
         cmocka_unit_test(test_a_library_gets_the_prompts_that_no_kernel_of_ours_is_made_for),
         cmocka_unit_test(test_steps_with_drafts_change_their_kernels_after_8_rows),
         cmocka_unit_test(test_the_window_of_up_to_128_rows_has_a_kernel_of_its_own),
+        cmocka_unit_test(test_one_row_of_a_large_model_without_a_window_is_one_launch),
         cmocka_unit_test(test_only_compute_capability_9_gets_kernels_of_sm_90a),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
