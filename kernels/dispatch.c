@@ -338,8 +338,7 @@ static const struct rule rules[] = {
     {OP(DECODE_STEP), PERSISTENT, HOPPER, STORED, .rows_to = 8, .also = has_persistent,
      .also_text =
          "1, 2, 4, 8; fused, K up to 4, M up to 64, D in 64s, E in 128s, the window of decode steps; asked for, or one "
-         "row, no window, D from 2,048 on; no drafts or codes; not on a share of a device; the blocks resident at "
-         "once"},
+         "row, no window, D from 2,048 on; no drafts or codes; not on a share of a device; blocks resident"},
     {OP(DECODE_STEP), STAGES},
     {OP(SAMPLE), PICK_1, ELSEWHERE},
     {OP(SAMPLE), PICK_1, .also = draws_none, .also_text = "no row draws"},
