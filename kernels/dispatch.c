@@ -134,6 +134,7 @@ static bool P_up_to_64(const struct dispatch_case *c) { return c->shape->P <= 64
 static bool P_up_to_128(const struct dispatch_case *c) { return c->shape->P <= 128; }
 static bool has_persistent(const struct dispatch_case *c) {
     const struct cuda_shape *s = c->shape;
+    if (!is_whole(c)) return false;
     if (!c->forced && (s->H || c->n_rows > 1 || s->D < 2048)) return false; /* slower, or not measured */
     if (!dispatch_fused(c->device, s) || (c->n_rows & (c->n_rows - 1))) return false;
     if (s->H && !dispatch_decode_window(s)) return false;

@@ -165,8 +165,8 @@ struct dispatch_case {
     uint32_t n_segs;                /* of a prompt state; 0: of any step, as its memory is laid out */
     uint32_t n_pairs, n_single;     /* tiles of prompts' attention */
     bool draws;
-    bool forced; /* DISPATCH_PROMPT_BY: the library, whatever the device; DISPATCH_DECODE_STEP: one launch that is
-                    slower */
+    bool forced; /* DISPATCH_PROMPT_BY: the library, whatever the device; DISPATCH_DECODE_STEP: one launch also where it
+                    is slower */
 };
 
 /* The first rule that fits: there is always one. */

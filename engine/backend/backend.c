@@ -6,7 +6,6 @@
 
 #include <dlfcn.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -21,7 +20,6 @@ static const struct backend_plugin *load_cuda(char *why, size_t why_bytes) {
         snprintf(why, why_bytes, "this build has no CUDA part (rodimus_cuda.so is made where nvcc is installed)");
         return NULL;
     }
-    setenv("CUDA_MODULE_LOADING", "EAGER", 0);          /* else each kernel is loaded as a request first needs it */
     void *object = dlopen(path, RTLD_NOW | RTLD_LOCAL); /* stays loaded: its statics must outlive every engine */
     if (!object) {
         snprintf(why, why_bytes, "rodimus_cuda.so does not load: %s", dlerror());

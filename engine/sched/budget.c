@@ -36,15 +36,19 @@ static uint64_t budget_up_to(const struct prefill_budget *p, int c) {
     return 0;
 }
 
+/* Of the smallest class from c on that is known. */
+static uint64_t budget_from(const struct prefill_budget *p, int c) {
+    for (int i = c; i < BUDGET_CLASSES; i++)
+        if (p->stream_ns[i]) return p->stream_ns[i];
+    return 0;
+}
+
 uint64_t budget_streams_ns(const struct prefill_budget *p, uint32_t n_decode) {
     if (n_decode == 0) return 0;
     const int c = budget_class(n_decode);
     assert(c < BUDGET_CLASSES);
     const uint64_t ns = budget_up_to(p, c);
-    if (ns) return ns;
-    for (int i = c + 1; i < BUDGET_CLASSES; i++)
-        if (p->stream_ns[i]) return p->stream_ns[i];
-    return 0;
+    return ns ? ns : budget_from(p, c);
 }
 
 void budget_took(struct prefill_budget *p, uint32_t n_decode, uint64_t n_prompt_tok, uint64_t ns) {
@@ -52,8 +56,9 @@ void budget_took(struct prefill_budget *p, uint32_t n_decode, uint64_t n_prompt_
     if (ns > MOST_NS) ns = MOST_NS;
     if (n_prompt_tok == 0) {
         if (n_decode == 0) return;
-        uint64_t *own = &p->stream_ns[budget_class(n_decode)];
-        *own = budget_move_nearer(*own, ns);
+        const int c = budget_class(n_decode);
+        p->stream_ns[c] = budget_move_nearer(p->guessed >> c & 1 ? 0 : p->stream_ns[c], ns);
+        p->guessed &= ~(1ull << c);
         p->n_plans = 0;
         return;
     }
@@ -61,8 +66,10 @@ void budget_took(struct prefill_budget *p, uint32_t n_decode, uint64_t n_prompt_
     if (n_decode && !streams_ns) return; /* whose time it was is not known */
     const int c = budget_class(n_decode);
     if (n_decode && !p->stream_ns[c] && p->prompt.n_most >= n_prompt_tok) { /* no step measured them alone */
-        const uint64_t prompt_ns = cost_ns(&p->prompt, n_prompt_tok);
-        p->stream_ns[c] = budget_larger(budget_up_to(p, c), ns > prompt_ns ? ns - prompt_ns : 0);
+        const uint64_t prompt_ns = cost_ns(&p->prompt, n_prompt_tok), more_ns = budget_from(p, c);
+        const uint64_t guess = budget_larger(budget_up_to(p, c), ns > prompt_ns ? ns - prompt_ns : 0);
+        p->stream_ns[c] = more_ns ? budget_smaller(guess, more_ns) : guess;
+        p->guessed |= 1ull << c;
         return;
     }
     cost_learn(&p->prompt, n_prompt_tok, ns > streams_ns ? ns - streams_ns : 0);
@@ -75,7 +82,8 @@ bool budget_skips(struct prefill_budget *p, uint32_t n_decode, uint64_t share_ns
         p->debt_ns = 0;
     }
     /* Never twice in a row: what it takes may be told later. Where nothing is known yet, nothing is bounded. */
-    const bool known = p->stream_ns[budget_class(n_decode)], any = budget_streams_ns(p, n_decode);
+    const int c = budget_class(n_decode);
+    const bool known = p->stream_ns[c] && !(p->guessed >> c & 1), any = budget_streams_ns(p, n_decode);
     p->looked = !p->looked && any && ((!known && !burst) || ++p->n_plans >= PLANS_TRUSTED);
     if (p->looked) p->n_plans = 0;
     return p->looked;

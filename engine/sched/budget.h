@@ -36,11 +36,12 @@ enum {
 struct prefill_budget {
     struct step_cost prompt;            /* of a step's tokens of prompts */
     uint64_t stream_ns[BUDGET_CLASSES]; /* [i] of up to 2^i decode rows alone; 0 = not known */
-    uint64_t n_plans;                   /* with prompts and decode rows since decode rows alone were measured */
-    uint64_t burst_ns;                  /* what is left for bursts */
-    uint64_t debt_ns;                   /* what prompts have had beyond their share */
-    uint32_t n_skipped;                 /* plans that left prompts out for it, in a row */
-    bool looked;                        /* the plan before left prompts out to measure */
+    uint64_t guessed;   /* bits: of these what a step took beyond its prompts' price, until one is alone */
+    uint64_t n_plans;   /* with prompts and decode rows since decode rows alone were measured */
+    uint64_t burst_ns;  /* what is left for bursts */
+    uint64_t debt_ns;   /* what prompts have had beyond their share */
+    uint32_t n_skipped; /* plans that left prompts out for it, in a row */
+    bool looked;        /* the plan before left prompts out to measure */
 };
 
 void budget_init(struct prefill_budget *p, uint32_t chunk_tok);

@@ -75,6 +75,7 @@ int cuda_whole_open(struct backend *be, const struct backend_config *config, str
     for (uint32_t b = 0; may && !has_codes(be) && b < CUDA_WHOLE_BUCKETS; b++)
         whole->runs[b] = cuda_persistent_possible(&shape, be->d.L, cuda_bucket_rows(b), any);
     if (!whole->runs[0]) {
+        memset(whole->runs, 0, sizeof whole->runs); /* one row needs most; nothing is taken for others alone */
         if (must)
             return rod_fail_at(err, ROD_EUNSUPPORTED, "decode_kernel",
                                "decode_kernel persistent does not run on this device, or not this model in this type.");

@@ -32,8 +32,8 @@ __device__ __forceinline__ void no_state(const step_block<R> &b, uint32_t layer,
         give_float(b.a.words.o_sums + (size_t)r * panels + panel + i, 0, epoch);
 }
 
-// What the stage will read of the block's panels, before the stage of W_in: of one row the first panel into shared
-// memory, the rest near; this by the last warps, as the first ones have outputs to make.
+// What the stage will read of the block's panels, before the stage of W_in: all of it near, by the last warps, as the
+// first ones have outputs to make; and of one row the first panel into shared memory.
 template <int R> __device__ __forceinline__ void state_ahead(const step_block<R> &b, uint32_t layer) {
     const cuda_shape &s = b.a.shape;
     const cuda_step_layer &w = b.layers()[layer];

@@ -341,7 +341,7 @@ __device__ __forceinline__ uint32_t sum_before(uint32_t x, uint32_t (&warps)[WAR
     return before;
 }
 
-// swa_decode_near.cu: the same of few rows, on Hopper; what puts the ranges together is asked for by the caller.
+// swa_decode_near.cu: the same of up to 128 rows, on Hopper; what puts the ranges together is asked for by the caller.
 void decode_near(const decode_window &a, uint32_t n_list, void *stream);
 // swa_decode_many.cu: the same of so many rows that every multiprocessor has ranges of its own, on Hopper.
 void decode_many(const decode_window &a, uint32_t n_list, void *stream);

@@ -1,6 +1,6 @@
-// swa_decode_near.cu - E9 of a few rows that are alone in their piece of a session, on Hopper: swa_decode.cu's ranges,
-// tiles and sums, to the bit. A block takes two heads and a range: eight warps whose keys and values are all on their
-// way into shared memory from the start, and five that make the queries, the newest key and the newest values.
+// swa_decode_near.cu - E9 of up to 128 rows that are alone in their piece of a session, on Hopper: swa_decode.cu's
+// ranges, tiles and sums, to the bit. A block takes two heads and a range: eight warps whose keys and values are all on
+// their way into shared memory from the start, and five that make the queries, the newest key and the newest values.
 //
 // A full window is a multiple of 128 keys and the newest one, which is a range of its own: the block of the last whole
 // range takes it, by a warp of the five.

@@ -259,9 +259,10 @@ static void test_the_window_of_up_to_128_rows_has_a_kernel_of_its_own(void **sta
     assert_int_equal(window_of(a100, &rodimus_plus, 1), DECODE_WINDOW_FEW);
 }
 
-static enum dispatch_kernel whole_of(const struct cuda_shape *shape, uint32_t n_rows, bool asked) {
+static enum dispatch_kernel whole_of(struct dispatch_device device, const struct cuda_shape *shape, uint32_t n_rows,
+                                     bool asked) {
     return dispatch_kernel_of(&(struct dispatch_case){.op = DISPATCH_DECODE_STEP,
-                                                      .device = h200,
+                                                      .device = device,
                                                       .dtype = CUDA_BF16,
                                                       .n_rows = n_rows,
                                                       .shape = shape,
@@ -271,15 +272,17 @@ static void test_one_row_of_a_large_model_without_a_window_is_one_launch(void **
     (void)state;
     struct cuda_shape no_window = rodimus, small;
     no_window.H = 0;
-    small = no_window, small.D = 1024;
-    assert_int_equal(whole_of(&no_window, 1, false), PERSISTENT);
-    assert_int_equal(whole_of(&no_window, 2, false), STAGES);
-    assert_int_equal(whole_of(&small, 1, false), STAGES);
-    assert_int_equal(whole_of(&rodimus_plus, 1, false), STAGES);
-    assert_int_equal(whole_of(&no_window, 2, true), PERSISTENT);
-    assert_int_equal(whole_of(&no_window, 3, true), STAGES);
-    assert_int_equal(whole_of(&small, 1, true), PERSISTENT);
-    assert_int_equal(whole_of(&rodimus_plus, 8, true), PERSISTENT);
+    small = no_window, small.D = 2048 - 64, no_window.D = 2048;
+    assert_int_equal(whole_of(h200, &no_window, 1, false), PERSISTENT);
+    assert_int_equal(whole_of(h200, &no_window, 2, false), STAGES);
+    assert_int_equal(whole_of(h200, &small, 1, false), STAGES);
+    assert_int_equal(whole_of(h200, &rodimus_plus, 1, false), STAGES);
+    assert_int_equal(whole_of((struct dispatch_device){9, 100, true}, &no_window, 1, true), STAGES);
+    assert_int_equal(whole_of(a100, &no_window, 1, true), STAGES);
+    assert_int_equal(whole_of(h200, &no_window, 2, true), PERSISTENT);
+    assert_int_equal(whole_of(h200, &no_window, 3, true), STAGES);
+    assert_int_equal(whole_of(h200, &small, 1, true), PERSISTENT);
+    assert_int_equal(whole_of(h200, &rodimus_plus, 8, true), PERSISTENT);
 }
 
 static void test_only_compute_capability_9_gets_kernels_of_sm_90a(void **state) {

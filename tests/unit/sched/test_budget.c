@@ -135,7 +135,7 @@ static void whatever_is_told_a_price_stays_a_number(void **state) {
             budget_took(&p, n_decode, n_tok, ns);
             if (p.prompt.n_most) sane(&p.prompt);
             const uint64_t streams_ns = budget_streams_ns(&p, n_decode), share_ns = streams_ns * (uint64_t)(1 + i % 3);
-            if (n_decode) budget_skips(&p, n_decode, share_ns, false);
+            if (n_decode) budget_skips(&p, n_decode, share_ns, i % 2);
             budget_fits_tok(&p, streams_ns, share_ns, 0);
             budget_spend(&p, n_tok, streams_ns, share_ns, 0);
             if (p.debt_ns > UINT64_MAX / 4 || streams_ns > UINT64_MAX / 1000000)
@@ -327,6 +327,12 @@ static void a_burst_is_not_left_out_to_measure_streams(void **state) {
     budget_took(&p, 300, 512, 1000); /* noise: no fewer than fewer take */
     near_to("300 streams", (double)budget_streams_ns(&p, 300), 5000000, 0.05);
     assert_true(budget_skips(&p, 2000, 0, false));
+    budget_took(&p, 50, 512, 1000000000); /* no more than more take; and the first step alone says what it is */
+    near_to("50 streams", (double)budget_streams_ns(&p, 50), 5000000, 0.05);
+    assert_false(budget_skips(&p, 50, 0, false)); /* never twice in a row */
+    assert_true(budget_skips(&p, 50, 0, false));
+    budget_took(&p, 50, 0, 3000000);
+    assert_int_equal(budget_streams_ns(&p, 50), 3000000);
 }
 
 /* On a machine shared with others a thread loses its processor now and then: a step of a hundred times its time. What
