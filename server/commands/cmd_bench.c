@@ -55,7 +55,7 @@ static const struct option bench_flags[] = {
     {"weights", OPTION_CHOICE, AT(weights), HOW, .fallback = "auto", .choices = "auto|fp8|int8|int4", .metavar = "NAME",
      .help = WEIGHTS_HELP},
     {"decode_kernel", OPTION_CHOICE, AT(decode_kernel), HOW, .fallback = "auto", .choices = "graph|auto|any|persistent", .metavar = "NAME",
-     .help = "steps of up to 8 sessions on a GPU: a kernel for each stage (graph), or one launch for all where it is faster (auto), where it runs (any), or not at all without it (persistent); no bit differs"},
+     .help = "steps of few sessions on a GPU: a kernel a stage (graph) or one launch: where it is faster (auto), runs (any), or an error (persistent)"},
     {"prompt_products", OPTION_CHOICE, AT(prompt_products), HOW, .fallback = "auto", .choices = "auto|own|library", .metavar = "NAME",
      .help = PROMPT_PRODUCTS_HELP},
     {"threads", OPTION_AUTO, AT(threads), HOW, .fallback = "auto", RANGE(1, 1024), .help = THREADS_HELP},

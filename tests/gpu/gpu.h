@@ -14,6 +14,7 @@
 #include "under_test.h"
 
 #include <dlfcn.h>
+#include <fnmatch.h>
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -441,9 +442,18 @@ static inline bool gpu_open(void) {
     printf("note: seed %llu (RODIMUS_TEST_SEED runs the same again)\n", (unsigned long long)gpu.seed);
     return true;
 }
+/* Whether RODIMUS_TEST_ONLY, if it is set, leaves a test: a run without one would pass. */
+static inline bool gpu_has_any(const struct CMUnitTest *tests, size_t n) {
+    const char *only = getenv("RODIMUS_TEST_ONLY");
+    for (size_t i = 0; i < n; i++)
+        if (!only || !fnmatch(only, tests[i].name, 0)) return true;
+    printf("RODIMUS_TEST_ONLY=%s: no test has such a name\n", only);
+    return false;
+}
 #define GPU_MAIN(...)                                                                                                  \
     int main(void) {                                                                                                   \
         const struct CMUnitTest tests[] = {__VA_ARGS__};                                                               \
+        if (!gpu_has_any(tests, sizeof tests / sizeof *tests)) return 1;                                               \
         return gpu_open() ? cmocka_run_group_tests(tests, NULL, NULL) : 0;                                             \
     }
 
