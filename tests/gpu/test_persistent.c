@@ -274,12 +274,9 @@ static void random_shape(struct trial *t, enum cuda_dtype dtype) {
     snprintf(gpu.what, sizeof gpu.what, "%u rows, %s, D %u, E %u, M %u, R %u, K %u, H %u, P %u, F %u, V %u, window %u",
              t->n_rows, gpu_dtype_name(dtype), s->D, s->E, s->M, s->R, s->K, s->H, s->P, s->F, s->V, s->visible);
 }
-static void whole_steps_of(uint32_t n_rows, enum cuda_dtype dtype) {
-    struct trial *t = host_bytes(sizeof *t);
-    t->n_rows = n_rows;
-    random_shape(t, dtype);
+static void compare_steps(struct trial *t) {
     if (!make_trial(t)) return;
-    const uint32_t n_padding = n_rows > 1 && gpu_pick(0, 1) ? gpu_pick(1, n_rows - 1) : 0;
+    const uint32_t n_padding = t->n_rows > 1 && gpu_pick(0, 1) ? gpu_pick(1, t->n_rows - 1) : 0;
     for (int step = 0; step < STEPS; step++) {
         next_step(t, n_padding, step == 0);
         run_stages(t);
@@ -291,7 +288,24 @@ static void a_whole_step_has_the_bits_of_its_stages(void **state) {
     (void)state;
     const uint32_t n = gpu.n_shapes ? gpu.n_shapes : 64;
     for (uint32_t i = 0; i < n; i++) {
-        whole_steps_of(1u << i % 4, i / 4 % 2 ? CUDA_F16 : CUDA_BF16);
+        struct trial *t = host_bytes(sizeof *t);
+        t->n_rows = 1u << i % 4;
+        random_shape(t, i / 4 % 2 ? CUDA_F16 : CUDA_BF16);
+        compare_steps(t);
+        gpu_round_end();
+    }
+}
+/* Of one row the first panel of a block is asked for before its stage, those behind it are not. */
+static void blocks_with_several_panels_of_a_state_have_the_bits_of_the_stages(void **state) {
+    (void)state;
+    const uint32_t n = gpu.n_shapes ? 2 : 8;
+    for (uint32_t i = 0; i < n; i++) {
+        struct trial *t = host_bytes(sizeof *t);
+        t->n_rows = 1;
+        random_shape(t, i % 2 ? CUDA_F16 : CUDA_BF16);
+        t->s.E = 128 * gpu_pick(34, 90); /* panels of 32, and 132 blocks */
+        snprintf(gpu.what, sizeof gpu.what, "1 row, D %u, E %u, M %u, R %u", t->s.D, t->s.E, t->s.M, t->s.R);
+        compare_steps(t);
         gpu_round_end();
     }
 }
@@ -368,25 +382,15 @@ static void the_published_sizes_have_the_same_bits(void **state) {
 }
 
 /* Small layers, so that a step is little but exchanges. */
-static bool make_small_layers(struct trial *t) {
-    t->n_rows = 1, t->plus = true, t->L = MOST_LAYERS;
-    t->s = (struct cuda_shape){.D = 256,
-                               .E = 1152,
-                               .M = 64,
-                               .R = 16,
-                               .K = 4,
-                               .V = 500,
-                               .n_slots = 2,
-                               .H = 4,
-                               .Hk = 1,
-                               .Hv = 4,
-                               .P = 64,
-                               .rot_dim = 64,
-                               .F = 512,
-                               .visible = 200,
-                               .ring_keys = 263,
-                               .dtype = CUDA_BF16};
-    snprintf(gpu.what, sizeof gpu.what, "%u steps in turn, %u layers", IN_TURN, t->L);
+static bool make_small_layers(struct trial *t, bool plus) {
+    t->n_rows = 1, t->plus = plus, t->L = MOST_LAYERS;
+    t->s =
+        (struct cuda_shape){.D = 256, .E = 1152, .M = 64, .R = 16, .K = 4, .V = 500, .n_slots = 2, .dtype = CUDA_BF16};
+    if (plus) {
+        t->s.H = t->s.Hv = 4, t->s.Hk = 1, t->s.P = t->s.rot_dim = 64, t->s.F = 512;
+        t->s.visible = 200, t->s.ring_keys = 263;
+    }
+    snprintf(gpu.what, sizeof gpu.what, "%u steps in turn, %u layers of Rodimus%s", IN_TURN, t->L, plus ? "+" : "");
     if (!make_trial(t)) return false;
     next_step(t, 0, true);
     return true;
@@ -402,29 +406,19 @@ static void steps_in_turn(struct trial *t, const float *first_S) {
     for (uint32_t i = 0; i < IN_TURN; i++) launch_whole(t);
     gpu_expect(gpu.k->wait(gpu.stream), "running k_persistent_step");
 }
-static void record_soak(uint64_t steps, uint64_t exchanges, double seconds) {
-    printf("note: %llu steps, %llu exchanges in %.1f s, the same each time\n", (unsigned long long)steps,
-           (unsigned long long)exchanges, seconds);
-    const char *path = getenv("RODIMUS_TEST_SOAK_JSON");
-    FILE *f = path ? fopen(path, "w") : NULL;
+static void record_soak(const struct trial *t, uint64_t steps, uint64_t exchanges, double seconds, FILE *f) {
+    printf("note: Rodimus%s: %llu steps, %llu exchanges in %.1f s, the same each time\n", t->plus ? "+" : "",
+           (unsigned long long)steps, (unsigned long long)exchanges, seconds);
     if (!f) return;
     fprintf(f,
-            "{\"what\": \"whole steps of small layers as one launch, %u in turn from the same state\", "
+            "{\"what\": \"whole steps of small layers of Rodimus%s as one launch, %u in turn from the same state\", "
             "\"seed\": %llu, \"steps\": %llu, \"exchanges\": %llu, \"seconds\": %.1f, \"different\": 0}\n",
-            IN_TURN, (unsigned long long)gpu.seed, (unsigned long long)steps, (unsigned long long)exchanges, seconds);
-    assert_int_equal(fclose(f), 0);
+            t->plus ? "+" : "", IN_TURN, (unsigned long long)gpu.seed, (unsigned long long)steps,
+            (unsigned long long)exchanges, seconds);
 }
-/* The first steps are compared with the stages', all that follow with those. An exchange: what a stage makes is there
- * for all blocks, ten times a layer, and the embeddings. RODIMUS_TEST_FULL=1: 10^8 of them; RODIMUS_TEST_SOAK_S: as
- * many as come in so many seconds. */
-static void many_exchanges_end_and_give_the_same_again(void **state) {
-    (void)state;
-    const bool full = getenv("RODIMUS_TEST_FULL") != NULL;
-    const uint64_t seconds = gpu_setting("RODIMUS_TEST_SOAK_S", 0),
-                   n = gpu_setting("RODIMUS_TEST_STEPS", full && !seconds ? 415000 : 2 * IN_TURN);
-    if (gpu.n_shapes) skip(); /* the same for thousands of steps */
-    struct trial *t = host_bytes(sizeof *t);
-    if (!make_small_layers(t)) return;
+/* At least n steps and so many seconds. The first steps are compared with the stages', all that follow with those. An
+ * exchange: what a stage makes is there for all blocks, four or ten times a layer, and the embeddings. */
+static void repeat_steps(struct trial *t, uint64_t n, double seconds, FILE *record) {
     float *first_S = host_floats(t->n_S), *first = NULL;
     gpu_expect(gpu.k->read(first_S, t->two.S, t->n_S * 4, gpu.stream), "reading from the GPU");
     const float *x = gpu_fetch(t->x_two, t->s.D);
@@ -435,7 +429,7 @@ static void many_exchanges_end_and_give_the_same_again(void **state) {
     struct timespec begin;
     clock_gettime(CLOCK_MONOTONIC, &begin);
     uint64_t steps = 0;
-    for (; steps < n || seconds_since(&begin) < (double)seconds; steps += IN_TURN) {
+    for (; steps < n || seconds_since(&begin) < seconds; steps += IN_TURN) {
         steps_in_turn(t, first_S);
         float *logits = malloc(t->s.V * sizeof *logits);
         assert_non_null(logits);
@@ -448,12 +442,28 @@ static void many_exchanges_end_and_give_the_same_again(void **state) {
         if (steps) free(logits);
     }
     compare(t, 0); /* S and all after the last ones, too */
-    record_soak(steps, steps * (1 + 10ull * t->L), seconds_since(&begin));
+    record_soak(t, steps, steps * (1 + (t->plus ? 10ull : 4ull) * t->L), seconds_since(&begin), record);
     free(first);
-    gpu_round_end();
+}
+/* RODIMUS_TEST_FULL=1: 10^8 exchanges of each model; RODIMUS_TEST_SOAK_S: as many as come in so many seconds. */
+static void many_exchanges_end_and_give_the_same_again(void **state) {
+    (void)state;
+    const bool full = getenv("RODIMUS_TEST_FULL") != NULL;
+    const uint64_t seconds = gpu_setting("RODIMUS_TEST_SOAK_S", 0), n = gpu_setting("RODIMUS_TEST_STEPS", 2 * IN_TURN);
+    if (gpu.n_shapes) skip(); /* the same for thousands of steps */
+    const char *path = getenv("RODIMUS_TEST_SOAK_JSON");
+    FILE *record = path ? fopen(path, "w") : NULL;
+    for (int plus = 0; plus < 2; plus++) {
+        struct trial *t = host_bytes(sizeof *t);
+        if (make_small_layers(t, plus))
+            repeat_steps(t, full && !seconds ? (plus ? 415000 : 1031000) : n, (double)seconds / 2, record);
+        gpu_round_end();
+    }
+    if (record) assert_int_equal(fclose(record), 0);
 }
 
 GPU_MAIN(cmocka_unit_test(a_whole_step_has_the_bits_of_its_stages),
+         cmocka_unit_test(blocks_with_several_panels_of_a_state_have_the_bits_of_the_stages),
          cmocka_unit_test(a_row_of_nan_changes_no_other_row_of_a_whole_step),
          cmocka_unit_test(the_published_sizes_have_the_same_bits),
          cmocka_unit_test(many_exchanges_end_and_give_the_same_again))
