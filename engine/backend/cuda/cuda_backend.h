@@ -170,6 +170,9 @@ enum { CUDA_MOST_ALLOCATIONS = 128 + 32 * 4096 };
 void *cuda_take(struct backend *be, size_t bytes, const char *what, struct rod_error *err);
 /* rc: a cudaError_t. 0, or ROD_EDEVICE with what was being done. */
 int cuda_check(int rc, const char *doing, struct rod_error *err);
+/* What is enqueued between both becomes a graph; nothing runs. `exec` stays NULL where any of it was refused. */
+int cuda_capture_begin(struct backend *be, struct rod_error *err);
+int cuda_capture_end(struct backend *be, struct CUgraphExec_st **exec, struct rod_error *err);
 
 /* ---- cuda_workspace.c, above base ---- */
 

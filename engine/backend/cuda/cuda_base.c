@@ -27,3 +27,18 @@ void *cuda_take(struct backend *be, size_t bytes, const char *what, struct rod_e
     be->allocations[be->n_allocations++] = p;
     return p;
 }
+
+int cuda_capture_begin(struct backend *be, struct rod_error *err) {
+    return cuda_check(cudaStreamBeginCapture(be->stream, cudaStreamCaptureModeThreadLocal), "capturing a step", err);
+}
+
+int cuda_capture_end(struct backend *be, struct CUgraphExec_st **exec, struct rod_error *err) {
+    cudaGraph_t graph = NULL;
+    const cudaError_t launched = cudaGetLastError();
+    int rc = cuda_check(cudaStreamEndCapture(be->stream, &graph), "capturing a step", err);
+    if (!rc) rc = cuda_check(launched, "capturing a step", err);
+    if (!rc) rc = cuda_check(cudaGraphInstantiate(exec, graph, 0), "building the graph of a step", err);
+    if (graph) cudaGraphDestroy(graph);
+    cudaGetLastError(); /* it is told */
+    return rc;
+}

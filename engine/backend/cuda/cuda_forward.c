@@ -336,14 +336,10 @@ static int capture_bucket(struct backend *be, uint32_t b, enum cuda_end end, boo
     const uint32_t n = cuda_bucket_rows(b);
     struct CUgraphExec_st **exec = drafts ? &be->graphs->drafts[end][b] : &be->graphs->steps[end][b];
     const struct step st = {.n_rows = n, .n_segs = n, .n_out = n, .single = true, .drafts = drafts, .end = end};
-    cudaGraph_t graph = NULL;
-    int rc = cuda_check(cudaStreamBeginCapture(be->stream, cudaStreamCaptureModeThreadLocal), "capturing a decode step",
-                        err);
+    int rc = cuda_capture_begin(be, err);
     if (rc) return rc;
     cuda_forward_enqueue(be, &st);
-    rc = cuda_check(cudaStreamEndCapture(be->stream, &graph), "capturing a decode step", err);
-    if (!rc) rc = cuda_check(cudaGraphInstantiate(exec, graph, 0), "building the graph of a decode step", err);
-    if (graph) cudaGraphDestroy(graph);
+    rc = cuda_capture_end(be, exec, err);
     if (!rc) rc = cuda_check(cudaGraphUpload(*exec, be->stream), "uploading the graph of a decode step", err);
     return rc;
 }

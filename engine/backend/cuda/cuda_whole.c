@@ -63,6 +63,18 @@ static bool has_codes(const struct backend *be) {
     return be->lm_head.format != CUDA_STORED;
 }
 
+/* Whether the device takes such a launch from this process: where several share it (MPS), a process may hold fewer
+ * multiprocessors than it is told of. */
+static bool is_taken(struct backend *be, uint32_t n_rows) {
+    const struct step one = {.n_rows = n_rows};
+    struct CUgraphExec_st *exec = NULL;
+    if (cuda_capture_begin(be, NULL)) return false;
+    cuda_whole_enqueue(be, &one);
+    if (cuda_capture_end(be, &exec, NULL)) return false;
+    cudaGraphExecDestroy(exec);
+    return true;
+}
+
 int cuda_whole_open(struct backend *be, const struct backend_config *config, struct rod_error *err) {
     struct cuda_whole *whole = &be->whole;
     const struct cuda_shape shape = whole_shape(be);
@@ -73,7 +85,8 @@ int cuda_whole_open(struct backend *be, const struct backend_config *config, str
         return rod_fail_at(err, ROD_EINVALID, "decode_kernel",
                            "decode_kernel is '%s', it must be graph, auto, any or persistent.", asked);
     for (uint32_t b = 0; may && !has_codes(be) && b < CUDA_WHOLE_BUCKETS; b++)
-        whole->runs[b] = cuda_persistent_possible(&shape, be->d.L, cuda_bucket_rows(b), any);
+        whole->runs[b] =
+            cuda_persistent_possible(&shape, be->d.L, cuda_bucket_rows(b), any) && is_taken(be, cuda_bucket_rows(b));
     if (!whole->runs[0]) {
         memset(whole->runs, 0, sizeof whole->runs); /* one row needs most; nothing is taken for others alone */
         if (must)
