@@ -1,5 +1,6 @@
 // prompt_conv.cu - the convolution (E2) of prompts, rows in parallel.
 #include "scan.cuh"
+#include <type_traits>
 
 // A warp: 32 rows by 32 channels, lane (row of eight, eight channels), all its rows' inputs under way at once. Taps
 // come from the lanes of earlier rows, as 16-bit pairs, or from the slot's tail. s or z_act may be NULL.
@@ -107,14 +108,48 @@ __global__ void __launch_bounds__(256, MOST_K == 4 ? 2 : 1)
     }
 }
 
-// From packed rows: a lane asks for its taps itself, most of them from the first-level cache, and its code is short.
+// Eight neighbours of 16 bits.
+template <class T> __device__ __forceinline__ void widen(float (&x)[8], const uint4 &bits) {
+    const uint32_t word[4] = {bits.x, bits.y, bits.z, bits.w};
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        if (std::is_same<T, __nv_bfloat16>::value) { // one instruction each
+            x[2 * i] = __uint_as_float(word[i] << 16), x[2 * i + 1] = __uint_as_float(word[i] & 0xffff0000u);
+        } else {
+            T pair[2];
+            memcpy(pair, &word[i], 4);
+            x[2 * i] = to_float(pair[0]), x[2 * i + 1] = to_float(pair[1]);
+        }
+}
+// The taps of row r, some of which came in an earlier step.
 template <class T, int MOST_K>
+__device__ __forceinline__ void packed_taps(uint4 (&tap)[MOST_K], const cuda_shape &shape, uint32_t layer,
+                                            const cuda_rows &rows, uint32_t r, uint32_t e, const T *at,
+                                            const ptrdiff_t (&back)[MOST_K], uint32_t K) {
+    const int32_t slot = rows.slot[r];
+    const int64_t pos = rows.pos[r];
+#pragma unroll
+    for (uint32_t d = 1; d < MOST_K; d++) {
+        const uint32_t place = (uint32_t)((pos + shape.conv_ring - d) % shape.conv_ring);
+        const T *from = d <= r && rows.slot[r - d] == slot
+                            ? at + back[d]
+                            : (const T *)shape.conv + slot * shape.conv_slot + layer * shape.conv_layer + e +
+                                  (size_t)place * shape.Ep;
+        tap[d] = d < K ? *(const uint4 *)from : make_uint4(0, 0, 0, 0);
+    }
+}
+
+// From packed rows: a lane asks for its taps itself, most of them from the first-level cache. Its instructions take as
+// long as its bytes, so they are few: the tap d tokens before a row of eight lies a fixed way off, whether a row's taps
+// are all of the step is known before, and what is the row's own is asked for an eight ahead. EXACT: K is MOST_K.
+template <class T, int MOST_K, bool EXACT, int EIGHTS = TILES>
 __global__ void __launch_bounds__(256, MOST_K == 4 ? 3 : 2)
     packed_conv_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, uint32_t n_rows, const T *a_act,
                        const float *w, const float *bias, T *s_act) {
-    const uint32_t lane = threadIdx.x % 32, K = shape.K, Ep = shape.Ep, Ek = (shape.E + 15) / 16 * 16;
+    const uint32_t lane = threadIdx.x % 32, in_tile = lane / 4, K = EXACT ? MOST_K : shape.K, Ep = shape.Ep,
+                   Ek = (shape.E + 15) / 16 * 16;
     const uint32_t e = (blockIdx.x * 8 + threadIdx.x / 32) * 32 + lane % 4 * 8,
-                   from = blockIdx.y * TILES * 8 + lane / 4;
+                   from = blockIdx.y * EIGHTS * 8 + in_tile;
     let_next_start();
     if (e >= shape.E) return;      // E is a multiple of 8
     float weight[MOST_K][8], b[8]; // by distance
@@ -128,37 +163,45 @@ __global__ void __launch_bounds__(256, MOST_K == 4 ? 3 : 2)
 #pragma unroll
     for (uint32_t i = 0; i < 8; i++)
         b[i] = K < 8 ? bias[e + i] + 0.0f : bias[e + i]; // as conv_sum, which adds taps of weight 0
+    uint32_t whole = 0; // rows whose taps are all rows of the step: a slot's rows are neighbours
+#pragma unroll
+    for (int i = 0; i < EIGHTS; i++) {
+        const uint32_t r = from + i * 8;
+        if (r < n_rows && r + 1 >= K && rows.slot[r] == rows.slot[r + 1 - K]) whole |= 1u << i;
+    }
+    const uint32_t panel = Ek * 8; // from a row to that eight rows later
+    ptrdiff_t back[MOST_K];        // from a row to that d before
+#pragma unroll
+    for (int d = 0; d < MOST_K; d++) back[d] = in_tile >= d ? -8 * d : 64 - 8 * d - (ptrdiff_t)panel;
+    const T *at = a_act + act_at<T>(from, e, Ek);
+    T *to = s_act + act_at<T>(from, e, Ek);
     wait_for_inputs();
+    const uint32_t end = min(n_rows, from - in_tile + EIGHTS * 8);
+    uint4 newest = from < end ? *(const uint4 *)at : make_uint4(0, 0, 0, 0);
 #pragma unroll 1
-    for (uint32_t r = from; r < from + TILES * 8 && r < n_rows; r += 8) {
-        const int32_t slot = rows.slot[r];
+    for (uint32_t r = from; r < end; r += 8, at += panel, to += panel, whole >>= 1) {
         uint4 tap[MOST_K]; // by distance
+        tap[0] = newest;
+        if (whole & 1) {
 #pragma unroll
-        for (uint32_t d = 0; d < MOST_K; d++)
-            tap[d] = d < K && d <= r ? *(const uint4 *)(a_act + act_at<T>(r - d, e, Ek)) : make_uint4(0, 0, 0, 0);
-        if (r + 1 < K || rows.slot[r + 1 - K] !=
-                             slot) // a slot's rows are neighbours: the tokens before them came in an earlier step
-#pragma unroll
-            for (uint32_t d = 1; d < MOST_K; d++)
-                if (d < K && (d > r || rows.slot[r - d] != slot)) {
-                    const uint32_t place = (uint32_t)((rows.pos[r] + shape.conv_ring - d) % shape.conv_ring);
-                    tap[d] = *(const uint4 *)((const T *)shape.conv + slot * shape.conv_slot +
-                                              layer * shape.conv_layer + e + (size_t)place * Ep);
-                }
+            for (int d = 1; d < MOST_K; d++) tap[d] = d < K ? *(const uint4 *)(at + back[d]) : make_uint4(0, 0, 0, 0);
+        } else // some of them came in an earlier step
+            packed_taps<T, MOST_K>(tap, shape, layer, rows, r, e, at, back, K);
+        if (r + 8 < end) newest = *(const uint4 *)(at + panel);
         float sum[8];
 #pragma unroll
         for (int i = 0; i < 8; i++) sum[i] = b[i];
 #pragma unroll
-        for (int d = MOST_K - 1; d >= 0; d--) {
-            const T *x = (const T *)&tap[d];
+        for (int d = MOST_K - 1; d >= 0; d--) { // those beyond K are 0, and so are their weights: no bit changes
+            float x[8];
+            widen<T>(x, tap[d]);
 #pragma unroll
-            for (int i = 0; i < 8; i++)
-                sum[i] = (uint32_t)d < K ? __fmaf_rn(weight[d][i], to_float(x[i]), sum[i]) : sum[i];
+            for (int i = 0; i < 8; i++) sum[i] = __fmaf_rn(weight[d][i], x[i], sum[i]);
         }
         uint4 out;
 #pragma unroll
         for (int i = 0; i < 8; i++) ((T *)&out)[i] = from_float<T>(silu(sum[i]));
-        *(uint4 *)(s_act + act_at<T>(r, e, Ek)) = out;
+        *(uint4 *)to = out;
     }
 }
 
@@ -184,12 +227,14 @@ void k_prompt_conv(const struct cuda_shape *shape, uint32_t layer, const struct 
 }
 void k_packed_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows,
                    const void *a_act, const float *w, const float *bias, void *s_act, void *stream) {
-#define CONV(MOST_K)                                                                                                   \
-    FOR_16_BIT(shape->dtype, (launch(packed_conv_kernel<T, MOST_K>, conv_grid(shape, n_rows), dim3(256), 0, stream,    \
-                                     *shape, layer, *rows, n_rows, (const T *)a_act, w, bias, (T *)s_act)))
-    if (shape->K <= 4)
-        CONV(4);
+#define CONV(...)                                                                                                      \
+    FOR_16_BIT(shape->dtype, (launch(packed_conv_kernel<T, __VA_ARGS__>, conv_grid(shape, n_rows), dim3(256), 0,       \
+                                     stream, *shape, layer, *rows, n_rows, (const T *)a_act, w, bias, (T *)s_act)))
+    if (shape->K == 4)
+        CONV(4, true);
+    else if (shape->K < 4)
+        CONV(4, false);
     else
-        CONV(8);
+        CONV(8, false);
 #undef CONV
 }
