@@ -86,7 +86,7 @@ __device__ __forceinline__ void make_u(const wide_place &p, const wide_barriers 
 #pragma unroll
                 for (uint32_t j = 0; j < CH / 16; j++) {
                     const float in_a = j < 2 ? first_of<T>(a[2 * i + j]) : second_of<T>(a[2 * i + j - 2]);
-                    v[j] = tf32(in_a * inverse(1.0f + exp2_fast(u[4 * i + j] + bias[j / 2])));
+                    v[j] = tf32_for_product(in_a * inverse(1.0f + exp2_fast(u[4 * i + j] + bias[j / 2])));
                 }
                 if constexpr (CH == 64)
                     to[i * 32] = make_float4(v[0], v[2], v[1], v[3]);
@@ -124,9 +124,10 @@ __device__ __forceinline__ void carry_state(const wide_place &p, const wide_barr
 #pragma unroll
         for (uint32_t x = 0; x < 8; x++) {
             if constexpr (CH == 64)
-                f[x] = make_float4(tf32(S[4 * x]), tf32(S[4 * x + 2]), tf32(S[4 * x + 1]), tf32(S[4 * x + 3]));
+                f[x] = make_float4(tf32_for_product(S[4 * x]), tf32_for_product(S[4 * x + 2]),
+                                   tf32_for_product(S[4 * x + 1]), tf32_for_product(S[4 * x + 3]));
             else
-                f[x] = operand_of_four(make_float2(tf32(S[4 * x]), tf32(S[4 * x + 1])));
+                f[x] = operand_of_four(make_float2(tf32_for_product(S[4 * x]), tf32_for_product(S[4 * x + 1])));
             const float2 decay = *(const float2 *)(decay_from + x * 8);
             S[4 * x] *= decay.x, S[4 * x + 1] *= decay.y;
             if (CH == 64) S[4 * x + 2] *= decay.x, S[4 * x + 3] *= decay.y;
@@ -195,13 +196,12 @@ __device__ __forceinline__ void carry_state(const wide_place &p, const wide_barr
 }
 // Reads the piece before out: gates, sums of squares, W_o's operand in the place of s.
 template <class T, int RS, int CH>
-__device__ __forceinline__ void read_out(const wide_place &p, const wide_barriers &b, const scan_in &in, uint32_t E) {
+__device__ __forceinline__ void read_out(const wide_place &p, const wide_barriers &b, const scan_in &in) {
     using mem = wide_memory<RS, CH>;
     constexpr uint32_t GATE_STAGES = mem::GATE_STAGES;
     const float residual[2] = {p.mine ? in.residual[p.e] : 0.0f, p.mine ? in.residual[p.e + 1] : 0.0f},
                 norm[2] = {p.mine ? in.act_norm[p.e] : 0.0f, p.mine ? in.act_norm[p.e + 1] : 0.0f};
     wait_for_inputs();
-    const bool odd = p.e0 + CH > E;
     uint32_t n;
     for (uint32_t lo = p.begin, it = 0; lo < p.end; lo += n, it++) {
         n = piece_length(p.pos, lo, p.end);
@@ -222,14 +222,9 @@ __device__ __forceinline__ void read_out(const wide_place &p, const wide_barrier
                 const uint32_t t = shift + p.pair + i % 2;
                 const unsigned char *from = at + (x + i / 2 + t / 8) * mem::TILE + t % 8 * 16;
                 z[i] = *(const uint32_t *)from, s[i] = *(const uint32_t *)(from + mem::S_ROWS);
-                if (odd) z[i] = p.mine ? z[i] : 0, s[i] = p.mine ? s[i] : 0;
             }
 #pragma unroll
-            for (uint32_t i = 0; i < EIGHTS; i++) {
-                o[i] = o_from[(x + i) * 32];
-                if (odd && !p.mine)
-                    o[i] = make_float4(0, 0, 0, 0); // columns that pad E stay 0, whatever the state holds
-            }
+            for (uint32_t i = 0; i < EIGHTS; i++) o[i] = o_from[(x + i) * 32];
 #pragma unroll
             for (uint32_t i = 0; i < EIGHTS * 4; i++) {
                 const float v = i % 2 ? second_of<T>(z[i / 2]) : first_of<T>(z[i / 2]);
@@ -237,10 +232,10 @@ __device__ __forceinline__ void read_out(const wide_place &p, const wide_barrier
             }
 #pragma unroll
             for (uint32_t i = 0; i < EIGHTS * 2; i++) {
-                const float o0 = __fmaf_rn(residual[0], first_of<T>(s[i]), i % 2 ? o[i / 2].y : o[i / 2].x) *
-                                 gate[2 * i],
-                            o1 = __fmaf_rn(residual[1], second_of<T>(s[i]), i % 2 ? o[i / 2].w : o[i / 2].z) *
-                                 gate[2 * i + 1];
+                float o0 = __fmaf_rn(residual[0], first_of<T>(s[i]), i % 2 ? o[i / 2].y : o[i / 2].x) * gate[2 * i],
+                      o1 =
+                          __fmaf_rn(residual[1], second_of<T>(s[i]), i % 2 ? o[i / 2].w : o[i / 2].z) * gate[2 * i + 1];
+                o0 = p.mine ? o0 : 0, o1 = p.mine ? o1 : 0; // columns that pad E stay 0, whatever the state holds
                 const uint32_t t = shift + p.pair + i % 2;
                 square[i] = __fmaf_rn(o0, o0, o1 * o1);
                 *(uint32_t *)(at + (x + i / 2 + t / 8) * mem::TILE + t % 8 * 16 + mem::S_ROWS) =
@@ -260,8 +255,7 @@ __device__ __forceinline__ void read_out(const wide_place &p, const wide_barrier
 // The same with one channel a lane. A pair of lanes has two channels as one lane has with 64, and a warp the first,
 // third, fifth and seventh or the others of the pairs of a tile of 16: so squares are summed in the same order.
 template <class T, int RS, int CH>
-__device__ __forceinline__ void read_out_narrow(const wide_place &p, const wide_barriers &b, const scan_in &in,
-                                                uint32_t E) {
+__device__ __forceinline__ void read_out_narrow(const wide_place &p, const wide_barriers &b, const scan_in &in) {
     using mem = wide_memory<RS, CH>;
     constexpr uint32_t GATE_STAGES = mem::GATE_STAGES;
     const bool second = p.lane / 4 % 2; // of the pair
@@ -269,7 +263,6 @@ __device__ __forceinline__ void read_out_narrow(const wide_place &p, const wide_
     const float residual = p.mine ? in.residual[p.e] : 0.0f,
                 norm[2] = {p.mine ? in.act_norm[e] : 0.0f, p.mine ? in.act_norm[e + 1] : 0.0f};
     wait_for_inputs();
-    const bool odd = p.e0 + CH > E;
     uint32_t n;
     for (uint32_t lo = p.begin, it = 0; lo < p.end; lo += n, it++) {
         n = piece_length(p.pos, lo, p.end);
@@ -289,12 +282,10 @@ __device__ __forceinline__ void read_out_narrow(const wide_place &p, const wide_
                 const uint32_t t = shift + p.pair + i % 2;
                 const unsigned char *from = at + (x + i / 2 + t / 8) * mem::TILE + t % 8 * 16;
                 z[i] = *(const uint16_t *)from, s[i] = *(const uint16_t *)(from + mem::S_ROWS);
-                if (odd) z[i] = p.mine ? z[i] : 0, s[i] = p.mine ? s[i] : 0;
             }
 #pragma unroll
             for (uint32_t i = 0; i < EIGHTS; i++) {
-                float2 from = o_from[(x + i) * 32];
-                if (odd && !p.mine) from = make_float2(0, 0); // columns that pad E stay 0, whatever the state holds
+                const float2 from = o_from[(x + i) * 32];
                 o[2 * i] = from.x, o[2 * i + 1] = from.y;
             }
             __syncwarp(); // all have read s, which two lanes write
@@ -302,6 +293,7 @@ __device__ __forceinline__ void read_out_narrow(const wide_place &p, const wide_
             for (uint32_t i = 0; i < EIGHTS * 2; i++) {
                 const float v = first_of<T>(z[i]);
                 o[i] = __fmaf_rn(residual, first_of<T>(s[i]), o[i]) * (v * inverse(1.0f + exp2_fast(v * -1.44269504f)));
+                o[i] = p.mine ? o[i] : 0; // columns that pad E stay 0, whatever the state holds
             }
             // the first lane of a pair takes tokens of the first four sums, the second the others, of both channels
 #pragma unroll
@@ -393,9 +385,9 @@ __global__ void __launch_bounds__(WIDE_THREADS, 1)
     } else if (role == 2) {
         more_registers<152>();
         if constexpr (CH == 64)
-            read_out<T, RS, CH>(p, b, in, E);
+            read_out<T, RS, CH>(p, b, in);
         else
-            read_out_narrow<T, RS, CH>(p, b, in, E);
+            read_out_narrow<T, RS, CH>(p, b, in);
         all_meet();
         fewer_registers<128>();
     } else {

@@ -4,6 +4,7 @@
 #include "scan.cuh"
 #include "kernels/cuda/wgmma.cuh"
 #include <cuda.h>
+#include <type_traits>
 
 // A group: 8 tokens of a piece; group i of the piece that begins in row r has the number r + i. Matrices lie in cores
 // of 8 rows (of N) by 4 floats of k; where both operands come from products, k runs 0 2 4 6 1 3 5 7 inside every eight:
@@ -53,6 +54,10 @@ __device__ __forceinline__ float inverse(float x) {
     float y;
     asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
     return y;
+}
+// tf32(x) for products alone: they do not look at the lower 13 bits, which tf32 clears.
+__device__ __forceinline__ float tf32_for_product(float x) {
+    return fabsf(x) < INFINITY ? __uint_as_float(__float_as_uint(x) + 0x1000) : x;
 }
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
 // d (64 rows by N) = or += a b over 8 k; rows and columns of a lane as of the products of 16 bit.
@@ -136,7 +141,9 @@ template <class T> __device__ __forceinline__ float first_of(uint32_t word) {
     const uint16_t bits = (uint16_t)word;
     return to_float(*(const T *)&bits);
 }
-template <class T> __device__ __forceinline__ float second_of(uint32_t word) { return first_of<T>(word >> 16); }
+template <class T> __device__ __forceinline__ float second_of(uint32_t word) {
+    return std::is_same<T, __nv_bfloat16>::value ? __uint_as_float(word & 0xffff0000u) : first_of<T>(word >> 16);
+}
 __device__ __forceinline__ uint32_t word_of(float first, float second, __half) {
     const __half2 two = __floats2half2_rn(first, second);
     return *(const uint32_t *)&two;
