@@ -11,14 +11,19 @@
 template <class T> __device__ __forceinline__ float to_float(T x) { return float(x); }
 template <class T> __device__ __forceinline__ T from_float(float x) { return T(x); }
 __device__ __forceinline__ uint32_t shared_address(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
-// 16 bytes to shared memory, or zeros.
-__device__ __forceinline__ void ask16(void *to, const void *from, bool wanted) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from),
-                 "r"(wanted ? 16 : 0)
+// 16 bytes to shared memory in the background; or zeros.
+__device__ __forceinline__ void ask16(void *to, const void *from) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(shared_address(to)), "l"(from) : "memory");
+}
+__device__ __forceinline__ void ask16(uint32_t address, const void *from, bool wanted) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(address), "l"(from), "r"(wanted ? 16 : 0)
                  : "memory");
 }
+__device__ __forceinline__ void ask16(void *to, const void *from, bool wanted) {
+    ask16(shared_address(to), from, wanted);
+}
 __device__ __forceinline__ void asked() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int N> __device__ __forceinline__ void await_all_but() {
+template <int N> __device__ __forceinline__ void await_all_but() { // this thread's last N groups
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 }
 

@@ -41,7 +41,7 @@ template <int R> __device__ __forceinline__ void state_ahead(const step_block<R>
                    n = R * panels * (blockIdx.x + 1) / gridDim.x - first, lines = s.M + s.R + 3;
     if (R == 1 && n && !b.is_padding(0)) {
         const float *S = s.S + (size_t)b.slot()[0] * s.S_slot + layer * s.S_layer + (size_t)first * s.M * 32;
-        for (uint32_t i = threadIdx.x; i < s.M * 8; i += STEP_WARPS * 32) ask16(b.panel() + i * 4, S + i * 4, true);
+        for (uint32_t i = threadIdx.x; i < s.M * 8; i += STEP_WARPS * 32) ask16(b.panel() + i * 4, S + i * 4);
         asked();
     }
     if (b.warp < STEP_AHEAD) return;

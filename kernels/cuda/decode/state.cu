@@ -16,10 +16,9 @@ enum { CHANNELS_ROW = 32 * (3 + CUDA_DEFERRED), CHANNELS = 3 * CHANNELS_ROW + ST
 
 // ---- one thread: bulk copies ----
 
-__device__ __forceinline__ uint32_t smem_at(const void *p) { return (uint32_t)__cvta_generic_to_shared(p); }
 __device__ __forceinline__ void bar_init(uint64_t *bar, uint32_t arrivals) {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(smem_at(bar)), "r"(arrivals) : "memory");
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(bar)), "r"(arrivals) : "memory");
 #endif
 }
 __device__ __forceinline__ void bars_are_there() {
@@ -29,18 +28,19 @@ __device__ __forceinline__ void bars_are_there() {
 }
 __device__ __forceinline__ void bulk_in(void *to, const void *from, uint32_t bytes, uint64_t *bar, uint64_t policy) {
 #if __CUDA_ARCH__ >= 900
-    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(smem_at(bar)), "r"(bytes) : "memory");
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(bar)), "r"(bytes)
+                 : "memory");
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
-            "r"(smem_at(to)),
-        "l"(from), "r"(bytes), "r"(smem_at(bar)), "l"(policy)
+            "r"(shared_address(to)),
+        "l"(from), "r"(bytes), "r"(shared_address(bar)), "l"(policy)
         : "memory");
 #endif
 }
 __device__ __forceinline__ void bulk_out(void *to, const void *from, uint32_t bytes) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;\ncp.async.bulk.commit_group;" ::"l"(to),
-                 "r"(smem_at(from)), "r"(bytes)
+                 "r"(shared_address(from)), "r"(bytes)
                  : "memory");
 #endif
 }
@@ -64,7 +64,7 @@ __device__ __forceinline__ void bar_wait(uint64_t *bar, uint32_t parity) {
 #if __CUDA_ARCH__ >= 900
     asm volatile(
         "{\n.reg .pred done;\nagain:\nmbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n@!done bra again;\n}" ::
-            "r"(smem_at(bar)),
+            "r"(shared_address(bar)),
         "r"(parity)
         : "memory");
 #endif
@@ -221,22 +221,6 @@ struct row_gates { // places in a row's gates: [q][k with i][alpha], M4 (M padde
     __host__ __device__ uint32_t size() const { return (3 + 2 * deferred) * M4 + R4; }
     __host__ __device__ uint32_t late(uint32_t i) const { return (3 + 2 * i) * M4 + R4; }
 };
-__device__ __forceinline__ void copy16(float *to, const float *from) {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(smem_at(to)), "l"(from) : "memory");
-#endif
-}
-__device__ __forceinline__ void copies_end() {
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.commit_group;" ::: "memory");
-#endif
-}
-template <int N> __device__ __forceinline__ void copies_are_there() { // all but this thread's last N groups
-#if __CUDA_ARCH__ >= 800
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-#endif
-}
-
 // E4's low rank at one channel, gla_kernel's four partial sums; low: zeros from R up to a multiple of 4.
 __device__ __forceinline__ void low_rank_sums(float (&sum)[4], const float (&early)[4][STATE_EARLY_R / 4],
                                               const float *c1, const float *low, uint32_t R, uint32_t Ep) {
@@ -323,7 +307,7 @@ __device__ __forceinline__ void ask_deferred(const state_io &io, uint2 row, cons
     const uint32_t lane = threadIdx.x % 32;
     for (uint32_t i = 0; i < (row.y & 0xff); i++) {
         const float *from = deferred_at(io, row.x, i) + io.shape.Ep;
-        for (uint32_t j = 4 * lane; j < 2 * at.M4; j += 128) copy16(to + at.late(i) + j, from + j);
+        for (uint32_t j = 4 * lane; j < 2 * at.M4; j += 128) ask16(to + at.late(i) + j, from + j);
     }
 }
 // Waits for the first of c1 here, so that no row waits for them, and with them for what was asked for since.
@@ -444,8 +428,8 @@ __global__ void __launch_bounds__(256, 1)
     const float *late_at = rows_defer ? deferred_at(io, 0, part) + panel * 32 + 4 * quad : NULL;
     float *ask_to = channels + 32 * part + 4 * quad;
     const auto ask = [&](uint2 row) {
-        if (part < 3) copy16(ask_to, ask_at);
-        if (part < (row.y & 0xff)) copy16(ask_to + 96, late_at + row.x * io.shape.deferred_slot);
+        if (part < 3) ask16(ask_to, ask_at);
+        if (part < (row.y & 0xff)) ask16(ask_to + 96, late_at + row.x * io.shape.deferred_slot);
         ask_at += ask_step;
         ask_to = ask_to + CHANNELS_ROW < groups ? ask_to + CHANNELS_ROW : ask_to - 2 * CHANNELS_ROW;
     };
@@ -453,18 +437,18 @@ __global__ void __launch_bounds__(256, 1)
     __syncthreads();        // the rows, the barriers
     wait_for_inputs();
     if (there) ask(rows[0]);
-    copies_end();
+    asked();
     if (there && n > 1) ask(rows[1]);
-    copies_end();
+    asked();
     read_gates(0, 0);
-    copies_end();
+    asked();
     wait_early(early, n_rows == 0 ? 0u : 0x80000000u); // -0, but the compiler cannot know
     float *x = channels;                               // the row's
     for (uint32_t t = 0, r = first, b = 0, parity = 0, w = 0, set = 0; t < n; t++, r += step) {
         if (w == 0) {
             make_gates(t, set);
-            copies_end();
-            copies_are_there<0>();
+            asked();
+            await_all_but<0>();
             __syncthreads(); // these gates; nobody reads those before
             read_gates(t + n_warps, set ^ 1);
         }
@@ -477,7 +461,7 @@ __global__ void __launch_bounds__(256, 1)
                         *low = gates + (set * n_warps + w) * at.size() + 3 * at.M4;
             float sum[4];
             low_rank_sums(sum, early, c1, low, R, Ep);
-            copies_are_there<1>(); // this row's
+            await_all_but<1>(); // this row's
             __syncwarp();
             const float scale = io.row_scale ? io.row_scale[r] : 1.0f, z = x[32 + lane] * scale, from_s = x[64 + lane];
             const float own =
@@ -496,7 +480,7 @@ __global__ void __launch_bounds__(256, 1)
                 fetch_next(fetch, rows, t, n, b, bufs, write, unfetched);
             }
             if (t + 2 < n) ask(after); // where the row before had its inputs
-            copies_end();
+            asked();
             x = x + CHANNELS_ROW < groups ? x + CHANNELS_ROW : channels;
             const float whole = sum_groups(groups, o);
             float out = 0;

@@ -83,15 +83,6 @@ static __host__ __device__ uint32_t
 key_row_bytes(uint32_t P, uint32_t size) { // a stride that spreads neighbouring keys over the banks
     return P * size + (P * size % 128 == 0 ? 64 : 0);
 }
-__device__ __forceinline__ void copy_async(void *shared, const void *global) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((uint32_t)__cvta_generic_to_shared(shared)),
-                 "l"(global));
-}
-__device__ __forceinline__ void commit_async() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-template <int N> __device__ __forceinline__ void await_async() {
-    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
-}
-
 // PT = P when the heads are of a common size (the divisions below become shifts), else 0.
 template <class T, int PT>
 __global__ void __launch_bounds__(WINDOW_THREADS)
@@ -124,15 +115,14 @@ __global__ void __launch_bounds__(WINDOW_THREADS)
     auto stage_keys = [&](unsigned char *tile, uint32_t hk, uint32_t j0, uint32_t n) {
         for (uint32_t i = threadIdx.x; i < n * per_row; i += WINDOW_THREADS) {
             uint32_t j = i / per_row, d = i % per_row;
-            copy_async(tile + j * row_bytes + d * 16,
-                       (const uint4 *)(keys + place(j0 + j) * ld_k + (size_t)hk * P) + d);
+            ask16(tile + j * row_bytes + d * 16, (const uint4 *)(keys + place(j0 + j) * ld_k + (size_t)hk * P) + d);
         }
     };
     auto stage_values = [&](uint4 *tile, uint32_t j0, uint32_t n) {
         for (uint32_t i = threadIdx.x; i < n * chunks; i += WINDOW_THREADS) {
             uint32_t j = i / chunks, c = i % chunks, head = c / per_row;
-            copy_async(tile + i, (const uint4 *)(values + place(j0 + j) * ld_v + (size_t)((h0 + head) % shape.Hv) * P) +
-                                     c % per_row);
+            ask16(tile + i,
+                  (const uint4 *)(values + place(j0 + j) * ld_v + (size_t)((h0 + head) % shape.Hv) * P) + c % per_row);
         }
     };
     auto keys_of = [&](uint32_t b) { return smem + (b & 1) * stage_bytes; };
@@ -146,7 +136,7 @@ __global__ void __launch_bounds__(WINDOW_THREADS)
         stage_values(values_of(b), b * WINDOW_KEYS, n_of(b));
     };
     stage(first);
-    commit_async();
+    asked();
     for (uint32_t i = threadIdx.x; i < nh * P; i += WINDOW_THREADS) qs[i] = q[(size_t)r * shape.H * P + h0 * P + i];
     const float scale = rsqrtf((float)P);
     const uint32_t key = threadIdx.x / 4, quarter = threadIdx.x % 4, c = threadIdx.x % chunks,
@@ -159,8 +149,8 @@ __global__ void __launch_bounds__(WINDOW_THREADS)
             continue;
         }
         if (b + 1 < last) stage(b + 1);
-        commit_async(); // maybe empty, so that all but the newest group are this block's
-        await_async<1>();
+        asked(); // maybe empty, so that all but the newest group are this block's
+        await_all_but<1>();
         __syncthreads(); // keys, values and q; everyone has left the last block
         const unsigned char *key_tile = keys_of(b);
         const uint4 *value_tile = values_of(b);

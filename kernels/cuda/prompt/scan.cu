@@ -13,20 +13,9 @@
 
 enum { SUB = 16, SCORES_THREADS = 256, SCAN_MOST_R = 128 };
 
-// ---- instructions ----
-// 16 bytes to shared memory in the background, zeros where there is nothing to copy.
-__device__ __forceinline__ void copy16(float *shared, const float *from, bool some) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"((uint32_t)__cvta_generic_to_shared(shared)),
-                 "l"(from), "r"(some ? 16 : 0)
-                 : "memory");
-}
 __device__ __forceinline__ void copy4(float *shared, const float *from) {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"((uint32_t)__cvta_generic_to_shared(shared)), "l"(from)
-                 : "memory");
+    asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(shared)), "l"(from) : "memory");
 }
-__device__ __forceinline__ void copies_end() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-__device__ __forceinline__ void copies_wait() { asm volatile("cp.async.wait_group 0;" ::: "memory"); }
-// ---- end of instructions ----
 
 // ---- what a piece's pieces of E share ----
 
@@ -160,25 +149,24 @@ __device__ __forceinline__ void scan_fetch(const scan_place<MP, CHANNELS, DIRECT
                                            const scan_work &work, size_t r0, uint32_t n, float *to) {
     constexpr uint32_t THREADS = CHANNELS * 8;
     const uint32_t tid = my.tid, RP = my.RP;
-    for (uint32_t i = tid; i < n * (MP / 4); i += THREADS) copy16(to + 4 * i, work.q + r0 * MP + 4 * i, true);
+    for (uint32_t i = tid; i < n * (MP / 4); i += THREADS) ask16(to + 4 * i, work.q + r0 * MP + 4 * i);
     for (uint32_t i = tid; i < (n + 7) / 8 * 8 * (MP / 4); i += THREADS) {
         const bool there = i / (MP / 4) < n;
-        copy16(to + my.at_k + 4 * i, there ? work.k + r0 * MP + 4 * i : work.k, there);
+        ask16(to + my.at_k + 4 * i, there ? work.k + r0 * MP + 4 * i : work.k, there);
     }
     for (uint32_t i = tid; i < n * (PIECE / 4); i += THREADS)
-        if (i % 16 < 8 || i / 16 >= 32) copy16(to + my.at_scores + 4 * i, work.scores + r0 * PIECE + 4 * i, true);
-    for (uint32_t i = tid; i < n * (RP / 4); i += THREADS)
-        copy16(to + my.at_low + 4 * i, work.low + r0 * RP + 4 * i, true);
+        if (i % 16 < 8 || i / 16 >= 32) ask16(to + my.at_scores + 4 * i, work.scores + r0 * PIECE + 4 * i);
+    for (uint32_t i = tid; i < n * (RP / 4); i += THREADS) ask16(to + my.at_low + 4 * i, work.low + r0 * RP + 4 * i);
     for (uint32_t i = tid; i < n * (CHANNELS / 4); i += THREADS) {
         const uint32_t t = i / (CHANNELS / 4), c = i % (CHANNELS / 4) * 4, at = t * CHANNELS + by_pairs(t, c);
         const bool there = my.e0 + c < my.E;
         const size_t r = r0 + t, e = there ? my.e0 + c : 0;
-        copy16(to + my.at_a() + at, in.az + r * 2 * my.Ep + e, there);
+        ask16(to + my.at_a() + at, in.az + r * 2 * my.Ep + e, there);
         if (DIRECT) continue;
-        copy16(to + my.at_z() + at, in.az + r * 2 * my.Ep + my.Ep + e, there);
-        copy16(to + my.at_s() + at, in.s + r * my.Ep + e, there);
+        ask16(to + my.at_z() + at, in.az + r * 2 * my.Ep + my.Ep + e, there);
+        ask16(to + my.at_s() + at, in.s + r * my.Ep + e, there);
     }
-    if (tid < MP / 4) copy16(to + my.at_decay() + 4 * tid, work.decay + r0 * MP + 4 * tid, true);
+    if (tid < MP / 4) ask16(to + my.at_decay() + 4 * tid, work.decay + r0 * MP + 4 * tid);
     if (in.row_scale && tid < n) copy4(to + my.at_scale() + tid, in.row_scale + r0 + tid);
 }
 
@@ -347,18 +335,18 @@ __global__ void __launch_bounds__(CHANNELS * 8, 1)
     const auto add_squares = [&](size_t r, uint32_t n_done) { scan_add_squares(my, squares, r, n_done, sums); };
     uint32_t n = piece_length(pos, 0, n_tok), n_before = 0, buffer = 0;
     if (n > 1) fetch(0, n, buffers);
-    copies_end();
+    asked();
     for (uint32_t lo = 0; lo < n_tok;) {
         const uint32_t next = lo + n, n_next = next < n_tok ? piece_length(pos, next, n_tok) : 0;
         const size_t r0 = first + lo;
         float *now = buffers + buffer * sizes.piece();
-        copies_wait();
+        await_all_but<0>();
         __syncthreads(); // this piece is here, and nobody works on the one before
         add_squares(r0 - n_before, n_before);
         n_before = 0;
         if (n_buffers == 2) {
             if (n_next > 1) fetch(next, n_next, buffers + (buffer ^ 1) * sizes.piece());
-            copies_end();
+            asked();
         }
         if (n == 1) // nothing came for this piece
             scan_one_token<T>(my, shape, in, r0, now, S, sums, act);
@@ -423,7 +411,7 @@ __global__ void __launch_bounds__(CHANNELS * 8, 1)
         if (n_buffers == 1) {
             __syncthreads(); // nobody works on this piece
             if (n_next > 1) fetch(next, n_next, buffers);
-            copies_end();
+            asked();
         } else
             buffer ^= 1;
         lo = next, n = n_next;

@@ -49,14 +49,6 @@ __device__ __forceinline__ uint32_t two(float x, float y, __nv_bfloat16) {
     const __nv_bfloat162 v = __floats2bfloat162_rn(x, y);
     return *(const uint32_t *)&v;
 }
-// 16 bytes, or zeros.
-__device__ __forceinline__ void copy16(uint32_t shared, const void *global, bool wanted) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared), "l"(global), "r"(wanted ? 16 : 0)
-                 : "memory");
-}
-__device__ __forceinline__ void copies_done() {
-    asm volatile("cp.async.commit_group;\ncp.async.wait_group 0;" ::: "memory");
-}
 
 // What queries are multiplied with, so that a weight is a power of two.
 __device__ __forceinline__ float for_query(uint32_t P) { return 1.4426950408889634f * rsqrtf((float)P); }

@@ -39,12 +39,11 @@ __global__ void __launch_bounds__(128) prompt_any_kernel(const __grid_constant__
         for (uint32_t i = threadIdx.x; i < TILE * pieces; i += 128) {
             const int32_t row = i / pieces, piece = i % pieces;
             const bool wanted = from + row >= j.low && from + row <= j.high;
-            copy16((uint32_t)__cvta_generic_to_shared(ks + row * LD + piece * 8),
-                   source_row(keys, j, from, place, row, s.ring_keys) + piece * 8, wanted);
-            copy16((uint32_t)__cvta_generic_to_shared(vs + row * LD + piece * 8),
-                   source_row(values, j, from, place, row, s.ring_keys) + piece * 8, wanted);
+            ask16(ks + row * LD + piece * 8, source_row(keys, j, from, place, row, s.ring_keys) + piece * 8, wanted);
+            ask16(vs + row * LD + piece * 8, source_row(values, j, from, place, row, s.ring_keys) + piece * 8, wanted);
         }
-        copies_done();
+        asked();
+        await_all_but<0>();
         __syncthreads(); // queries, keys, values
         float score[TILE / 8][4] = {};
 #pragma unroll

@@ -123,8 +123,8 @@ __device__ __forceinline__ void fetch_jobs(const prompt_window &a, const prompt_
                 for (uint32_t r = row0; r < KEYS; r += ROWS) {
                     if (r < HALF_KEYS ? plain[0] : plain[1]) continue;
                     const int32_t x = from + (int32_t)r;
-                    copy16(to + r * 128, source_row(source, j, from, place, (int32_t)r, s.ring_keys) + piece * 8,
-                           x >= j.low && x <= j.high);
+                    ask16(to + r * 128, source_row(source, j, from, place, (int32_t)r, s.ring_keys) + piece * 8,
+                          x >= j.low && x <= j.high);
                 }
                 barrier_arrive_copied(bar);
                 delay(16);
