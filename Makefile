@@ -103,14 +103,27 @@ $(BUILD)/rodimus_cuda.so: $(CUDA_OBJ)
 	$(Q)$(NVCC) -shared -cudart static $(CUDA_ARCH) -Xcompiler -static-libstdc++,-static-libgcc -o $@ $^ -ldl -lrt -lpthread
 # The same kernels for the tests, with as much of the CUDA runtime as these need (tests/gpu/under_test.h).
 UNDER_TEST := $(if $(CUDA_SO),$(BUILD)/tests/gpu/kernels_under_test.so)
-$(BUILD)/tests/gpu/kernels_under_test.so: $(filter $(BUILD)/cuda/kernels/%,$(CUDA_OBJ)) $(BUILD)/cuda/tests/gpu/under_test.o
+# Once more for racecheck: a whole step whose barriers' order it sees (kernels/cuda/decode/exchange.cuh).
+RACECHECKED := $(if $(CUDA_SO),$(addprefix $(BUILD)/tests/gpu/racecheck/,kernels_under_test.so test_persistent))
+UNDER_TEST_OBJ := $(filter $(BUILD)/cuda/kernels/%,$(CUDA_OBJ)) $(BUILD)/cuda/tests/gpu/under_test.o
+$(BUILD)/tests/gpu/kernels_under_test.so: $(UNDER_TEST_OBJ)
+$(BUILD)/tests/gpu/racecheck/kernels_under_test.so: $(filter-out %/decode/persistent.o,$(UNDER_TEST_OBJ)) $(BUILD)/cuda/racecheck/persistent.o
+$(BUILD)/tests/gpu/kernels_under_test.so $(BUILD)/tests/gpu/racecheck/kernels_under_test.so:
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
 	$(Q)$(NVCC) -shared -cudart static $(CUDA_ARCH) -o $@ $^ -ldl -lrt -lpthread
-$(BUILD)/cuda/%.o: %.cu Makefile
+$(BUILD)/tests/gpu/racecheck/test_persistent: $(BUILD)/tests/gpu/test_persistent
+	@mkdir -p $(@D); cp $< $@
+define compile_cuda
 	@mkdir -p $(@D)
 	$(call say,NVCC,$@)
 	$(Q)$(NVCC) -std=c++17 -O3 $(CUDA_ARCH) $(CUDA_DEFS) -I. -Xcompiler -fPIC,-Wall -MMD -MP -c -o $@ $<
+endef
+$(BUILD)/cuda/racecheck/persistent.o: CUDA_DEFS += -DROD_KERNEL_RACECHECK
+$(BUILD)/cuda/racecheck/%.o: kernels/cuda/decode/%.cu Makefile
+	$(compile_cuda)
+$(BUILD)/cuda/%.o: %.cu Makefile
+	$(compile_cuda)
 $(BUILD)/cuda/%.o: %.c Makefile
 	@mkdir -p $(@D)
 	$(call say,CC,$@)
@@ -236,7 +249,7 @@ gpu-objects: $(UNDER_TEST)
 	@mkdir -p $(BUILD)/tests/backend $(BUILD)/tests/gpu
 	@[ -z "$(CUDA_SO)" ] || for d in backend gpu; do ln -srf $(BUILD)/rodimus_cuda.so $(BUILD)/tests/$$d/; done
 sanitize-gpu: deps # the kernel tests under compute-sanitizer
-	@$(MAKE) --no-print-directory -j$(JOBS) test-programs gpu-objects
+	@$(MAKE) --no-print-directory -j$(JOBS) test-programs gpu-objects $(RACECHECKED)
 	@tests/gpu/sanitize $(BUILD)/tests/gpu
 test-c: test-programs # the C tests alone
 	@tests/run $(BUILD) c
@@ -277,12 +290,12 @@ bundle: all # build/bundle: what another machine needs, in one folder; its rodim
 # The tests and benchmarks of a GPU, for a machine with a driver and no toolchain: unpacked in the root of a checkout there, as its
 # build/, it is what tests/gpu/away, tests/run, tests/gpu/sanitize and tests/bench/record-* need.
 gpu-bundle: deps # build/gpu-bundle.tgz: the GPU's tests and benchmarks for a machine without a toolchain
-	@$(MAKE) --no-print-directory -j$(JOBS) test-programs gpu-objects bundle $(BUILD)/tests/bench/swap $(BUILD)/tests/bench/masked $(BUILD)/tests/bench/mask
+	@$(MAKE) --no-print-directory -j$(JOBS) test-programs gpu-objects bundle $(RACECHECKED) $(BUILD)/tests/bench/swap $(BUILD)/tests/bench/masked $(BUILD)/tests/bench/mask
 	@ln -srf $(BUILD)/rodimus_cuda.so $(BUILD)/tests/bench/
 	@rm -rf $(BUILD)/away; mkdir -p $(BUILD)/away/tests
 	@cp -a $(BUNDLE)/rodimus $(BUNDLE)/rodimus_cuda.so $(BUNDLE)/lib $(BUILD)/away/
 	@cp -L $$(ldd $(BUILD)/tests/gpu/test_rows | awk '/libcmocka/ {print $$3}') $(BUILD)/away/lib/
-	@cd $(BUILD) && cp -a --parents $(filter tests/gpu/% tests/backend/%,$(TEST_BIN:$(BUILD)/%=%)) tests/bench/swap tests/bench/masked tests/bench/mask tests/gpu/kernels_under_test.so tests/gpu/rodimus_cuda.so tests/backend/rodimus_cuda.so tests/bench/rodimus_cuda.so away/
+	@cd $(BUILD) && cp -a --parents $(filter tests/gpu/% tests/backend/%,$(TEST_BIN:$(BUILD)/%=%)) tests/bench/swap tests/bench/masked tests/bench/mask tests/gpu/kernels_under_test.so $(RACECHECKED:$(BUILD)/%=%) tests/gpu/rodimus_cuda.so tests/backend/rodimus_cuda.so tests/bench/rodimus_cuda.so away/
 	@find $(BUILD)/away -type f -perm -u+x ! -name '*.sh' -exec strip -S {} +
 	@tar czf $(BUILD)/gpu-bundle.tgz -C $(BUILD)/away . && rm -rf $(BUILD)/away && ls -l $(BUILD)/gpu-bundle.tgz
 
@@ -290,4 +303,4 @@ force:
 .PHONY: help api-programs bench gpu-bundle soak-gpu asan-api ubsan-api tsan-api bench-sessions soak deploy-deps test-deploy plots bench-swap bench-mask bench-masked test-ci test-schemas test-clients bundle gpu-objects sanitize-gpu test-gpu all deps run test test-programs test-c fuzz fuzz-programs asan ubsan tsan format clean force have-headers test-browser
 .PRECIOUS: $(BUILD)/%.o
 .SECONDARY:
--include $(ENGINE_OBJ:.o=.d) $(if $(CUDA_SO),$(CUDA_OBJ:.o=.d) $(BUILD)/cuda/tests/gpu/under_test.d) $(SERVER_OBJ:.o=.d) $(TEST_BIN:=.d) $(API_BIN:=.d) $(BUILD)/tests/bench/mask.d $(BUILD)/tests/bench/masked.d $(BUILD)/tests/bench/swap.d $(BUILD)/tests/bench/sessions.d $(FUZZ_BIN:=.d) $(BUILD)/tests/fuzz/driver.d $(BUILD)/server/main.d
+-include $(ENGINE_OBJ:.o=.d) $(if $(CUDA_SO),$(CUDA_OBJ:.o=.d) $(BUILD)/cuda/tests/gpu/under_test.d $(BUILD)/cuda/racecheck/persistent.d) $(SERVER_OBJ:.o=.d) $(TEST_BIN:=.d) $(API_BIN:=.d) $(BUILD)/tests/bench/mask.d $(BUILD)/tests/bench/masked.d $(BUILD)/tests/bench/swap.d $(BUILD)/tests/bench/sessions.d $(FUZZ_BIN:=.d) $(BUILD)/tests/fuzz/driver.d $(BUILD)/server/main.d

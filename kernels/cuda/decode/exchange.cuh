@@ -116,8 +116,8 @@ __device__ __forceinline__ void await_words(uint32_t (&data)[N], uint32_t epoch,
 
 // ---- the ring of weights: barriers of a place in it ----
 
-__device__ __forceinline__ void ring_barrier_init(uint64_t *bar) {
-    asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(shared_address(bar)) : "memory");
+__device__ __forceinline__ void ring_barrier_init(uint64_t *bar, uint32_t n = 1) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(bar)), "r"(n) : "memory");
 }
 __device__ __forceinline__ void ring_barriers_there() {
 #if __CUDA_ARCH__ >= 900
@@ -146,7 +146,12 @@ __device__ __forceinline__ void ring_await(uint64_t *bar, uint32_t parity, const
     }
 #endif
 }
-__device__ __forceinline__ void ring_release(uint64_t *bar) { // one lane, when its warp has read the place
+#ifdef ROD_KERNEL_RACECHECK
+enum { RING_READERS = 32 };
+#else
+enum { RING_READERS = 1 };
+#endif
+__device__ __forceinline__ void ring_release(uint64_t *bar) { // RING_READERS lanes, when their warp has read the place
 #if __CUDA_ARCH__ >= 900
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(bar)) : "memory");
 #endif
@@ -178,9 +183,40 @@ __device__ __forceinline__ uint4 load_place(const uint4 *p) {
                  : "memory");
     return x;
 }
-// So many threads of the block; id: 1 and on.
+// ---- barriers of some of a block's warps ----
+
+// racecheck does not see the order that a barrier of some of a block's warps makes, nor that a lane arrives for its
+// warp. Built with -DROD_KERNEL_RACECHECK (make sanitize-gpu) such barriers are mbarriers, at which every thread
+// arrives.
+#ifdef ROD_KERNEL_RACECHECK
+__device__ __forceinline__ uint64_t *barrier_place(uint32_t id) {
+    __shared__ uint64_t places[4];
+    return places + id;
+}
+__device__ __forceinline__ void barrier_there(uint32_t id, uint32_t n_threads) { // by one thread
+    ring_barrier_init(barrier_place(id), n_threads);
+}
+__device__ __forceinline__ void meet(uint32_t id, uint32_t) {
+    uint64_t state;
+    asm volatile("mbarrier.arrive.shared::cta.b64 %0, [%1];"
+                 : "=l"(state)
+                 : "r"(shared_address(barrier_place(id)))
+                 : "memory");
+    for (uint32_t is = 0; !is;)
+        asm volatile("{.reg .pred p; mbarrier.test_wait.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
+                     : "=r"(is)
+                     : "r"(shared_address(barrier_place(id))), "l"(state)
+                     : "memory");
+}
+#else
+__device__ __forceinline__ void barrier_there(uint32_t, uint32_t) {}
+__device__ __forceinline__ void meet(uint32_t id, uint32_t n_threads) {
+    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(n_threads) : "memory");
+}
+#endif
+// So many threads of the block; id: 1 to 3.
 __device__ __forceinline__ void barrier_of(uint32_t id, uint32_t n_threads) {
     delay(256);
-    asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(n_threads) : "memory");
+    meet(id, n_threads);
     delay(256);
 }

@@ -97,7 +97,7 @@ __device__ __forceinline__ void multiply(const step_block<R> &b, float (&acc)[4]
         for (int u = 0; u < TILES_EACH; u++) x[u] = load_place(w + min((uint32_t)u, some - 1) * 32);
         mma(acc, x[0], y[0], T());
         __syncwarp(); // the place is read
-        if (b.lane == 0) ring_release(empty + ring.at);
+        if (b.lane < RING_READERS) ring_release(empty + ring.at);
         if (++ring.at == b.a.places) ring.at = 0, ring.parity ^= 1;
 #pragma unroll
         for (int u = 1; u < TILES_EACH; u++) mma(acc, x[u], y[u], T()); // beyond n: zeros
@@ -383,8 +383,12 @@ __global__ void __launch_bounds__(STEP_THREADS, 1) persistent_kernel(const __gri
     const step_block<R> b(a, smem);
     if (b.warp < STEP_WARPS && b.lane == 0) {
         for (uint32_t i = 0; i < a.places; i++)
-            ring_barrier_init(b.full(b.warp) + i), ring_barrier_init(b.empty(b.warp) + i);
+            ring_barrier_init(b.full(b.warp) + i), ring_barrier_init(b.empty(b.warp) + i, RING_READERS);
         ring_barriers_there();
+    }
+    if (threadIdx.x == 0) {
+        barrier_there(STEP_ALL, STEP_WARPS * 32);
+        for (uint32_t half = 0; half < 2; half++) barrier_there(STEP_HALF + half, STEP_WARPS * 16);
     }
     const uint32_t *from = (const uint32_t *)a.layers;
     uint32_t *layers = (uint32_t *)(smem + a.at.layers);

@@ -258,6 +258,15 @@ template <bool PLUS, int R> __device__ __forceinline__ void fetch_weights(const 
         const uint32_t least = __reduce_min_sync(0xffffffffu, want ? turn : ~0u),
                        flying = __reduce_add_sync(0xffffffffu, is ? asked - landed : 0u),
                        ready = __ballot_sync(0xffffffffu, want && turn == least);
+#ifdef ROD_KERNEL_RACECHECK // it does not know which lane asks for a copy: all wait for the place
+        for (uint32_t i = 0; i < STEP_RINGS; i++) {
+            const uint32_t at = __shfl_sync(0xffffffffu, ask_at, i), parity = __shfl_sync(0xffffffffu, free_parity, i);
+            const bool again = __shfl_sync(0xffffffffu, asked >= a.places, i);
+            if ((ready >> i & 1) && again)
+                ring_await(block.empty(warp - block.lane % STEP_RINGS + i) + at, parity, block.note(0, 15));
+        }
+        __syncwarp();
+#endif
         if ((ready >> block.lane & 1) &&
             flying + __popc(ready & ((1u << block.lane) - 1)) < STEP_PACE / place_tiles(R)) {
             delay(1024);
