@@ -106,8 +106,10 @@ __device__ __forceinline__ void await_words(uint32_t (&data)[N], uint32_t epoch,
     for (patience p; missing; p.spend(at)) {
         uint2 got[N];
 #pragma unroll
-        for (int i = 0; i < N; i++)
+        for (int i = 0; i < N; i++) {
+            got[i] = make_uint2(0, 0); // else what was there would be kept, in local memory
             if (missing >> i & 1) got[i] = word_now(place(i));
+        }
 #pragma unroll
         for (int i = 0; i < N; i++)
             if ((missing >> i & 1) && got[i].y == epoch) data[i] = got[i].x, missing &= ~(1u << i);
