@@ -8,6 +8,13 @@
 #pragma once
 #include "kernels/cuda/common.cuh"
 
+// gridDim.x, read where it is wanted: a register that waits for that long goes to local memory.
+__device__ __forceinline__ uint32_t n_blocks_now() {
+    uint32_t n;
+    asm volatile("mov.u32 %0, %%nctaid.x;" : "=r"(n));
+    return n;
+}
+
 enum { EXCHANGE_WAIT_CLOCKS = 34 }; // a wait of 2^34 clocks, some nine seconds, is a fault
 
 struct word_piece {
@@ -158,16 +165,24 @@ __device__ __forceinline__ void ring_release(uint64_t *bar) { // RING_READERS la
     asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(bar)) : "memory");
 #endif
 }
-__device__ __forceinline__ void ring_fetch(void *to, const void *from, uint32_t bytes, uint64_t *bar, uint64_t policy) {
+__device__ __forceinline__ void ring_expect(uint32_t bytes, uint64_t *bar) {
 #if __CUDA_ARCH__ >= 900
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(bar)), "r"(bytes)
                  : "memory");
+#endif
+}
+__device__ __forceinline__ void ring_copy(void *to, const void *from, uint32_t bytes, uint64_t *bar, uint64_t policy) {
+#if __CUDA_ARCH__ >= 900
     asm volatile(
         "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint [%0], [%1], %2, [%3], %4;" ::
             "r"(shared_address(to)),
         "l"(from), "r"(bytes), "r"(shared_address(bar)), "l"(policy)
         : "memory");
 #endif
+}
+__device__ __forceinline__ void ring_fetch(void *to, const void *from, uint32_t bytes, uint64_t *bar, uint64_t policy) {
+    ring_expect(bytes, bar);
+    ring_copy(to, from, bytes, bar, policy);
 }
 __device__ __forceinline__ uint64_t ring_policy() { // weights are read once a step
     uint64_t policy = 0;
@@ -192,18 +207,22 @@ __device__ __forceinline__ uint4 load_place(const uint4 *p) {
 // arrives.
 #ifdef ROD_KERNEL_RACECHECK
 __device__ __forceinline__ uint64_t *barrier_place(uint32_t id) {
-    __shared__ uint64_t places[4];
+    __shared__ uint64_t places[5];
     return places + id;
 }
 __device__ __forceinline__ void barrier_there(uint32_t id, uint32_t n_threads) { // by one thread
     ring_barrier_init(barrier_place(id), n_threads);
 }
-__device__ __forceinline__ void meet(uint32_t id, uint32_t) {
+__device__ __forceinline__ uint64_t arrive(uint32_t id, uint32_t) {
     uint64_t state;
     asm volatile("mbarrier.arrive.shared::cta.b64 %0, [%1];"
                  : "=l"(state)
                  : "r"(shared_address(barrier_place(id)))
                  : "memory");
+    return state;
+}
+__device__ __forceinline__ void meet(uint32_t id, uint32_t n_threads) {
+    const uint64_t state = arrive(id, n_threads);
     for (uint32_t is = 0; !is;)
         asm volatile("{.reg .pred p; mbarrier.test_wait.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p;}"
                      : "=r"(is)
@@ -212,13 +231,21 @@ __device__ __forceinline__ void meet(uint32_t id, uint32_t) {
 }
 #else
 __device__ __forceinline__ void barrier_there(uint32_t, uint32_t) {}
+__device__ __forceinline__ void arrive(uint32_t id, uint32_t n_threads) {
+    asm volatile("bar.arrive %0, %1;" ::"r"(id), "r"(n_threads) : "memory");
+}
 __device__ __forceinline__ void meet(uint32_t id, uint32_t n_threads) {
     asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(n_threads) : "memory");
 }
 #endif
-// So many threads of the block; id: 1 to 3.
+// So many threads of the block; id: 1 to 4.
 __device__ __forceinline__ void barrier_of(uint32_t id, uint32_t n_threads) {
     delay(256);
     meet(id, n_threads);
     delay(256);
+}
+// At such a barrier, without waiting.
+__device__ __forceinline__ void arrive_at(uint32_t id, uint32_t n_threads) {
+    delay(256);
+    arrive(id, n_threads);
 }

@@ -66,15 +66,6 @@ __device__ __forceinline__ float weigh(const step_block<R> &b, const step_square
 
 // ---- a slice of a unit ----
 
-struct ring_reader {
-    uint32_t at = 0, parity = 0;
-};
-// Where a warp is that is ahead of those that finish outputs: of two places each, the next one. A warp without tiles of
-// k waits for no input, so this goes on from stage to stage.
-struct stage_turns {
-    ring_reader ring;
-    uint32_t part = 0, scales = 0;
-};
 // acc += weights of n tiles, the next ones of this warp's ring, times the rows at `in`.
 template <class T, int R>
 __device__ __forceinline__ void multiply(const step_block<R> &b, float (&acc)[4], uint32_t n, const uint2 *in,
@@ -271,7 +262,7 @@ __device__ __forceinline__ void product_stage(const step_block<R> &b, const prod
     const step_args &a = b.a;
     const uint32_t first = p.first(), warp = b.warp, g = b.lane / 4, t = b.lane % 4;
     if (first >= p.n_units) return;
-    const uint32_t n_mine = (p.n_units - first + gridDim.x - 1) / gridDim.x;
+    const uint32_t n_mine = (p.n_units - first + n_blocks_now() - 1) / n_blocks_now();
     uint32_t k0 = slice_begin(p.KT, warp), n = slice_begin(p.KT, warp + 1) - k0;
     const product_in in = input_of<PLUS>(b, p);
     const wait_note note = b.note(p.layer, p.kind);
@@ -285,7 +276,7 @@ __device__ __forceinline__ void product_stage(const step_block<R> &b, const prod
 #pragma unroll 1
     for (uint32_t u0 = 0; u0 < n_mine; u0 += UNITS, turns.part ^= 1) {
         step_output<T> out;
-        out.unit = first + (u0 + thread_unit) * gridDim.x;
+        out.unit = first + (u0 + thread_unit) * n_blocks_now();
         out.tile = p.kind == W_SMALL ? out.unit / 4 : out.unit;
         out.r = threadIdx.x / 16 % R, out.o = out.tile * 16 + threadIdx.x % 16;
         out.mine = finishes && u0 + thread_unit < n_mine;
@@ -297,7 +288,7 @@ __device__ __forceinline__ void product_stage(const step_block<R> &b, const prod
         float *part = parts + turns.part * UNITS * PART + warp * R * LD;
 #pragma unroll 1
         for (uint32_t i = 0; i < UNITS && u0 + i < n_mine; i++, part += PART) {
-            const uint32_t unit = first + (u0 + i) * gridDim.x;
+            const uint32_t unit = first + (u0 + i) * n_blocks_now();
             float *to = part;
             if (p.kind == W_SMALL) { // two operands; a quarter of the warps
                 if (!p.wants(unit, warp)) continue;
@@ -342,9 +333,9 @@ __device__ __forceinline__ void conv_ahead(const step_block<R> &b, const product
     while (q.next<PLUS>(b.a) && q.kind != W_FC) {}
     if (q.kind != W_FC) return;
     const cuda_step_layer &w = b.layers()[q.layer];
-    const uint32_t lines = s.K + 1 + R * (s.K - 1), n_units = (q.n_units + gridDim.x - 1) / gridDim.x;
+    const uint32_t lines = s.K + 1 + R * (s.K - 1), n_units = (q.n_units + n_blocks_now() - 1) / n_blocks_now();
     for (uint32_t i = STEP_WARPS * 32 - 1 - threadIdx.x; i < n_units * lines; i += (STEP_WARPS - STEP_AHEAD) * 32) {
-        const uint32_t o = (q.first() + i / lines * gridDim.x) * 16, line = i % lines;
+        const uint32_t o = (q.first() + i / lines * n_blocks_now()) * 16, line = i % lines;
         if (o >= s.E) continue; // z
         if (line <= s.K) {
             bring_near(line < s.K ? w.conv + (size_t)line * s.Ep + o : w.conv_b + o);
@@ -361,10 +352,10 @@ __device__ __forceinline__ void conv_ahead(const step_block<R> &b, const product
 // The embeddings: the residual's columns that are this block's, and the first norm's operand.
 template <class T, bool PLUS, int R> __device__ __forceinline__ void begin_residual(const step_block<R> &b) {
     const uint32_t D = b.a.shape.D, tiles = D / 16,
-                   mine = blockIdx.x < tiles ? (tiles - blockIdx.x + gridDim.x - 1) / gridDim.x : 0;
+                   mine = blockIdx.x < tiles ? (tiles - blockIdx.x + n_blocks_now() - 1) / n_blocks_now() : 0;
     for (uint32_t i = threadIdx.x; i < (mine * R * 16 + 31) / 32 * 32; i += STEP_WARPS * 32) {
         step_output<T> x;
-        x.r = i / 16 % R, x.tile = blockIdx.x + i / (16 * R) * gridDim.x, x.o = x.tile * 16 + i % 16;
+        x.r = i / 16 % R, x.tile = blockIdx.x + i / (16 * R) * n_blocks_now(), x.o = x.tile * 16 + i % 16;
         x.mine = i < mine * R * 16;
         const float out = x.mine ? b.a.x[(size_t)x.r * D + x.o] : 0.0f;
         x.norm = x.mine ? b.layers()->mixer_norm[x.o] : 0.0f;
@@ -389,34 +380,54 @@ __global__ void __launch_bounds__(STEP_THREADS, 1) persistent_kernel(const __gri
     if (threadIdx.x == 0) {
         barrier_there(STEP_ALL, STEP_WARPS * 32);
         for (uint32_t half = 0; half < 2; half++) barrier_there(STEP_HALF + half, STEP_WARPS * 16);
+        barrier_there(STEP_ORDER, STEP_WARPS * 32);
     }
     const uint32_t *from = (const uint32_t *)a.layers;
     uint32_t *layers = (uint32_t *)(smem + a.at.layers);
     for (uint32_t i = threadIdx.x; i < a.n_layers * sizeof(cuda_step_layer) / 4; i += STEP_THREADS) layers[i] = from[i];
     if (threadIdx.x < R)
         b.pos()[threadIdx.x] = a.rows.pos[threadIdx.x], b.slot()[threadIdx.x] = a.rows.slot[threadIdx.x];
+    if constexpr (PLUS && R == 1) begin_window<P>(b);
     __syncthreads(); // the barriers, layers and rows
     if (b.warp >= STEP_WARPS) {
         fetch_weights<PLUS>(b);
         return;
     }
     begin_residual<T, PLUS>(b);
-    product p;
-    stage_turns turns;
-    p.size(a);
+    {
+        product p;
+        p.size(a);
+        keep_product(b, p);
+        keep_turns(b, stage_turns{});
+    }
+    bool more;
     do {
-        if (p.kind == W_SMALL) state_ahead(b, p.layer);
-        if (p.kind == W_OUT) {
-            conv_ahead<T, PLUS>(b, p);
-            state_stage<T>(b, p.layer);
-        }
-        if constexpr (PLUS)
-            if (p.kind == W_AO) {
-                window_stage<T, P>(b, p.layer);
-                combine_stage<T, P>(b, p.layer);
+        {
+            const product p = kept_product(b);
+            if constexpr (PLUS)
+                if (p.kind == W_QKV) norms_near<P>(b, p.layer);
+            if (p.kind == W_SMALL) state_ahead(b, p.layer);
+            if (p.kind == W_OUT) {
+                conv_ahead<T, PLUS>(b, p);
+                state_stage<T>(b, p.layer);
             }
-        product_stage<T, PLUS>(b, p, turns);
-    } while (p.next<PLUS>(a));
+            if constexpr (PLUS)
+                if (p.kind == W_AO) {
+                    window_stage<T, P>(b, p.layer);
+                    combine_stage<T, P>(b, kept_product(b).layer);
+                }
+        }
+        {
+            stage_turns turns = kept_turns(b);
+            product_stage<T, PLUS>(b, kept_product(b), turns);
+            __syncwarp();
+            keep_turns(b, turns);
+        }
+        product p = kept_product(b);
+        more = p.template next<PLUS>(a);
+        __syncwarp();
+        keep_product(b, p);
+    } while (more);
     if (threadIdx.x == 0) a.epochs[blockIdx.x] = b.base + a.n_layers;
 #endif
 }

@@ -14,10 +14,12 @@ enum {
     STEP_RINGS = STEP_WARPS / STEP_FETCHING, // of each
     STEP_THREADS = (STEP_WARPS + STEP_FETCHING) * 32,
     STEP_MOST_PLACES = 8,
-    STEP_AHEAD = 12, // the first of the warps that ask for what later stages read
-    STEP_PACE = 24,  // tiles that a fetching warp has on their way at most: more would queue in front of the words
-    STEP_ALL = 1,    // barriers: of the 16 warps, and of each half of them
-    STEP_HALF = 2
+    STEP_HEADS_P = 256, // dims of the heads of a unit of the window
+    STEP_AHEAD = 12,    // the first of the warps that ask for what later stages read
+    STEP_PACE = 24,     // tiles that a fetching warp has on their way at most: more would queue in front of the words
+    STEP_ALL = 1,       // barriers: of the 16 warps, of each half of them, of the first half before the second goes on
+    STEP_HALF = 2,
+    STEP_ORDER = 4
 };
 
 // Tiles of 16 x 16 in a place of a ring.
@@ -30,7 +32,7 @@ __host__ __device__ __forceinline__ uint32_t slice_begin(uint32_t KT, uint32_t s
 }
 // Shared memory: offsets in bytes.
 struct step_places {
-    uint32_t ring, scratch, part, layers, full, empty, pos, slot, scales, residual, bytes, slice_tiles;
+    uint32_t ring, scratch, part, layers, full, empty, pos, slot, scales, residual, keep, bytes, slice_tiles;
     __host__ __device__ step_places(const cuda_shape &s, uint32_t R, uint32_t n_layers, uint32_t n_blocks,
                                     uint32_t places) {
         const uint32_t units = R >= 4 ? 1 : 4 / R, ld = R == 1 ? 16 : (uint32_t)DISPATCH_FEW_LD;
@@ -45,7 +47,8 @@ struct step_places {
         slot = pos + R * 8;
         scales = slot + R * 4;
         residual = (scales + 2 * R * 4 + 15) / 16 * 16;
-        bytes = residual + (tiles_of(s.D) + n_blocks - 1) / n_blocks * R * 64;
+        keep = residual + (tiles_of(s.D) + n_blocks - 1) / n_blocks * R * 64;
+        bytes = keep + (R == 1 && s.H ? KEEP_BYTES : 16 * 48);
     }
     // Of a warp's slice of an act; of the state's stage; of the window's.
     static __host__ __device__ uint32_t slice_tiles_of(const cuda_shape &s) {
@@ -56,7 +59,7 @@ struct step_places {
     }
     static __host__ __device__ uint32_t scratch_bytes(const cuda_shape &s, uint32_t R) {
         uint32_t most = STEP_WARPS * slice_tiles_of(s) * R * 32;
-        const uint32_t state = STATE_FLOATS(R) * 4, window = s.H ? 2 * WINDOW_BYTES : 0;
+        const uint32_t state = STATE_FLOATS(R) * 4, window = s.H ? (R == 1 ? 1 : 2) * WINDOW_BYTES : 0;
         if (state > most) most = state;
         most += panel_bytes(s, R);
         return ((window > most ? window : most) + 127) / 128 * 128;
@@ -64,6 +67,7 @@ struct step_places {
     // Of one row a panel of S lies at the end of the scratch memory.
     static __host__ __device__ uint32_t panel_bytes(const cuda_shape &s, uint32_t R) { return R == 1 ? s.M * 128 : 0; }
     static __host__ __device__ uint32_t STATE_FLOATS(uint32_t R) { return 576 + R * (4 + 1 + 1 + 16) * 32; }
+    enum { KEEP_BYTES = 16 * 48 + 64 + 512 + 3 * 512 };
     enum { WINDOW_BYTES = 4 * 20 * 16 + 256 + 512 + 8 * 256 * 4 + 8 * 2 * 8 + 256 }; // at least window_scratch
 };
 
@@ -117,11 +121,11 @@ struct product {
     __device__ __forceinline__ bool is_residual() const { return kind == W_OUT || kind == W_AO || kind == W_F2; }
     __device__ __forceinline__ uint32_t first() const {
         return is_residual() || blockIdx.x >= turn ? blockIdx.x - (is_residual() ? 0 : turn)
-                                                   : blockIdx.x + gridDim.x - turn;
+                                                   : blockIdx.x + n_blocks_now() - turn;
     }
     template <bool PLUS> __device__ __forceinline__ bool next(const step_args &a) { // false: that was the last
         if (kind == W_HEAD) return false;
-        if (!is_residual()) turn = (turn + n_units) % gridDim.x;
+        if (!is_residual()) turn = (turn + n_units) % n_blocks_now();
         if (kind == (PLUS ? W_F2 : W_OUT))
             layer++, kind = layer < a.n_layers ? W_FC : W_HEAD;
         else
@@ -161,6 +165,15 @@ struct product {
 
 // ---- a block ----
 
+// One row: its window, and how many units of it are the block's: a range and some heads each. They go round the blocks.
+// A range that is the newest key alone is no unit. Made once a step.
+struct window_own {
+    uint32_t n_units, n, newest, newest_at, oldest_at, n_ranges, n_whole;
+    __device__ __forceinline__ void unit(const cuda_shape &s, uint32_t i, uint32_t &range, uint32_t &h0) const {
+        const uint32_t u = blockIdx.x + i * n_blocks_now(), groups = s.H * s.P / STEP_HEADS_P;
+        range = u / groups, h0 = u % groups * (STEP_HEADS_P / s.P);
+    }
+};
 // A block of a step of R rows.
 template <int R> struct step_block {
     const step_args &a;
@@ -190,6 +203,10 @@ template <int R> struct step_block {
     __device__ __forceinline__ float *panel() const {
         return (float *)(smem + a.at.part - step_places::panel_bytes(a.shape, R));
     }
+    __device__ __forceinline__ uint32_t *kept() const { return (uint32_t *)(smem + a.at.keep) + warp * 12; }
+    __device__ __forceinline__ window_own *own() const { return (window_own *)(smem + a.at.keep + 16 * 48); }
+    __device__ __forceinline__ float2 *own_turn() const { return (float2 *)(smem + a.at.keep + 16 * 48 + 64); }
+    __device__ __forceinline__ float *own_norm() const { return (float *)(smem + a.at.keep + 16 * 48 + 64 + 512); }
     __device__ __forceinline__ bool is_padding(uint32_t r) const { return (uint32_t)slot()[r] == a.shape.n_slots; }
     // What layer makes has this epoch; the residual before a layer that of the layer before.
     __device__ __forceinline__ uint32_t made(uint32_t layer) const { return base + layer + 1; }
@@ -198,6 +215,51 @@ template <int R> struct step_block {
     }
 };
 
+// ---- where a warp is, in shared memory: registers that are not used for a while would go to local memory, which is
+// behind the weights ----
+
+struct ring_reader {
+    uint32_t at = 0, parity = 0;
+};
+// Where a warp is that is ahead of those that finish outputs: of two places each, the next one. A warp without tiles of
+// k waits for no input, so this goes on from stage to stage.
+struct stage_turns {
+    ring_reader ring;
+    uint32_t part = 0, scales = 0;
+};
+
+__device__ __forceinline__ uint32_t kept_word(const uint32_t *at) {
+    uint32_t x;
+    asm volatile("ld.shared.u32 %0, [%1];" : "=r"(x) : "r"(shared_address(at)) : "memory");
+    return x;
+}
+__device__ __forceinline__ void keep_word(uint32_t *at, uint32_t x) {
+    asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared_address(at)), "r"(x) : "memory");
+}
+template <int R> __device__ __forceinline__ product kept_product(const step_block<R> &b) {
+    product p;
+    const uint32_t *at = b.kept();
+    p.layer = kept_word(at), p.turn = kept_word(at + 1), p.KT = kept_word(at + 2), p.n_units = kept_word(at + 3),
+    p.kind = product_kind(kept_word(at + 4));
+    return p;
+}
+template <int R> __device__ __forceinline__ void keep_product(const step_block<R> &b, const product &p) {
+    uint32_t *at = b.kept();
+    keep_word(at, p.layer), keep_word(at + 1, p.turn), keep_word(at + 2, p.KT), keep_word(at + 3, p.n_units),
+        keep_word(at + 4, p.kind);
+}
+template <int R> __device__ __forceinline__ stage_turns kept_turns(const step_block<R> &b) {
+    stage_turns t;
+    const uint32_t *at = b.kept() + 5;
+    t.ring.at = kept_word(at), t.ring.parity = kept_word(at + 1), t.part = kept_word(at + 2),
+    t.scales = kept_word(at + 3);
+    return t;
+}
+template <int R> __device__ __forceinline__ void keep_turns(const step_block<R> &b, const stage_turns &t) {
+    uint32_t *at = b.kept() + 5;
+    keep_word(at, t.ring.at), keep_word(at + 1, t.ring.parity), keep_word(at + 2, t.part), keep_word(at + 3, t.scales);
+}
+
 // ---- fetching ----
 
 // A ring's places, in the order in which they are wanted.
@@ -205,29 +267,63 @@ template <bool PLUS, int R> struct places_to_come {
     product of;
     uint32_t unit, k, k1; // tiles [k, k1) of the warp's slice of the unit are still to come
     bool any = true;
+    uint32_t n_window;   // places of the window: of each unit of it keys and values
+    uint32_t window = 0; // of them are still to come, before those tiles
     __device__ __forceinline__ void begin_unit(uint32_t warp) {
         const uint32_t slice = of.slice_of(unit, warp);
         k = slice_begin(of.KT, slice), k1 = slice_begin(of.KT, slice + 1);
     }
-    __device__ __forceinline__ void begin(const step_args &a, uint32_t warp) {
+    __device__ __forceinline__ void begin(const step_args &a, uint32_t warp, uint32_t n) {
+        n_window = n;
         of.size(a), unit = of.first(), begin_unit(warp);
         find(a, warp);
     }
     __device__ __forceinline__ void find(const step_args &a, uint32_t warp) { // from (unit, k) on
-        while (any && (unit >= of.n_units || k == k1 || !of.wants(unit, warp))) {
+        while (any && !window && (unit >= of.n_units || k == k1 || !of.wants(unit, warp))) {
             if (unit < of.n_units)
-                unit += gridDim.x;
-            else if ((any = of.next<PLUS>(a)))
+                unit += n_blocks_now();
+            else if ((any = of.next<PLUS>(a))) {
                 unit = of.first();
+                if (PLUS && R == 1 && of.kind == W_AO) window = n_window;
+            }
             begin_unit(warp);
         }
     }
     __device__ __forceinline__ uint32_t tiles() const { return min(k1 - k, place_tiles(R)); }
     __device__ __forceinline__ void taken(const step_args &a, uint32_t warp) {
-        k += tiles();
+        if (window)
+            window--;
+        else
+            k += tiles();
         find(a, warp);
     }
 };
+
+// A warp's tile of unit place / 2 of the window: its eight keys, or of each the values of the unit's heads.
+template <int R>
+__device__ __forceinline__ void fetch_window(const step_block<R> &b, uint32_t layer, uint32_t warp, uint32_t place,
+                                             unsigned char *to, uint64_t *full, uint64_t policy) {
+    const cuda_shape &s = b.a.shape;
+    const window_own &own = *b.own();
+    uint32_t range, h0;
+    own.unit(s, place / 2, range, h0);
+    const uint32_t j = (range * STEP_WARPS + warp) * 8, n = j < own.newest ? min(own.newest - j, 8u) : 0,
+                   ring = s.ring_keys, at = own.oldest_at + j < ring ? own.oldest_at + j : own.oldest_at + j - ring;
+    if (place % 2 == 0) {
+        const uint16_t *keys = (const uint16_t *)s.keys + (size_t)b.slot()[0] * s.keys_slot + layer * s.keys_layer;
+        const uint32_t row = s.P * 2, some = min(n, ring - at);
+        ring_expect(n * row, full);
+        if (some) ring_copy(to, keys + (size_t)at * s.P, some * row, full, policy);
+        if (some < n) ring_copy(to + some * row, keys, (n - some) * row, full, policy);
+    } else {
+        const uint16_t *values =
+            (const uint16_t *)s.values + (size_t)b.slot()[0] * s.values_slot + layer * s.values_layer + h0 * s.P;
+        ring_expect(n * STEP_HEADS_P * 2, full);
+        for (uint32_t i = 0; i < n; i++)
+            ring_copy(to + i * STEP_HEADS_P * 2, values + (size_t)(at + i < ring ? at + i : at + i - ring) * s.H * s.P,
+                      STEP_HEADS_P * 2, full, policy);
+    }
+}
 
 // By one of the fetching warps, a lane a ring. Of all rings the one that is least far goes first, and so many
 // places are on their way at a time. Places of W_in and W_c0, which few rings have, do not count, and go before the
@@ -240,7 +336,7 @@ template <bool PLUS, int R> __device__ __forceinline__ void fetch_weights(const 
     unsigned char *ring = block.ring(warp);
     const uint64_t policy = ring_policy();
     places_to_come<PLUS, R> next;
-    next.begin(a, warp);
+    next.begin(a, warp, PLUS && R == 1 ? 2 * block.own()->n_units : 0);
     uint32_t far = 0, asked = 0, landed = 0, ask_at = 0, land_at = 0, land_parity = 0, free_parity = 1;
     patience p;
     for (;;) {
@@ -267,18 +363,22 @@ template <bool PLUS, int R> __device__ __forceinline__ void fetch_weights(const 
         }
         __syncwarp();
 #endif
-        if ((ready >> block.lane & 1) &&
-            flying + __popc(ready & ((1u << block.lane) - 1)) < STEP_PACE / place_tiles(R)) {
+        if ((ready >> block.lane & 1) && flying + __popc(ready & ((1u << block.lane) - 1)) < STEP_PACE / place_tiles(R)) {
             delay(1024);
-            ring_fetch(ring + ask_at * place_bytes(R), next.of.weights(a, block.layers(), next.unit, next.k),
-                       next.tiles() * 512, full + ask_at, policy);
+            if (PLUS && R == 1 && next.window)
+                fetch_window(block, next.of.layer, warp, next.n_window - next.window, ring + ask_at * place_bytes(R),
+                             full + ask_at, policy);
+            else
+                ring_fetch(ring + ask_at * place_bytes(R), next.of.weights(a, block.layers(), next.unit, next.k),
+                           next.tiles() * 512, full + ask_at, policy);
             far += next.of.kind != W_SMALL;
             next.taken(a, warp);
             asked++;
             if (++ask_at == a.places) ask_at = 0, free_parity ^= 1;
             p = patience{};
-        } else
+        } else {
             p.spend(block.note(next.of.layer, 15));
+        }
         __syncwarp();
     }
 }

@@ -37,8 +37,8 @@ __device__ __forceinline__ void no_state(const step_block<R> &b, uint32_t layer,
 template <int R> __device__ __forceinline__ void state_ahead(const step_block<R> &b, uint32_t layer) {
     const cuda_shape &s = b.a.shape;
     const cuda_step_layer &w = b.layers()[layer];
-    const uint32_t panels = s.Ep / 32, first = R * panels * blockIdx.x / gridDim.x,
-                   n = R * panels * (blockIdx.x + 1) / gridDim.x - first, lines = s.M + s.R + 3;
+    const uint32_t panels = s.Ep / 32, first = R * panels * blockIdx.x / n_blocks_now(),
+                   n = R * panels * (blockIdx.x + 1) / n_blocks_now() - first, lines = s.M + s.R + 3;
     if (R == 1 && n && !b.is_padding(0)) {
         const float *S = s.S + (size_t)b.slot()[0] * s.S_slot + layer * s.S_layer + (size_t)first * s.M * 32;
         for (uint32_t i = threadIdx.x; i < s.M * 8; i += STEP_WARPS * 32) ask16(b.panel() + i * 4, S + i * 4);
@@ -161,9 +161,9 @@ __device__ __forceinline__ void state_panels(const step_block<R> &b, uint32_t la
 template <class T, int R> __device__ __forceinline__ void state_stage(const step_block<R> &b, uint32_t layer) {
     static_assert(sizeof(state_scratch<R>) <= (576 + R * 22 * 32) * 4, "step_places knows its size");
     const uint32_t panels = b.a.shape.Ep / 32;
-    const uint32_t first = R * panels * blockIdx.x / gridDim.x;
+    const uint32_t first = R * panels * blockIdx.x / n_blocks_now();
     uint32_t unit = first;
-    const uint32_t end = R * panels * (blockIdx.x + 1) / gridDim.x;
+    const uint32_t end = R * panels * (blockIdx.x + 1) / n_blocks_now();
     const bool any = unit < end;
     while (unit < end) {
         const uint32_t r = unit / panels, n = min(min(end - unit, (uint32_t)R), (r + 1) * panels - unit);

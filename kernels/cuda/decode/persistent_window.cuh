@@ -146,9 +146,203 @@ __device__ __forceinline__ void window_range(const step_block<R> &b, uint32_t la
     barrier_of(STEP_HALF + half, THREADS); // the scratch memory is free
 }
 
+// ---- one row: a range and some heads of it are a whole block's ----
+
+// By the block, before anything: the row's window, its cosines and sines.
+template <int P, int R> __device__ __forceinline__ void begin_window(const step_block<R> &b) {
+    static_assert(sizeof(window_own) <= 64 && window_sizes<P>::HEADS * P == STEP_HEADS_P, "step_places knows");
+    const cuda_shape &s = b.a.shape;
+    if (threadIdx.x == 0) {
+        const row_window row(s, b.a.rows.pos[0]);
+        const bool padding = (uint32_t)b.a.rows.slot[0] == s.n_slots;
+        const uint32_t n_whole = row.n_ranges - (row.n_ranges > 1 && row.newest % RANGE == 0),
+                       n = n_whole * (s.H / window_sizes<P>::HEADS), blocks = n_blocks_now();
+        *b.own() = {padding || blockIdx.x >= n ? 0 : (n - blockIdx.x + blocks - 1) / blocks,
+                    row.n,
+                    row.newest,
+                    row.newest_at,
+                    row.oldest_at,
+                    row.n_ranges,
+                    n_whole};
+    }
+    for (uint32_t i = threadIdx.x; i < s.rot_dim / 2; i += STEP_THREADS)
+        b.own_turn()[i] = ((const float2 *)b.a.turn)[i];
+}
+// The norms' weights into shared memory, a stage before: those of a warp's query or key.
+template <int P, int R> __device__ __forceinline__ void norms_near(const step_block<R> &b, uint32_t layer) {
+    const uint32_t job = STEP_WARPS - 1 - b.warp;
+    if (R > 1 || job > window_sizes<P>::HEADS || !b.a.shape.qk_norm) return;
+    const cuda_step_layer &w = b.layers()[layer];
+    const float *from = job < window_sizes<P>::HEADS ? w.q_norm : w.k_norm;
+    float *to = b.own_norm() + job * P;
+#pragma unroll
+    for (int i = 0; i < P / 32; i++)
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to + b.lane + 32 * i)),
+                     "l"(from + b.lane + 32 * i)
+                     : "memory");
+    asked();
+}
+// By a warp: a query, the newest key, or a head's newest values.
+template <class T, int P, int R>
+__device__ __forceinline__ void await_query(const step_block<R> &b, uint32_t layer, uint32_t h0, uint32_t job,
+                                            float (&x)[P / 32]) {
+    using size = window_sizes<P>;
+    const uint32_t H = b.a.shape.H, h = job < size::HEADS    ? h0 + job
+                                        : job == size::HEADS ? H
+                                                             : H + h0 + job - size::HEADS;
+    uint32_t data[P / 32];
+    const uint2 *from = b.a.words.qkv + h * P + b.lane;
+    await_words(
+        data, b.made(layer), b.note(layer, 9), [](int) { return true; }, [&](int i) { return from + 32 * i; });
+#pragma unroll
+    for (int i = 0; i < P / 32; i++) x[i] = __uint_as_float(data[i]);
+}
+template <class T, int P, int R>
+__device__ __forceinline__ void make_query(const step_block<R> &b, uint32_t h0, uint32_t job, float (&x)[P / 32],
+                                           T *ring_key, T *ring_values, window_scratch<P> &sh) {
+    using size = window_sizes<P>;
+    const cuda_shape &s = b.a.shape;
+    if (job > size::HEADS) {
+        leave_values<T, P>(x, job - size::HEADS - 1, ring_values, sh.new_value);
+        return;
+    }
+    float2 turn[P / 32] = {};
+    turn_of<P>(s, b.own_turn(), turn);
+    await_all_but<0>();
+    turn_head<P>(
+        s, turn, [&](int i) { return b.own_norm()[job * P + b.lane + 32 * i]; }, sh.sums[0] + job * P, x);
+    leave_turned<T, P, size::HEADS, size::Q_ROW>(x, job, h0 == 0, ring_key, sh.qs, sh.new_key);
+}
+
+// The range that is the newest key (the j-th) alone, by a warp, as near_last of swa_decode_near.cu.
+template <class T, int P, int R>
+__device__ __forceinline__ void window_last(const step_block<R> &b, const window_scratch<P> &sh, uint32_t j,
+                                            float scale, size_t at, uint32_t epoch) {
+    using size = window_sizes<P>;
+    const uint32_t lane = b.lane, g = lane / 4, t = lane % 4;
+    uint4 key[size::KEY];
+#pragma unroll
+    for (int i = 0; i < size::KEY; i++) key[i] = g ? make_uint4(0, 0, 0, 0) : sh.new_key[4 * i + t];
+    tile_sums<1> tiles;
+    uint32_t head[1];
+    float score[4] = {}, w[2];
+    score_tile<T, P, size::HEADS, size::Q_ROW>(score, sh.qs, key);
+    tiles.template weigh<P>(score, j, j + 1, scale, w, head);
+    tiles.template add<T>(0, 0, w, head, sh.new_value[lane]);
+    const float top = __shfl_sync(0xffffffffu, tiles.top, head[0]), m = fmaxf(-INFINITY, top),
+                f = power(__fsub_rn(top, m)), none = power(__fsub_rn(-INFINITY, m));
+    const auto fold = [&](float x) { return __fmaf_rn(none, 0.0f, __fmaf_rn(f, x, 0.0f)); };
+    const float total = fold(__shfl_sync(0xffffffffu, tiles.sum, head[0]));
+#pragma unroll
+    for (int d = 0; d < 8; d++) give_float(b.a.words.part + at * P + lane * 8 + d, fold(tiles.acc[0][d]), epoch);
+    if (lane % (P / 8) == 0) {
+        uint2 *ml = b.a.words.part_ml + (at + lane / (P / 8)) * 2;
+        give_float(ml, m, epoch), give_float(ml + 1, total, epoch);
+    }
+}
+
+// The next place of the warp's ring, and that it has been read.
+template <int R>
+__device__ __forceinline__ const uint4 *window_place(const step_block<R> &b, const ring_reader &ring,
+                                                     const wait_note &note) {
+    ring_await(b.full(b.warp) + ring.at, ring.parity, note);
+    return (const uint4 *)(b.ring(b.warp) + ring.at * place_bytes(R));
+}
+template <int R> __device__ __forceinline__ void leave_place(const step_block<R> &b, ring_reader &ring) {
+    __syncwarp(); // it is read
+    if (b.lane < RING_READERS) ring_release(b.empty(b.warp) + ring.at);
+    if (++ring.at == b.a.places) ring.at = 0, ring.parity ^= 1;
+}
+
+// A range and some heads: a warp has one of its 16 tiles, which comes through its ring as weights do. The second eight
+// warps go on from the sums of the first.
+template <class T, int P, int R>
+__device__ __forceinline__ void window_whole(const step_block<R> &b, uint32_t layer, uint32_t range, uint32_t h0) {
+    using size = window_sizes<P>;
+    const cuda_shape &s = b.a.shape;
+    const window_own &own = *b.own();
+    const uint32_t lane = b.lane, g = lane / 4, t = lane % 4, n = own.n, newest = own.newest, pair = b.warp % WARPS,
+                   j = range * RANGE + b.warp * TILE, job = STEP_WARPS - 1 - b.warp;
+    const bool second = b.warp >= WARPS, lone = own.n_whole < own.n_ranges && range + 1 == own.n_whole;
+    window_scratch<P> &sh = *(window_scratch<P> *)b.scratch();
+    stage_turns turns = kept_turns(b);
+    if (job < size::HEADS || (job < 2 * size::HEADS + 1 && (lone || newest / RANGE == range))) {
+        T *keys = (T *)s.keys + (size_t)b.slot()[0] * s.keys_slot + layer * s.keys_layer;
+        T *values = (T *)s.values + (size_t)b.slot()[0] * s.values_slot + layer * s.values_layer + h0 * P;
+        float x[P / 32];
+        await_query<T, P>(b, layer, h0, job, x);
+        make_query<T, P>(b, h0, job, x, keys + own.newest_at * P, values + own.newest_at * (s.H * P), sh);
+    }
+    barrier_of(STEP_ALL, STEP_WARPS * 32);                      // queries, the newest key and values
+    const float scale = rsqrtf((float)P) * 1.4426950408889634f; // powers of two
+    const wait_note note = b.note(layer, 11);
+    const uint4 *at_place = window_place(b, turns.ring, note) + g * (P / 8) + t;
+    uint4 key[size::KEY];
+#pragma unroll
+    for (int i = 0; i < size::KEY; i++)
+        key[i] = j + g < newest    ? load_place(at_place + 4 * i)
+                 : j + g == newest ? sh.new_key[4 * i + t]
+                                   : make_uint4(0, 0, 0, 0);
+    leave_place(b, turns.ring);
+    tile_sums<1> tiles;
+    float score[4] = {}, w[2];
+    uint32_t head[1];
+    score_tile<T, P, size::HEADS, size::Q_ROW>(score, sh.qs, key);
+    if (second) {
+        barrier_of(STEP_ORDER, STEP_WARPS * 32); // the first half's sums
+        const float2 ml = sh.sums_ml[pair][g / 2 % size::HEADS];
+        tiles.top = ml.x, tiles.sum = ml.y;
+#pragma unroll
+        for (int d = 0; d < 8; d += 4) {
+            const float4 x = *(const float4 *)(sh.sums[pair] + lane * 8 + d);
+            tiles.acc[0][d] = x.x, tiles.acc[0][d + 1] = x.y, tiles.acc[0][d + 2] = x.z, tiles.acc[0][d + 3] = x.w;
+        }
+        __syncwarp(); // they are read
+    }
+    tiles.template weigh<P>(score, j, n, scale, w, head);
+    at_place = window_place(b, turns.ring, note) + lane;
+#pragma unroll
+    for (int k = 0; k < TILE; k++) {
+        const uint4 value = j + k < newest    ? load_place(at_place + 32 * k)
+                            : j + k == newest ? sh.new_value[lane]
+                                              : make_uint4(0, 0, 0, 0);
+        tiles.template add<T>(k, 0, w, head, value);
+    }
+    leave_place(b, turns.ring);
+    tiles.template leave<size::HEADS>(sh.sums[pair], sh.sums_ml[pair]);
+    keep_turns(b, turns);
+    const uint32_t epoch = b.made(layer);
+    const size_t at = (size_t)range * s.H + h0;
+    if (!second) {
+        arrive_at(STEP_ORDER, STEP_WARPS * 32);
+        if (lone && b.warp == 0) window_last<T>(b, sh, newest, scale, at + s.H, epoch);
+    } else {
+        barrier_of(STEP_HALF, THREADS); // the warps' sums
+        fold_sums<P, size::HEADS>(
+            sh.sums, sh.sums_ml, threadIdx.x % THREADS,
+            [&](uint32_t o, float2 x) {
+                give_float(b.a.words.part + at * P + o, x.x, epoch),
+                    give_float(b.a.words.part + at * P + o + 1, x.y, epoch);
+            },
+            [&](uint32_t h, float2 ml) {
+                give_float(b.a.words.part_ml + (at + h) * 2, ml.x, epoch);
+                give_float(b.a.words.part_ml + (at + h) * 2 + 1, ml.y, epoch);
+            });
+    }
+    barrier_of(STEP_ALL, STEP_WARPS * 32); // the scratch memory is free
+}
 // The block's share of all rows' ranges.
 template <class T, int P, int R> __device__ __forceinline__ void window_stage(const step_block<R> &b, uint32_t layer) {
     static_assert(sizeof(window_scratch<P>) <= step_places::WINDOW_BYTES, "step_places knows its size");
+    if constexpr (R == 1) {
+#pragma unroll 1
+        for (uint32_t i = 0; i < b.own()->n_units; i++) {
+            uint32_t range, h0;
+            b.own()->unit(b.a.shape, i, range, h0);
+            window_whole<T, P>(b, layer, range, h0);
+        }
+        return;
+    }
     const cuda_shape &s = b.a.shape;
     const uint32_t groups = s.H / window_sizes<P>::HEADS, most_ranges = (s.visible + RANGE - 1) / RANGE;
     uint32_t all = 0, before = 0, r = 0, own = 0; // ranges: of all rows, of those before row r, of row r
@@ -156,7 +350,8 @@ template <class T, int P, int R> __device__ __forceinline__ void window_stage(co
 #pragma unroll 1
     for (uint32_t i = 0; i < R; i++) all += ranges_of(i);
     own = ranges_of(0);
-    for (uint32_t unit = b.warp / WARPS * gridDim.x + blockIdx.x; unit < all * groups; unit += 2 * gridDim.x) {
+    for (uint32_t unit = b.warp / WARPS * n_blocks_now() + blockIdx.x; unit < all * groups;
+         unit += 2 * n_blocks_now()) {
         while (unit / groups >= before + own) before += own, own = ranges_of(++r);
         window_range<T, P>(b, layer, r, unit / groups - before, unit % groups * window_sizes<P>::HEADS, most_ranges);
     }
@@ -175,7 +370,7 @@ __device__ __forceinline__ void combine_head(const step_block<R> &b, uint32_t la
     range_sums all;
     if (!padding && group < GROUPS) {
         const size_t row = (size_t)r * most_ranges;
-        const uint32_t n = row_window(s, b.pos()[r]).n_ranges;
+        const uint32_t n = R == 1 ? b.own()->n_ranges : row_window(s, b.pos()[r]).n_ranges;
         all.add(n, group, [&](uint32_t b0, float2 &ml, float2(&x)[32 / GROUPS]) {
             const bool is = b0 + lane < n;
             const uint2 *from_ml = b.a.words.part_ml + ((row + b0 + lane) * s.H + h) * 2,
@@ -208,8 +403,9 @@ __device__ __forceinline__ void combine_head(const step_block<R> &b, uint32_t la
 }
 
 template <class T, int P, int R> __device__ __forceinline__ void combine_stage(const step_block<R> &b, uint32_t layer) {
-    const uint32_t H = b.a.shape.H, from_last = gridDim.x - 1 - blockIdx.x; // the first blocks had more ranges
-    for (uint32_t unit = b.warp / WARPS * gridDim.x + from_last; unit < R * H; unit += 2 * gridDim.x)
-        combine_head<T, P>(b, layer, unit / H, unit % H);
+    const uint32_t H = b.a.shape.H, blocks = n_blocks_now(), from_last = blocks - 1 - blockIdx.x;
+    // the first blocks had more ranges
+    for (uint32_t unit = b.warp / WARPS * blocks + from_last; unit < R * H; unit += 2 * blocks)
+        combine_head<T, P>(b, layer, R == 1 ? 0 : unit / H, R == 1 ? unit : unit % H);
     if (from_last < R * H) barrier_of(STEP_ALL, STEP_WARPS * 32); // both halves' scratch memory is free
 }
