@@ -66,11 +66,13 @@ __device__ __forceinline__ float weigh(const step_block<R> &b, const step_square
 
 // ---- a slice of a unit ----
 
-// acc += weights of n tiles, the next ones of this warp's ring, times the rows at `in`.
-template <class T, int R>
+// acc += weights of n tiles, the next ones of this warp's ring, times the rows at `in`. One row with a window: half a
+// place at a time, as that kernel's registers would go to local memory.
+template <class T, bool PLUS, int R>
 __device__ __forceinline__ void multiply(const step_block<R> &b, float (&acc)[4], uint32_t n, const uint2 *in,
                                          ring_reader &ring, const wait_note &note) {
-    constexpr uint32_t TILES_EACH = place_tiles(R);
+    constexpr int TILES_EACH = place_tiles(R), EACH = PLUS && R == 1 ? TILES_EACH / 2 : TILES_EACH,
+                  LAST = TILES_EACH - EACH; // the half that is read last
     const uint32_t g = b.lane / 4, t = b.lane % 4;
     uint64_t *full = b.full(b.warp), *empty = b.empty(b.warp);
     const unsigned char *places = b.ring(b.warp);
@@ -78,20 +80,26 @@ __device__ __forceinline__ void multiply(const step_block<R> &b, float (&acc)[4]
     for (uint32_t k = 0; k < n; k += TILES_EACH) {
         const uint32_t some = min(n - k, TILES_EACH);
         const uint4 *w = (const uint4 *)(places + ring.at * place_bytes(R)) + b.lane;
-        uint4 x[TILES_EACH];
+        uint4 x[EACH];
         uint2 y[TILES_EACH];
 #pragma unroll
         for (int u = 0; u < TILES_EACH; u++)
             y[u] = g < R && u < some ? in[((k + u) * R + g) * 4 + t] : make_uint2(0, 0);
         ring_await(full + ring.at, ring.parity, note);
 #pragma unroll
-        for (int u = 0; u < TILES_EACH; u++) x[u] = load_place(w + min((uint32_t)u, some - 1) * 32);
-        mma(acc, x[0], y[0], T());
+        for (int u = 0; u < EACH; u++) x[u] = load_place(w + min((uint32_t)u, some - 1) * 32);
+        if constexpr (LAST) {
+#pragma unroll
+            for (int u = 0; u < EACH; u++) mma(acc, x[u], y[u], T());
+#pragma unroll
+            for (int u = 0; u < EACH; u++) x[u] = load_place(w + min((uint32_t)(LAST + u), some - 1) * 32);
+        }
+        mma(acc, x[0], y[LAST], T());
         __syncwarp(); // the place is read
         if (b.lane < RING_READERS) ring_release(empty + ring.at);
         if (++ring.at == b.a.places) ring.at = 0, ring.parity ^= 1;
 #pragma unroll
-        for (int u = 1; u < TILES_EACH; u++) mma(acc, x[u], y[u], T()); // beyond n: zeros
+        for (int u = 1; u < EACH; u++) mma(acc, x[u], y[LAST + u], T()); // beyond n: zeros
     }
 }
 
@@ -299,7 +307,7 @@ __device__ __forceinline__ void product_stage(const step_block<R> &b, const prod
                 read_slice(b, is_in ? a.words.s : a.words.a, k0, n, b.made(p.layer), note, squares, slice);
             }
             float acc[4] = {};
-            multiply<T>(b, acc, n, slice, turns.ring, note);
+            multiply<T, PLUS>(b, acc, n, slice, turns.ring, note);
             if (2 * t < R) to[2 * t * LD + g] = acc[0], to[2 * t * LD + g + 8] = acc[2];
             if (2 * t + 1 < R) to[(2 * t + 1) * LD + g] = acc[1], to[(2 * t + 1) * LD + g + 8] = acc[3];
             __syncwarp(); // the slice is read

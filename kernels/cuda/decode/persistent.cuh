@@ -16,7 +16,6 @@ enum {
     STEP_MOST_PLACES = 8,
     STEP_HEADS_P = 256, // dims of the heads of a unit of the window
     STEP_AHEAD = 12,    // the first of the warps that ask for what later stages read
-    STEP_PACE = 24,     // tiles that a fetching warp has on their way at most: more would queue in front of the words
     STEP_ALL = 1,       // barriers: of the 16 warps, of each half of them, of the first half before the second goes on
     STEP_HALF = 2,
     STEP_ORDER = 4
@@ -25,6 +24,10 @@ enum {
 // Tiles of 16 x 16 in a place of a ring.
 __host__ __device__ constexpr uint32_t place_tiles(uint32_t n_rows) { return n_rows == 1 ? 8 : 4; }
 __host__ __device__ constexpr uint32_t place_bytes(uint32_t n_rows) { return place_tiles(n_rows) * 512; }
+// Places that a fetching warp has on their way at most: more would queue in front of the words. As measured.
+__host__ __device__ constexpr uint32_t places_flying(bool plus, uint32_t n_rows) {
+    return (plus || n_rows > 1 ? 32 : 24) / place_tiles(n_rows);
+}
 // Of a vector of K: tiles of 16; of a warp's slice.
 __host__ __device__ __forceinline__ uint32_t tiles_of(uint32_t n) { return (n + 15) / 16; }
 __host__ __device__ __forceinline__ uint32_t slice_begin(uint32_t KT, uint32_t slice) {
@@ -363,7 +366,7 @@ template <bool PLUS, int R> __device__ __forceinline__ void fetch_weights(const 
         }
         __syncwarp();
 #endif
-        if ((ready >> block.lane & 1) && flying + __popc(ready & ((1u << block.lane) - 1)) < STEP_PACE / place_tiles(R)) {
+        if ((ready >> block.lane & 1) && flying + __popc(ready & ((1u << block.lane) - 1)) < places_flying(PLUS, R)) {
             delay(1024);
             if (PLUS && R == 1 && next.window)
                 fetch_window(block, next.of.layer, warp, next.n_window - next.window, ring + ask_at * place_bytes(R),
