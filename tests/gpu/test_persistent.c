@@ -310,6 +310,38 @@ static void blocks_with_several_panels_of_a_state_have_the_bits_of_the_stages(vo
     }
 }
 
+/* Of one row the window comes through the weights' rings, but its newest key, which may be a range alone; a block may
+ * have several ranges. */
+static void a_window_of_one_row_has_the_bits_of_the_stages(void **state) {
+    (void)state;
+    const uint32_t n = gpu.n_shapes ? 3 : 12;
+    for (uint32_t i = 0; i < n; i++) {
+        struct trial *t = host_bytes(sizeof *t);
+        struct cuda_shape *s = &t->s;
+        t->n_rows = 1;
+        do random_shape(t, i / 3 % 2 ? CUDA_F16 : CUDA_BF16);
+        while (!t->plus);
+        if (i % 3 == 2) s->H = s->Hv = 16, s->P = 128; /* eight units a range */
+        s->rot_dim = 2 * gpu_pick(1, s->P / 2);
+        s->visible = i % 3 == 2 ? gpu_pick(2113, 2300) : gpu_pick(200, 600), s->ring_keys = s->visible + 63;
+        const uint32_t n_ranges = s->visible / 128;
+        snprintf(gpu.what, sizeof gpu.what, "1 row, D %u, E %u, H %u, P %u, window %u", s->D, s->E, s->H, s->P,
+                 s->visible);
+        if (make_trial(t)) {
+            next_step(t, 0, true);
+            t->pos[0] = i % 3 == 0 ? 128 * gpu_pick(1, n_ranges) - 2         /* the second step's newest key is alone */
+                                   : i % 3 * s->ring_keys - gpu_pick(2, 70); /* around where the ring begins */
+            for (int step = 0; step < STEPS; step++) {
+                next_step(t, 0, false);
+                run_stages(t);
+                run_whole(t);
+                compare(t, 0);
+            }
+        }
+        gpu_round_end();
+    }
+}
+
 static void a_row_of_nan_changes_no_other_row_of_a_whole_step(void **state) {
     (void)state;
     const uint32_t n = gpu.n_shapes ? gpu.n_shapes / 3 : 18;
@@ -464,6 +496,7 @@ static void many_exchanges_end_and_give_the_same_again(void **state) {
 
 GPU_MAIN(cmocka_unit_test(a_whole_step_has_the_bits_of_its_stages),
          cmocka_unit_test(blocks_with_several_panels_of_a_state_have_the_bits_of_the_stages),
+         cmocka_unit_test(a_window_of_one_row_has_the_bits_of_the_stages),
          cmocka_unit_test(a_row_of_nan_changes_no_other_row_of_a_whole_step),
          cmocka_unit_test(the_published_sizes_have_the_same_bits),
          cmocka_unit_test(many_exchanges_end_and_give_the_same_again))
