@@ -268,15 +268,19 @@ static enum dispatch_kernel whole_of(struct dispatch_device device, const struct
                                                       .shape = shape,
                                                       .forced = asked});
 }
-static void test_one_row_of_a_large_model_without_a_window_is_one_launch(void **state) {
+static void test_few_rows_of_a_large_model_are_one_launch(void **state) {
     (void)state;
-    struct cuda_shape no_window = rodimus, small;
+    struct cuda_shape no_window = rodimus, window = rodimus_plus, small;
     no_window.H = 0;
     small = no_window, small.D = 2048 - 64, no_window.D = 2048;
     assert_int_equal(whole_of(h200, &no_window, 1, false), PERSISTENT);
-    assert_int_equal(whole_of(h200, &no_window, 2, false), STAGES);
+    assert_int_equal(whole_of(h200, &no_window, 2, false), PERSISTENT);
+    assert_int_equal(whole_of(h200, &no_window, 4, false), STAGES);
     assert_int_equal(whole_of(h200, &small, 1, false), STAGES);
-    assert_int_equal(whole_of(h200, &rodimus_plus, 1, false), STAGES);
+    assert_int_equal(whole_of(h200, &window, 1, false), PERSISTENT);
+    assert_int_equal(whole_of(h200, &window, 2, false), STAGES);
+    window.D = 2048 - 64;
+    assert_int_equal(whole_of(h200, &window, 1, false), STAGES);
     assert_int_equal(whole_of((struct dispatch_device){9, 100, true}, &no_window, 1, true), STAGES);
     assert_int_equal(whole_of(a100, &no_window, 1, true), STAGES);
     assert_int_equal(whole_of(h200, &no_window, 2, true), PERSISTENT);
@@ -323,7 +327,7 @@ int main(void) {
         cmocka_unit_test(test_a_library_gets_the_prompts_that_no_kernel_of_ours_is_made_for),
         cmocka_unit_test(test_steps_with_drafts_change_their_kernels_after_8_rows),
         cmocka_unit_test(test_the_window_of_up_to_128_rows_has_a_kernel_of_its_own),
-        cmocka_unit_test(test_one_row_of_a_large_model_without_a_window_is_one_launch),
+        cmocka_unit_test(test_few_rows_of_a_large_model_are_one_launch),
         cmocka_unit_test(test_only_compute_capability_9_gets_kernels_of_sm_90a),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
