@@ -18,7 +18,14 @@ enum {
     STEP_AHEAD = 12,    // the first of the warps that ask for what later stages read
     STEP_ALL = 1,       // barriers: of the 16 warps, of each half of them, of the first half before the second goes on
     STEP_HALF = 2,
-    STEP_ORDER = 4
+    STEP_ORDER = 4,
+#ifdef ROD_KERNEL_RACECHECK // all lanes write a warp's words, the same: it takes this for a race
+    STEP_KEPT_LANES = 32,
+#else
+    STEP_KEPT_LANES = 1,
+#endif
+    STEP_KEPT = 12, // words
+    STEP_KEPT_BYTES = STEP_WARPS * STEP_KEPT_LANES * STEP_KEPT * 4
 };
 
 // Tiles of 16 x 16 in a place of a ring.
@@ -51,7 +58,7 @@ struct step_places {
         scales = slot + R * 4;
         residual = (scales + 2 * R * 4 + 15) / 16 * 16;
         keep = residual + (tiles_of(s.D) + n_blocks - 1) / n_blocks * R * 64;
-        bytes = keep + (R == 1 && s.H ? KEEP_BYTES : 16 * 48);
+        bytes = keep + (R == 1 && s.H ? (uint32_t)KEEP_BYTES : (uint32_t)STEP_KEPT_BYTES);
     }
     // Of a warp's slice of an act; of the state's stage; of the window's.
     static __host__ __device__ uint32_t slice_tiles_of(const cuda_shape &s) {
@@ -70,7 +77,7 @@ struct step_places {
     // Of one row a panel of S lies at the end of the scratch memory.
     static __host__ __device__ uint32_t panel_bytes(const cuda_shape &s, uint32_t R) { return R == 1 ? s.M * 128 : 0; }
     static __host__ __device__ uint32_t STATE_FLOATS(uint32_t R) { return 576 + R * (4 + 1 + 1 + 16) * 32; }
-    enum { KEEP_BYTES = 16 * 48 + 64 + 512 + 3 * 512 };
+    enum { KEEP_BYTES = STEP_KEPT_BYTES + 64 + 512 + 3 * 512 };
     enum { WINDOW_BYTES = 4 * 20 * 16 + 256 + 512 + 8 * 256 * 4 + 8 * 2 * 8 + 256 }; // at least window_scratch
 };
 
@@ -206,10 +213,14 @@ template <int R> struct step_block {
     __device__ __forceinline__ float *panel() const {
         return (float *)(smem + a.at.part - step_places::panel_bytes(a.shape, R));
     }
-    __device__ __forceinline__ uint32_t *kept() const { return (uint32_t *)(smem + a.at.keep) + warp * 12; }
-    __device__ __forceinline__ window_own *own() const { return (window_own *)(smem + a.at.keep + 16 * 48); }
-    __device__ __forceinline__ float2 *own_turn() const { return (float2 *)(smem + a.at.keep + 16 * 48 + 64); }
-    __device__ __forceinline__ float *own_norm() const { return (float *)(smem + a.at.keep + 16 * 48 + 64 + 512); }
+    __device__ __forceinline__ uint32_t *kept() const {
+        return (uint32_t *)(smem + a.at.keep) + (warp * STEP_KEPT_LANES + lane % STEP_KEPT_LANES) * STEP_KEPT;
+    }
+    __device__ __forceinline__ window_own *own() const { return (window_own *)(smem + a.at.keep + STEP_KEPT_BYTES); }
+    __device__ __forceinline__ float2 *own_turn() const { return (float2 *)(smem + a.at.keep + STEP_KEPT_BYTES + 64); }
+    __device__ __forceinline__ float *own_norm() const {
+        return (float *)(smem + a.at.keep + STEP_KEPT_BYTES + 64 + 512);
+    }
     __device__ __forceinline__ bool is_padding(uint32_t r) const { return (uint32_t)slot()[r] == a.shape.n_slots; }
     // What layer makes has this epoch; the residual before a layer that of the layer before.
     __device__ __forceinline__ uint32_t made(uint32_t layer) const { return base + layer + 1; }

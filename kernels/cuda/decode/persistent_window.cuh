@@ -172,6 +172,7 @@ template <int P, int R> __device__ __forceinline__ void begin_window(const step_
 template <int P, int R> __device__ __forceinline__ void norms_near(const step_block<R> &b, uint32_t layer) {
     const uint32_t job = STEP_WARPS - 1 - b.warp;
     if (R > 1 || job > window_sizes<P>::HEADS || !b.a.shape.qk_norm) return;
+    if (!b.own()->n_units) return; // nobody would wait for them
     const cuda_step_layer &w = b.layers()[layer];
     const float *from = job < window_sizes<P>::HEADS ? w.q_norm : w.k_norm;
     float *to = b.own_norm() + job * P;
