@@ -176,11 +176,15 @@ template <int P, int R> __device__ __forceinline__ void norms_near(const step_bl
     const cuda_step_layer &w = b.layers()[layer];
     const float *from = job < window_sizes<P>::HEADS ? w.q_norm : w.k_norm;
     float *to = b.own_norm() + job * P;
+#ifdef ROD_KERNEL_RACECHECK // it takes a lane's copies in two layers for a race, though the lane waits for the first
+    for (int i = 0; i < P / 32; i++) to[b.lane + 32 * i] = from[b.lane + 32 * i];
+#else
 #pragma unroll
     for (int i = 0; i < P / 32; i++)
         asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(shared_address(to + b.lane + 32 * i)),
                      "l"(from + b.lane + 32 * i)
                      : "memory");
+#endif
     asked();
 }
 // By a warp: a query, the newest key, or a head's newest values.
