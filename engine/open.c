@@ -151,6 +151,9 @@ static int open_draft_backend(const struct rod_engine_config *config, const stru
                                       .device = strcmp(device, "auto") == 0 ? parts->ops->name : device,
                                       .precision = config->precision ? config->precision : "auto",
                                       .no_drafts = true,
+                                      /* A step as one launch needs every multiprocessor at once; the model's own
+                                       * steps and flights, which run beside these, may hold some. */
+                                      .decode_kernel = "graph",
                                       .log = config->log,
                                       .log_arg = config->log_arg};
     struct rod_error fault;
