@@ -32,6 +32,7 @@ static void engine_fill_info(struct rod_engine *e) {
     struct rod_model_info *info = &e->parts.info;
     const struct backend_info *be = &e->backend_info;
     snprintf(info->device, sizeof info->device, "%s", be->device);
+    snprintf(info->products, sizeof info->products, "%s", be->products);
     info->weight_bytes = be->weight_bytes;
     info->session_bytes = be->slot_bytes;
     info->n_slots = be->n_slots;

@@ -94,7 +94,8 @@ struct backend_config {
 enum { BACKEND_STATE_ID_BYTES = 160 };
 
 struct backend_info {
-    char device[64]; /* for people: "cpu (avx512, 2 threads)" */
+    char device[64];   /* for people: "cpu (avx512, 2 threads)" */
+    char products[96]; /* of prompts, where a library makes them: which; else "" */
     /* What slot_save writes, as text (state_layout.h): a backend loads the states of another with the same id. */
     char state_id[BACKEND_STATE_ID_BYTES];
     uint32_t n_slots, max_batch_tok, max_out, chunk_tok;

@@ -288,6 +288,7 @@ int cuda_library_open(struct backend *be, const struct backend_config *config, s
     if (!rc && tried && lib->n) {
         if (n_refused) snprintf(more, sizeof more, "; %u shapes have no algorithm that keeps rows apart", n_refused);
         say(config, note, more);
+        snprintf(be->info.products, sizeof be->info.products, "%s", note);
         return 0;
     }
     if (!rc && forced)

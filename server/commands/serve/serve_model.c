@@ -129,6 +129,7 @@ static void server_set_fingerprint(struct server *s) {
     buf_addf(&text, "%s %s %s %s %s %s %s %llu %d", version_string(), version_commit(), i->name, i->arch, i->device,
              i->weight_dtype, i->weights, (unsigned long long)i->n_params, s->config.deterministic);
     if (*i->adapter) buf_addf(&text, " %s", i->adapter);
+    if (*i->products) buf_addf(&text, " %s", i->products);
     const uint64_t hash = XXH3_64bits(text.data, text.len);
     buf_fini(&text);
     snprintf(s->fingerprint, sizeof s->fingerprint, "fp_%012llx", (unsigned long long)(hash >> 16));
