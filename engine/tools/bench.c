@@ -418,11 +418,11 @@ int rod_bench(const struct rod_bench_options *options, int (*report)(void *arg, 
     uint32_t most = 1;
     for (size_t i = 0; i < options->n_batches; i++) {
         if (options->batches[i] == 0)
-            return rod_fail(err, ROD_EINVALID, "a batch of 0 sessions has no step to measure");
+            return rod_fail(err, ROD_EINVALID, "--batches: a step of 0 sessions is nothing to measure.");
         if (options->batches[i] > most) most = options->batches[i];
     }
     for (size_t i = 0; i < options->n_packed; i++) {
-        if (options->packed[i] == 0) return rod_fail(err, ROD_EINVALID, "0 prompts packed have nothing to measure");
+        if (options->packed[i] == 0) return rod_fail(err, ROD_EINVALID, "--packed: 0 prompts are nothing to measure.");
         if (options->packed[i] > most) most = options->packed[i];
     }
     uint32_t rows = most;

@@ -2,6 +2,7 @@
 #include "bench_drafts.h"
 #include "commands.h"
 #include "engine/base/clock.h"
+#include "engine/base/fail.h"
 #include "engine/tools/tools.h"
 #include "server/base/json_file.h"
 #include "server/settings/model_path.h"
@@ -55,7 +56,7 @@ static const struct option bench_flags[] = {
     {"weights", OPTION_CHOICE, AT(weights), HOW, .fallback = "auto", .choices = "auto|fp8|int8|int4", .metavar = "NAME",
      .help = WEIGHTS_HELP},
     {"decode_kernel", OPTION_CHOICE, AT(decode_kernel), HOW, .fallback = "auto", .choices = "graph|auto|any|persistent", .metavar = "NAME",
-     .help = "steps of few sessions on a GPU: a kernel a stage (graph) or one launch: where it is faster (auto), runs (any), or an error (persistent)"},
+     .help = "steps of up to 8 sessions on a GPU: a kernel for each stage (graph); one launch where it is faster (auto) or where it can (any); an error if a step of one session cannot (persistent). The tokens are the same"},
     {"prompt_products", OPTION_CHOICE, AT(prompt_products), HOW, .fallback = "auto", .choices = "auto|own|library", .metavar = "NAME",
      .help = PROMPT_PRODUCTS_HELP},
     {"threads", OPTION_AUTO, AT(threads), HOW, .fallback = "auto", RANGE(1, 1024), .help = THREADS_HELP},
@@ -151,24 +152,25 @@ static int report_drafts(void *arg, const struct rod_model_info *info, const str
 }
 
 /* NULL: one of them is no probability. */
-static double *read_acceptances(const struct option_list *list) {
+static double *read_acceptances(const struct option_list *list, struct rod_error *err) {
     double *values = calloc(list->n_items + 1, sizeof *values);
     for (size_t i = 0; values && i < list->n_items; i++) {
         char *end;
         values[i] = strtod(list->items[i], &end);
         if (end == list->items[i] || *end || !(values[i] >= 0 && values[i] <= 1)) {
-            fprintf(stderr, "rodimus bench: --acceptance: '%s' is not a probability from 0 to 1.\n", list->items[i]);
+            rod_fail(err, ROD_EINVALID, "--acceptance: '%s' is not a probability from 0 to 1.", list->items[i]);
             free(values);
             return NULL;
         }
     }
+    if (!values) rod_fail_no_memory(err);
     return values;
 }
 
 static int run_drafts(const struct bench_options *options, const struct rod_bench_options *bench,
                       struct bench_output *output, struct rod_error *err) {
-    double *acceptances = read_acceptances(&options->acceptance);
-    if (!acceptances) return rod_fail(err, ROD_EINVALID, "--acceptance has a value that cannot be taken.");
+    double *acceptances = read_acceptances(&options->acceptance, err);
+    if (!acceptances) return err->code;
     const struct bench_drafts drafts = {.model_dir = bench->model_dir,
                                         .synthetic = bench->synthetic,
                                         .adapter_dir = bench->adapter_dir,
@@ -247,8 +249,7 @@ int cmd_bench(int argc, char **argv) {
                            "that it needs and what\n"
                            "fraction it reaches of the ceiling: reading as many bytes, or multiplying in cache, on "
                            "this machine in this run;\n"
-                           "on a GPU the rate of copying in this run, at least an H200's 4,250 GB/s, and its 760 "
-                           "TFLOP/s.",
+                           "on a GPU the rates of copying and of one large product in this run.",
                            "", argc, argv);
     const char *dir = options.model;
     char bundled[PATH_MAX];

@@ -388,6 +388,12 @@ static int backend_cpu_open(const struct model *model, const struct backend_conf
     if (!fp32 && strcmp(precision, "auto") && strcmp(precision, own))
         return rod_fail_at(err, ROD_EINVALID, "precision",
                            "precision is %s; the CPU keeps weights in their own type (%s) or in fp32.", precision, own);
+    if (config->decode_kernel && !strcmp(config->decode_kernel, "persistent"))
+        return rod_fail_at(err, ROD_EUNSUPPORTED, "decode_kernel",
+                           "decode_kernel persistent: a CPU has no such steps.");
+    if (config->prompt_products && !strcmp(config->prompt_products, "library"))
+        return rod_fail_at(err, ROD_EUNSUPPORTED, "prompt_products",
+                           "prompt_products library: a CPU makes products by its own kernels.");
     const int refused = fp32 ? 0 : weight_quant_check(model, backend_cpu.formats, "the CPU", err);
     if (refused) return refused;
     struct backend *be = calloc(1, sizeof *be);
@@ -424,7 +430,8 @@ static int backend_cpu_open(const struct model *model, const struct backend_conf
                          be->info.max_batch_tok, CPU_CHUNK, least);
     if (!rc && be->info.max_batch_tok < least) { /* slots were ours to choose */
         if (be->info.max_batch_tok <= CPU_CHUNK)
-            rc = rod_fail_at(err, ROD_EINVALID, "max_batch_tokens", "max_batch_tokens %u is below %d.",
+            rc = rod_fail_at(err, ROD_EINVALID, "max_batch_tokens",
+                             "max_batch_tokens %u is below %d; a full step must have room for a prompt and a token.",
                              be->info.max_batch_tok, CPU_CHUNK + 1);
         else
             be->info.n_slots = be->info.max_batch_tok - CPU_CHUNK;

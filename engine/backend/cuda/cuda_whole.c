@@ -90,8 +90,10 @@ int cuda_whole_open(struct backend *be, const struct backend_config *config, str
     if (!whole->runs[0]) {
         memset(whole->runs, 0, sizeof whole->runs); /* one row needs most; nothing is taken for others alone */
         if (must)
-            return rod_fail_at(err, ROD_EUNSUPPORTED, "decode_kernel",
-                               "decode_kernel persistent does not run on this device, or not this model in this type.");
+            return rod_fail_at(
+                err, ROD_EUNSUPPORTED, "decode_kernel",
+                "decode_kernel persistent: this model in this type does not run so, or the device does not "
+                "keep all blocks of the launch at once.");
         return 0;
     }
     const size_t bytes = cuda_persistent_bytes(&shape);
