@@ -11,6 +11,7 @@
 #include "server/completion/completion.h"
 #include "server/base/version.h"
 
+#include <ctype.h>
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -549,7 +550,7 @@ static void refuse_call(struct server *s, struct http_request *r, bool on_admin,
     } else if (status == 429) {
         key_has_share_of_bodies(call);
     } else {
-        http_call_invalid(call, status, code, "", "%s", message);
+        http_call_invalid(call, status, code, "", "%c%s.", toupper((unsigned char)*message), message + 1);
     }
 }
 
