@@ -163,7 +163,7 @@ $(BUILD)/tests/%.o: OPT = -O1 -g1
 $(BUILD)/tests/bench/%.o: OPT = -O3 -g
 $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/libserver.a $(BUILD)/librodimus.a
 	$(call say,LINK,$@)
-	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/../../lib' -o $@ $^ $(LDLIBS) -lcmocka
+	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/../../lib:$$ORIGIN/../../../lib' -o $@ $^ $(LDLIBS) -lcmocka
 
 # The parsers of outside bytes and what they need: the rest of the tree is not built again for fuzzing.
 FUZZED := $(addprefix engine/,base text grammar model state sched session/store) $(addprefix server/,base settings openai anthropic)

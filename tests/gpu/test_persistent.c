@@ -134,7 +134,10 @@ static bool make_trial(struct trial *t) {
     struct cuda_shape *s = &t->s;
     const size_t R = t->n_rows, width = (2 * (size_t)s->H + 1) * s->P, ranges = s->H ? (s->visible + 127) / 128 : 0;
     s->Ep = s->E, s->norm_eps = 1e-5f, s->k_eps = s->qk_norm_eps = 1e-6f;
-    if (!gpu.k->cuda_persistent_possible(s, t->L, t->n_rows, true)) return false;
+    if (!gpu.k->cuda_persistent_possible(s, t->L, t->n_rows, true)) {
+        if (gpu.k->cuda_conv_pair_possible(s)) fail_msg("%s: no whole step on a GPU that has them", gpu.what);
+        return false;
+    }
     make_slots(t);
     for (uint32_t i = 0; i < t->L; i++) make_layer(t, i);
     t->layers = gpu_copy(t->w, t->L * sizeof *t->w);
@@ -241,15 +244,18 @@ static void compare_pool(const char *what, const void *got, const void *want, si
                      (unsigned long long)gpu.seed, i, bytes, x[i], y[i]);
     free(x), free(y);
 }
-static void compare(const struct trial *t, uint32_t n_padding) {
+static void compare_pools(const struct trial *t) { /* the padding's slot is nobody's */
     const struct cuda_shape *s = &t->s;
-    const size_t n = (size_t)(t->n_rows - n_padding) * s->V;
-    gpu_check_same("logits", gpu_fetch(t->logits_two, n), gpu_fetch(t->logits, n), n);
-    /* The padding's slot is nobody's. */
     compare_pool("S", t->two.S, s->S, t->n_S - s->S_slot, CUDA_F32);
     compare_pool("convolution ring", t->two.conv, s->conv, t->n_conv - s->conv_slot, s->dtype);
     compare_pool("keys", t->two.keys, s->keys, s->H ? t->n_keys - s->keys_slot : 0, s->dtype);
     compare_pool("values", t->two.values, s->values, s->H ? t->n_values - s->values_slot : 0, s->dtype);
+}
+static void compare(const struct trial *t, uint32_t n_padding) {
+    const struct cuda_shape *s = &t->s;
+    const size_t n = (size_t)(t->n_rows - n_padding) * s->V;
+    gpu_check_same("logits", gpu_fetch(t->logits_two, n), gpu_fetch(t->logits, n), n);
+    compare_pools(t);
 }
 
 /* ---- tests ---- */
@@ -303,7 +309,7 @@ static void blocks_with_several_panels_of_a_state_have_the_bits_of_the_stages(vo
         struct trial *t = host_bytes(sizeof *t);
         t->n_rows = 1;
         random_shape(t, i % 2 ? CUDA_F16 : CUDA_BF16);
-        t->s.E = 128 * gpu_pick(34, 90); /* panels of 32, and 132 blocks */
+        t->s.E = 128 * gpu_pick(34, 54); /* panels of 32, and 132 blocks */
         snprintf(gpu.what, sizeof gpu.what, "1 row, D %u, E %u, M %u, R %u", t->s.D, t->s.E, t->s.M, t->s.R);
         compare_steps(t);
         gpu_round_end();
@@ -321,7 +327,7 @@ static void a_window_of_one_row_has_the_bits_of_the_stages(void **state) {
         t->n_rows = 1;
         do random_shape(t, i / 3 % 2 ? CUDA_F16 : CUDA_BF16);
         while (!t->plus);
-        if (i % 3 == 2) s->H = s->Hv = 16, s->P = 128; /* eight units a range */
+        if (i % 3 == 2) s->P = gpu_pick(0, 1) ? 64 : 128, s->H = s->Hv = 2048 / s->P; /* eight units a range */
         s->rot_dim = 2 * gpu_pick(1, s->P / 2);
         s->visible = i % 3 == 2 ? gpu_pick(2113, 2300) : gpu_pick(200, 600), s->ring_keys = s->visible + 63;
         const uint32_t n_ranges = s->visible / 128;
@@ -329,8 +335,8 @@ static void a_window_of_one_row_has_the_bits_of_the_stages(void **state) {
                  s->visible);
         if (make_trial(t)) {
             next_step(t, 0, true);
-            t->pos[0] = i % 3 == 0 ? 128 * gpu_pick(1, n_ranges) - 2         /* the second step's newest key is alone */
-                                   : i % 3 * s->ring_keys - gpu_pick(2, 70); /* around where the ring begins */
+            t->pos[0] = i % 3 == 0 ? 128 * gpu_pick(1, n_ranges) - 2 /* the second step's newest key is alone */
+                                   : i % 3 * s->ring_keys + gpu_pick(0, s->visible - STEPS - 2); /* beyond its end */
             for (int step = 0; step < STEPS; step++) {
                 next_step(t, 0, false);
                 run_stages(t);
@@ -342,9 +348,27 @@ static void a_window_of_one_row_has_the_bits_of_the_stages(void **state) {
     }
 }
 
+/* A row's slot in both pools is all NaN after it; what other slots have must be the same. */
+static void break_row(struct trial *t, uint32_t r) {
+    const struct cuda_shape *s = &t->s;
+    const struct {
+        const void *one, *two;
+        size_t slot;
+    } pools[] = {{s->S, t->two.S, s->S_slot * 4},
+                 {s->conv, t->two.conv, s->conv_slot * 2},
+                 {s->keys, t->two.keys, s->H ? s->keys_slot * 2 : 0},
+                 {s->values, t->two.values, s->H ? s->values_slot * 2 : 0}};
+    for (size_t i = 0; i < sizeof pools / sizeof *pools; i++)
+        for (int two = 0; two < 2; two++) {
+            unsigned char *pool = (unsigned char *)(uintptr_t)(two ? pools[i].two : pools[i].one);
+            gpu_expect(gpu.k->fill(pool + (size_t)t->slot[r] * pools[i].slot, 0xff, pools[i].slot, gpu.stream),
+                       "poisoning memory");
+        }
+    gpu_expect(gpu.k->fill(t->x_two + (size_t)r * s->D, 0xff, s->D * 4, gpu.stream), "poisoning memory");
+}
 static void a_row_of_nan_changes_no_other_row_of_a_whole_step(void **state) {
     (void)state;
-    const uint32_t n = gpu.n_shapes ? gpu.n_shapes / 3 : 18;
+    const uint32_t n = gpu.n_shapes ? (gpu.n_shapes + 2) / 3 : 18;
     for (uint32_t i = 0; i < n; i++) {
         struct trial *t = host_bytes(sizeof *t);
         t->n_rows = 2u << i % 3;
@@ -354,14 +378,14 @@ static void a_row_of_nan_changes_no_other_row_of_a_whole_step(void **state) {
             next_step(t, 0, true);
             run_stages(t);
             const uint32_t broken = gpu_pick(0, t->n_rows - 1);
-            const size_t slot = (size_t)t->slot[broken];
-            gpu_expect(gpu.k->fill(t->two.S + slot * s->S_slot, 0xff, s->S_slot * 4, gpu.stream), "poisoning memory");
-            gpu_expect(gpu.k->fill(t->x_two + (size_t)broken * s->D, 0xff, s->D * 4, gpu.stream), "poisoning memory");
+            break_row(t, broken);
             run_whole(t);
+            break_row(t, broken);
             for (uint32_t r = 0; r < t->n_rows; r++)
                 if (r != broken)
                     gpu_check_same("logits beside a row of NaN", gpu_fetch(t->logits_two + (size_t)r * s->V, s->V),
                                    gpu_fetch(t->logits + (size_t)r * s->V, s->V), s->V);
+            compare_pools(t);
         }
         gpu_round_end();
     }
@@ -419,8 +443,8 @@ static bool make_small_layers(struct trial *t, bool plus) {
     t->s =
         (struct cuda_shape){.D = 256, .E = 1152, .M = 64, .R = 16, .K = 4, .V = 500, .n_slots = 2, .dtype = CUDA_BF16};
     if (plus) {
-        t->s.H = t->s.Hv = 4, t->s.Hk = 1, t->s.P = t->s.rot_dim = 64, t->s.F = 512;
-        t->s.visible = 200, t->s.ring_keys = 263;
+        t->s.H = t->s.Hv = 8, t->s.Hk = 1, t->s.P = t->s.rot_dim = 64, t->s.F = 512;
+        t->s.visible = 1100, t->s.ring_keys = 1163;
     }
     snprintf(gpu.what, sizeof gpu.what, "%u steps in turn, %u layers of Rodimus%s", IN_TURN, t->L, plus ? "+" : "");
     if (!make_trial(t)) return false;
@@ -443,10 +467,10 @@ static void record_soak(const struct trial *t, uint64_t steps, uint64_t exchange
            (unsigned long long)steps, (unsigned long long)exchanges, seconds);
     if (!f) return;
     fprintf(f,
-            "{\"what\": \"whole steps of small layers of Rodimus%s as one launch, %u in turn from the same state\", "
-            "\"seed\": %llu, \"steps\": %llu, \"exchanges\": %llu, \"seconds\": %.1f, \"different\": 0}\n",
-            t->plus ? "+" : "", IN_TURN, (unsigned long long)gpu.seed, (unsigned long long)steps,
-            (unsigned long long)exchanges, seconds);
+            "%s{\"what\": \"whole steps of small layers of Rodimus%s as one launch, %u in turn from the same state\", "
+            "\"seed\": %llu, \"steps\": %llu, \"exchanges\": %llu, \"seconds\": %.1f, \"different\": 0}%s\n",
+            t->plus ? ", " : "[", t->plus ? "+" : "", IN_TURN, (unsigned long long)gpu.seed, (unsigned long long)steps,
+            (unsigned long long)exchanges, seconds, t->plus ? "]" : "");
 }
 /* At least n steps and so many seconds. The first steps are compared with the stages', all that follow with those. An
  * exchange: what a stage makes is there for all blocks, four or ten times a layer, and the embeddings. */
@@ -481,14 +505,19 @@ static void repeat_steps(struct trial *t, uint64_t n, double seconds, FILE *reco
 static void many_exchanges_end_and_give_the_same_again(void **state) {
     (void)state;
     const bool full = getenv("RODIMUS_TEST_FULL") != NULL;
-    const uint64_t seconds = gpu_setting("RODIMUS_TEST_SOAK_S", 0), n = gpu_setting("RODIMUS_TEST_STEPS", 2 * IN_TURN);
+    const uint64_t seconds = gpu_setting("RODIMUS_TEST_SOAK_S", 0), n = gpu_setting("RODIMUS_TEST_STEPS", 0);
     if (gpu.n_shapes) skip(); /* the same for thousands of steps */
     const char *path = getenv("RODIMUS_TEST_SOAK_JSON");
     FILE *record = path ? fopen(path, "w") : NULL;
+    if (path && !record) fail_msg("%s cannot be written.", path);
     for (int plus = 0; plus < 2; plus++) {
         struct trial *t = host_bytes(sizeof *t);
         if (make_small_layers(t, plus))
-            repeat_steps(t, full && !seconds ? (plus ? 415000 : 1031000) : n, (double)seconds / 2, record);
+            repeat_steps(t,
+                         n                  ? n
+                         : full && !seconds ? (plus ? 415000 : 1031000)
+                                            : 2 * IN_TURN,
+                         (double)seconds / 2, record);
         gpu_round_end();
     }
     if (record) assert_int_equal(fclose(record), 0);
