@@ -277,6 +277,8 @@ __device__ __forceinline__ void window_whole(const step_block<R> &b, uint32_t la
         float x[P / 32];
         await_query<T, P>(b, layer, h0, job, x);
         make_query<T, P>(b, h0, job, x, keys + own.newest_at * P, values + own.newest_at * (s.H * P), sh);
+    } else {
+        await_all_but<0>(); // a norm that this block has no key for
     }
     barrier_of(STEP_ALL, STEP_WARPS * 32);                      // queries, the newest key and values
     const float scale = rsqrtf((float)P) * 1.4426950408889634f; // powers of two
