@@ -334,13 +334,14 @@ static const struct rule rules[] = {
     {OP(PROMPT_WINDOW), PROMPT_ANY_64, .also = P_up_to_64, .also_text = "P up to 64"},
     {OP(PROMPT_WINDOW), PROMPT_ANY_128, .also = P_up_to_128, .also_text = "P up to 128"},
     {OP(PROMPT_WINDOW), PROMPT_ANY_256},
-    /* sampling: some 128 multiprocessors for few rows; the token is the same whatever the number of blocks */
     /* without drafts */
     {OP(DECODE_STEP), PERSISTENT, HOPPER, STORED, .rows_to = 8, .also = has_persistent,
      .also_text =
          "1, 2, 4, 8; fused, K up to 4, M up to 64, D in 64s, E in 128s, the window of decode steps; asked for, or D "
-         "from 2,048 on: one row, no window 2; no drafts or codes; not on a share of a device; blocks resident"},
+         "from 2,048 on and one row (two without a window); no drafts, as these rows share a state; not on a share of "
+         "a device; blocks resident"},
     {OP(DECODE_STEP), STAGES},
+    /* sampling: some 128 multiprocessors for few rows; the token is the same whatever the number of blocks */
     {OP(SAMPLE), PICK_1, ELSEWHERE},
     {OP(SAMPLE), PICK_1, .also = draws_none, .also_text = "no row draws"},
     {OP(SAMPLE), PICK_8, .rows_to = 16},
@@ -502,6 +503,7 @@ struct dispatch_text dispatch_rule_text(uint32_t i) {
         add_text(&t, "%u rows and more", r->rows_from);
     if (r->endings == DISPATCH_PLAIN) add_text(&t, "plain outputs");
     if (r->endings == DISPATCH_RESIDUAL) add_text(&t, "with the residual");
+    if (r->endings == DISPATCH_FFN) add_text(&t, "with the FFN's gate");
     if (r->k_to)
         add_text(&t, "k of %u to %u", r->k_from * 16 - 15, r->k_to * 16);
     else if (r->k_from)
