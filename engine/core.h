@@ -66,6 +66,7 @@ struct engine_parts {
     uint32_t V;
     int32_t eos_ids[8];
     uint32_t n_eos_ids;
+    bool measures;              /* its steps, before the first request (pace.c) */
     uint8_t fingerprint[16];    /* of the weights (model.h): states of others are refused */
     struct rod_model_info info; /* the engine fills in what the backend and tokenizer know */
 };
@@ -316,6 +317,9 @@ void end_saved(struct rod_engine *engine, struct active *active, struct state_bu
 void end_post(struct rod_engine *engine, struct active *active);
 void end_unsaved(struct rod_engine *engine, struct active *active);
 void end_replayed(struct rod_engine *engine, struct active *active);
+
+/* ---- pace.c ---- */
+int pace_measure(struct rod_engine *engine, struct rod_error *err); /* before the engine thread */
 
 /* ---- step.c ---- */
 /* Plans and runs the next step, or what may run of it. A failure is a device fault. */

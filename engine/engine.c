@@ -84,6 +84,7 @@ static int engine_init_parts(struct rod_engine *e, struct rod_error *err) {
     e->config.state_dir = NULL; /* the caller's */
     draft_use_open(e);
     if (!rc) rc = draft_model_open(e, err);
+    if (!rc && e->parts.measures) rc = pace_measure(e, err);
     if (rc) return rc;
     return mailbox_init(&e->mailbox, be->n_slots, e->config.max_queue, e->config.max_queue_tok, err);
 }

@@ -199,7 +199,7 @@ int rod_engine_open(const struct rod_engine_config *config, struct rod_engine **
     if (rc) return rc;
     open_log_warnings(config, model, 0);
 
-    struct engine_parts parts = {.V = model->dims.V};
+    struct engine_parts parts = {.V = model->dims.V, .measures = true};
     memcpy(parts.fingerprint, model->fingerprint, sizeof parts.fingerprint);
     open_fill_info(&parts.info, model, config->synthetic != NULL);
     open_find_end_ids(model, &parts);

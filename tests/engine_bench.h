@@ -40,7 +40,7 @@ struct bench_options {
     enum fake_kind kind;
     uint32_t n_slots, max_batch_tok, shared_tok, chunk_tok;
     uint32_t flight_tok, flight_streams; /* flight_streams: 0 = as the engine has it */
-    bool tokenizer, gated;
+    bool tokenizer, gated, measures;
 };
 
 static inline void bench_open(struct bench *b, struct bench_options o, struct rod_engine_config config) {
@@ -54,7 +54,8 @@ static inline void bench_open(struct bench *b, struct bench_options o, struct ro
     b->be->gated = o.gated;
     b->be->info.flight_tok = o.flight_tok;
     b->be->info.shared_tok = o.shared_tok;
-    struct engine_parts parts = {.ops = ops, .backend = b->be, .V = V, .eos_ids = {EOS}, .n_eos_ids = 1};
+    struct engine_parts parts = {
+        .ops = ops, .backend = b->be, .V = V, .eos_ids = {EOS}, .n_eos_ids = 1, .measures = o.measures};
     if (o.tokenizer && tokenizer_open("config/models/tales", &parts.tokenizer, &err)) fail_msg("%s", err.message);
     b->draft = NULL;
     if (bench_draft_model) {

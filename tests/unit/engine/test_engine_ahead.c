@@ -294,6 +294,41 @@ static void a_draft_model_that_is_the_model_is_right(void **state) {
     a_draft_model_is_right(true);
 }
 
+static void a_measured_device_has_a_pace_before_the_first_request_and_answers_as_any(void **state) {
+    (void)state;
+    struct bench b;
+    struct answer want[3], got[3];
+    for (int i = 0; i < 3; i++) alone(2 + 20 * i, 20, &want[i]);
+    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .measures = true), CONFIG());
+    /* prompts of 8 and 32 of 64 tokens, steps of 1, 2 and 4 of 4 slots, each twice; before these a step of prompts */
+    assert_int_equal(atomic_load(&b.be->n_launches), 2 * (2 + 3) + 1);
+    const struct prefill_budget *p = &b.c.engine->sched.budget[SITE_DEVICE];
+    assert_int_equal(p->prompt.n_most, 32);
+    for (uint32_t n = 1; n <= 4; n *= 2) assert_true(budget_streams_ns(p, n) > 0);
+    for (int i = 0; i < 3; i++) collect_submit(&b.c, request(&got[i], 2 + 20 * i, 20));
+    for (int i = 0; i < 3; i++) {
+        collect_until(&b.c, &got[i], 1);
+        collect_assert_ids(&got[i], want[i].ids, want[i].n_ids, "measured");
+        collect_free(&got[i]);
+        collect_free(&want[i]);
+    }
+    struct rod_stats stats;
+    rod_engine_stats(b.c.engine, &stats);
+    assert_int_equal(stats.decode_tok, 3 * 19); /* no figure counts what was measured */
+    bench_close(&b);
+}
+static void a_device_that_fails_as_it_is_measured_opens_no_engine(void **state) {
+    (void)state;
+    struct rod_error err;
+    struct rod_engine *engine = NULL;
+    const struct rod_engine_config config = CONFIG();
+    struct backend *be = fake_open(&fake_device_ops, FAKE_HASH, V, 4, 64, 8);
+    atomic_store(&be->fail_at, 3);
+    const struct engine_parts parts = {.ops = &fake_device_ops, .backend = be, .V = V, .measures = true};
+    assert_int_equal(engine_open_parts(&config, &parts, &engine, &err), ROD_EDEVICE);
+    fake_close(be);
+}
+
 int main(void) {
     bench_on_device = true;
     const struct CMUnitTest tests[] = {
@@ -308,6 +343,8 @@ int main(void) {
         cmocka_unit_test(a_broken_row_ends_alone_while_its_next_step_is_on_its_way),
         cmocka_unit_test(closing_with_two_steps_on_their_way_frees_everything),
         cmocka_unit_test(a_draft_model_that_is_the_model_is_right),
+        cmocka_unit_test(a_measured_device_has_a_pace_before_the_first_request_and_answers_as_any),
+        cmocka_unit_test(a_device_that_fails_as_it_is_measured_opens_no_engine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
