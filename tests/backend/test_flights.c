@@ -14,6 +14,7 @@
 #include <string.h>
 
 #include <cmocka.h>
+#include <xxhash.h>
 
 enum { STREAMS = 20, READERS = 4, N_SLOTS = STREAMS + READERS, LONGEST = 2560, CHUNK = 64, N_ROUNDS = 4 };
 
@@ -100,7 +101,7 @@ static void hash_states(struct bench *b, struct streams *s) {
     for (uint32_t i = 0; i < STREAMS; i++) {
         size_t bytes = 0;
         unsigned char *state = save(b, i, s->pos, &bytes);
-        for (size_t k = 0; k < bytes; k++) s->hash = s->hash * 1000003 + state[k];
+        s->hash = XXH3_64bits_withSeed(state, bytes, s->hash);
         free(state);
     }
 }

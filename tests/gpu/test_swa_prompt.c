@@ -78,6 +78,9 @@ static struct outputs attend(struct inputs *in, const struct gpu_rows *rows, con
     if (!gpu.poison) /* rows that are no prompt's are read back too */
         gpu_expect(gpu.k->fill(act, 0, gpu.k->cuda_activation_bytes(n_rows, s->H * s->P, s->dtype), gpu.stream),
                    "clearing the outputs");
+    /* initcheck does not see what tensor copies store, as k_prompt_heads does; else poison shows what nobody wrote */
+    if (!gpu.poison && in->w)
+        gpu_expect(gpu.k->fill(work, 0xff, gpu.k->cuda_prompt_window_bytes(s, n_rows), gpu.stream), "poisoning memory");
     for (uint32_t i = 0; i < n_calls; i++) {
         struct cuda_prompt_tile *tile = host_bytes(n_rows * sizeof *tile);
         struct cuda_prompts prompts = gpu.k->cuda_prompt_tiles(s, calls[i].part, calls[i].n, rows->pos, tile);
