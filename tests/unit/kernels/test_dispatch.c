@@ -280,6 +280,9 @@ static void test_few_rows_of_a_large_model_are_one_launch(void **state) {
     assert_int_equal(whole_of(h200, &window, 2, false), STAGES);
     window.D = 2048 - 64;
     assert_int_equal(whole_of(h200, &window, 1, false), STAGES);
+    window.D = 3072; /* the graph of Rodimus+-4B is faster */
+    assert_int_equal(whole_of(h200, &window, 1, false), STAGES);
+    assert_int_equal(whole_of(h200, &window, 1, true), PERSISTENT);
     assert_int_equal(whole_of((struct dispatch_device){9, 100, true}, &no_window, 1, true), STAGES);
     assert_int_equal(whole_of(a100, &no_window, 1, true), STAGES);
     assert_int_equal(whole_of(h200, &no_window, 2, true), PERSISTENT);
