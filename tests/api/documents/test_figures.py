@@ -340,7 +340,7 @@ def sentences():
     yield r"have their first token after (N) ms at the 99th percentile, and after (N) with `--max-batch-tokens 4096`", [first(r, "p99") for r in together]
     mixed = results("mixed-skills-h200")
     runs = [run for one in mixed for run in one["runs"]]
-    assert len(runs) == 8 and not any(run["n_failed"] or run["different"] or run["too_much"] for run in runs)
+    assert len(runs) == 9 and not any(run["n_failed"] or run["different"] or run["too_much"] for run in runs)
     yield (r"(N) requests, 0 failed; (N) were asked again alone and 0 differ. From the second third on host memory grew by (N) % at most, the device's by (N) %, "
            r"the 99th percentile between tokens by (N) % and that of first tokens by (N) %"), [
         sum(sum(run["requests"].values()) for run in runs), sum(run["compared"] for run in runs),
