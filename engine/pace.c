@@ -47,7 +47,7 @@ static int pace_prompts(const struct pace *p, uint32_t most_tok, struct rod_erro
     return rc;
 }
 
-/* One number of each class that the budget tells apart, behind prompts of one token. */
+/* One number of each class that the budget tells apart and the largest, behind prompts of one token. */
 static int pace_streams(const struct pace *p, uint32_t most, struct rod_error *err) {
     int rc = 0;
     uint64_t ns = 0;
@@ -58,7 +58,7 @@ static int pace_streams(const struct pace *p, uint32_t most, struct rod_error *e
     if (!rc) rc = pace_step(p, most, &ns, err);
     for (uint32_t i = 0; i < most; i++)
         p->segs[i] = (struct backend_segment){.slot = i, .n_tok = 1, .n_out = 1, .pos = 1};
-    for (uint32_t n = 1; !rc && n <= most; n *= 2) {
+    for (uint32_t n = 1, last = 0; !rc && n != last; last = n, n = 2 * n < most ? 2 * n : most) {
         for (int again = 0; !rc && again < 2; again++) {
             rc = pace_step(p, n, &ns, err);
             for (uint32_t i = 0; i < n; i++) p->segs[i].pos++;

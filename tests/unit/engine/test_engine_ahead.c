@@ -299,12 +299,12 @@ static void a_measured_device_has_a_pace_before_the_first_request_and_answers_as
     struct bench b;
     struct answer want[3], got[3];
     for (int i = 0; i < 3; i++) alone(2 + 20 * i, 20, &want[i]);
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .measures = true), CONFIG());
-    /* prompts of 8 and 32 of 64 tokens, steps of 1, 2 and 4 of 4 slots, each twice; before these a step of prompts */
-    assert_int_equal(atomic_load(&b.be->n_launches), 2 * (2 + 3) + 1);
+    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 5, .measures = true), CONFIG());
+    /* prompts of 8 and 32 of 64 tokens, steps of 1, 2, 4 and 5 streams, each twice; before these a step of prompts */
+    assert_int_equal(atomic_load(&b.be->n_launches), 2 * (2 + 4) + 1);
     const struct prefill_budget *p = &b.c.engine->sched.budget[SITE_DEVICE];
     assert_int_equal(p->prompt.n_most, 32);
-    for (uint32_t n = 1; n <= 4; n *= 2) assert_true(budget_streams_ns(p, n) > 0);
+    for (int i = 0; i < 4; i++) assert_true(p->stream_ns[i] > 0);
     for (int i = 0; i < 3; i++) collect_submit(&b.c, request(&got[i], 2 + 20 * i, 20));
     for (int i = 0; i < 3; i++) {
         collect_until(&b.c, &got[i], 1);
