@@ -18,6 +18,8 @@ static void open_fill_info(struct rod_model_info *info, const struct model *mode
     snprintf(info->name, sizeof info->name, "%s", model->name);
     snprintf(info->adapter, sizeof info->adapter, "%s", model->adapter);
     snprintf(info->arch, sizeof info->arch, "%s", d->plus ? "rodimus_plus" : "rodimus");
+    for (size_t i = 0; i < sizeof model->fingerprint; i++)
+        snprintf(info->fingerprint + 2 * i, 3, "%02x", model->fingerprint[i]);
     snprintf(info->weight_dtype, sizeof info->weight_dtype, "%s", dtype_name(model->weight_dtype));
     snprintf(info->weights, sizeof info->weights, "%s", model_weights_name(model));
     info->d_model = d->D;
@@ -199,7 +201,7 @@ int rod_engine_open(const struct rod_engine_config *config, struct rod_engine **
     if (rc) return rc;
     open_log_warnings(config, model, 0);
 
-    struct engine_parts parts = {.V = model->dims.V, .measures = true};
+    struct engine_parts parts = {.V = model->dims.V};
     memcpy(parts.fingerprint, model->fingerprint, sizeof parts.fingerprint);
     open_fill_info(&parts.info, model, config->synthetic != NULL);
     open_find_end_ids(model, &parts);
@@ -220,6 +222,7 @@ int rod_engine_open(const struct rod_engine_config *config, struct rod_engine **
     if (!rc) rc = open_draft_model(config, &parts, &draft, err);
     if (!rc) rc = open_backend(config, model, draft, &parts, err);
     if (!rc && draft) rc = open_draft_backend(config, draft, &parts, err);
+    parts.measures = !rc && !strcmp(parts.ops->name, "cuda"); /* the null device takes what it is told */
     if (!rc) rc = engine_open_parts(config, &parts, out, err);
     model_close(model); /* the backends have their own copies of the weights */
     if (draft) model_close(draft);

@@ -47,7 +47,8 @@ static int pace_prompts(const struct pace *p, uint32_t most_tok, struct rod_erro
     return rc;
 }
 
-/* One number of each class that the budget tells apart and the largest, behind prompts of one token. */
+/* One number of each class that the budget tells apart and the largest, behind prompts of one token: steps of full
+ * windows take longer, so these are guesses. */
 static int pace_streams(const struct pace *p, uint32_t most, struct rod_error *err) {
     int rc = 0;
     uint64_t ns = 0;
@@ -63,7 +64,7 @@ static int pace_streams(const struct pace *p, uint32_t most, struct rod_error *e
             rc = pace_step(p, n, &ns, err);
             for (uint32_t i = 0; i < n; i++) p->segs[i].pos++;
         }
-        if (!rc) sched_took(&p->e->sched, SITE_DEVICE, n, 0, ns);
+        if (!rc) sched_guess(&p->e->sched, SITE_DEVICE, n, ns);
     }
     return rc;
 }

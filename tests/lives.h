@@ -197,7 +197,7 @@ static inline int subject_weights(struct subject *s, struct dice *d, struct rod_
 /* An engine of this subject; with any draft_model_dir its own weights draft, too. */
 static inline int subject_host(const struct subject *s, struct rod_engine_config config, struct host *h,
                                struct rod_error *err) {
-    struct engine_parts parts = {.V = s->model->dims.V, .eos_ids = {1}, .n_eos_ids = 1};
+    struct engine_parts parts = {.V = s->model->dims.V, .eos_ids = {1}, .n_eos_ids = 1, .measures = h != &s->idle};
     const struct backend_config be = {.n_slots = config.n_slots,
                                       .n_threads = 2,
                                       .max_batch_tok = config.max_batch_tok,

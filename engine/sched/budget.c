@@ -75,6 +75,12 @@ void budget_took(struct prefill_budget *p, uint32_t n_decode, uint64_t n_prompt_
     cost_learn(&p->prompt, n_prompt_tok, ns > streams_ns ? ns - streams_ns : 0);
 }
 
+void budget_guess(struct prefill_budget *p, uint32_t n_decode, uint64_t ns) {
+    const int c = budget_class(n_decode);
+    p->stream_ns[c] = ns ? budget_smaller(ns, MOST_NS) : 1;
+    p->guessed |= 1ull << c;
+}
+
 bool budget_skips(struct prefill_budget *p, uint32_t n_decode, uint64_t share_ns, bool burst) {
     assert(n_decode > 0);
     if (p->debt_ns && p->debt_ns >= share_ns) {

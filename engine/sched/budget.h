@@ -47,6 +47,8 @@ struct prefill_budget {
 void budget_init(struct prefill_budget *p, uint32_t chunk_tok);
 /* A step of so many decode rows and tokens of prompts took ns. */
 void budget_took(struct prefill_budget *p, uint32_t n_decode, uint64_t n_prompt_tok, uint64_t ns);
+/* So many streams are taken to take ns until a step of them says what they take. */
+void budget_guess(struct prefill_budget *p, uint32_t n_decode, uint64_t ns);
 /* What so many decode rows take alone; 0 = not known. */
 uint64_t budget_streams_ns(const struct prefill_budget *p, uint32_t n_decode);
 

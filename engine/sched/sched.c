@@ -282,6 +282,10 @@ void sched_took(struct sched *s, enum sampling_site site, uint32_t n_decode, uin
     budget_took(&s->budget[site], n_decode, n_prompt_tok, ns);
 }
 
+void sched_guess(struct sched *s, enum sampling_site site, uint32_t n_decode, uint64_t ns) {
+    budget_guess(&s->budget[site], n_decode, ns);
+}
+
 const struct step_cost *sched_reading(const struct sched *s, enum sampling_site site) {
     const struct step_cost *own = &s->budget[site].prompt;
     for (int i = 0; !own->n_most && i < SCHED_N_SITES; i++) own = &s->budget[i].prompt;

@@ -157,6 +157,8 @@ void sched_advance(struct sched *s, struct sched_req *req);
 void sched_uncommit(struct sched *s, struct sched_req *req);
 /* A committed step of so many decode rows and tokens of prompts took ns, from the end of the one before. */
 void sched_took(struct sched *s, enum sampling_site site, uint32_t n_decode, uint64_t n_prompt_tok, uint64_t ns);
+/* So many decode rows are taken to take ns, until a step says what they take. */
+void sched_guess(struct sched *s, enum sampling_site site, uint32_t n_decode, uint64_t ns);
 /* What reading prompts takes: in steps of this site, or where none is known of another. */
 const struct step_cost *sched_reading(const struct sched *s, enum sampling_site site);
 /* No rows from now on: the state of its slot moves; then the request goes on where it was. */

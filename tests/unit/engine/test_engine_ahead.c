@@ -304,7 +304,7 @@ static void a_measured_device_has_a_pace_before_the_first_request_and_answers_as
     assert_int_equal(atomic_load(&b.be->n_launches), 2 * (2 + 4) + 1);
     const struct prefill_budget *p = &b.c.engine->sched.budget[SITE_DEVICE];
     assert_int_equal(p->prompt.n_most, 32);
-    for (int i = 0; i < 4; i++) assert_true(p->stream_ns[i] > 0);
+    for (int i = 0; i < 4; i++) assert_true(p->stream_ns[i] > 0 && p->guessed >> i & 1);
     for (int i = 0; i < 3; i++) collect_submit(&b.c, request(&got[i], 2 + 20 * i, 20));
     for (int i = 0; i < 3; i++) {
         collect_until(&b.c, &got[i], 1);

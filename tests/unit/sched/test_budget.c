@@ -182,6 +182,21 @@ static void a_piece_takes_the_time_of_the_streams_or_what_is_worth_its_fixed_par
     assert_int_equal(budget_fits_tok(&fresh, 1000, 1000, 0), UINT64_MAX);
 }
 
+static void a_guess_holds_until_a_step_says_more(void **state) {
+    (void)state;
+    struct prefill_budget p;
+    budget_init(&p, CHUNK);
+    budget_guess(&p, 64, 1000000);
+    assert_int_equal(budget_streams_ns(&p, 64), 1000000);
+    assert_int_equal(budget_streams_ns(&p, 3), 1000000);
+    assert_true(budget_skips(&p, 64, 1, false)); /* to measure it */
+    budget_took(&p, 60, 0, 4000000);
+    assert_int_equal(budget_streams_ns(&p, 64), 4000000); /* whole, not by a quarter */
+    assert_false(budget_skips(&p, 64, 1, false));
+    budget_guess(&p, 2, 0);
+    assert_int_equal(budget_streams_ns(&p, 2), 1);
+}
+
 /* Where one step in seven is slow, a small piece that was slow by chance drew all of the price into the fixed part;
  * that made the largest piece worth it, and no smaller one ever told better: steps of 30 ms where 8 were allowed. The
  * first times are those of that day; then every piece is the one that was allowed. */
@@ -375,6 +390,7 @@ int main(void) {
         cmocka_unit_test(prompts_wait_for_no_more_than_a_few_plans_whatever_the_debt),
         cmocka_unit_test(a_burst_is_bounded_and_comes_back),
         cmocka_unit_test(a_step_without_streams_is_paid_by_the_burst),
+        cmocka_unit_test(a_guess_holds_until_a_step_says_more),
         cmocka_unit_test(streams_are_measured_alone_when_their_number_is_new_or_the_measure_old),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
