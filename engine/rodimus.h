@@ -139,6 +139,7 @@ struct rod_model_info {
     char arch[32];                                     /* "rodimus" or "rodimus_plus" */
     char device[64];                                   /* "cpu (avx512, 2 threads)" ... */
     char products[96];                                 /* of prompts, where a library makes them: which; else "" */
+    char fingerprint[33];                              /* of the weights */
     char weight_dtype[16];                             /* "bf16" ... */
     char weights[16];                                  /* of the large matrices: "int8" ..., or weight_dtype */
     uint32_t d_model, n_layer, vocab_size, window_tok; /* window_tok = keys seen, 0 without attention */

@@ -128,6 +128,7 @@ static void server_set_fingerprint(struct server *s) {
     struct buf text = {0};
     buf_addf(&text, "%s %s %s %s %s %s %s %llu %d", version_string(), version_commit(), i->name, i->arch, i->device,
              i->weight_dtype, i->weights, (unsigned long long)i->n_params, s->config.deterministic);
+    buf_addf(&text, " %s %s", i->fingerprint, s->config.precision);
     if (*i->adapter) buf_addf(&text, " %s", i->adapter);
     if (*i->products) buf_addf(&text, " %s", i->products);
     const uint64_t hash = XXH3_64bits(text.data, text.len);
