@@ -135,7 +135,7 @@ static bool P_up_to_128(const struct dispatch_case *c) { return c->shape->P <= 1
 static bool has_persistent(const struct dispatch_case *c) {
     const struct cuda_shape *s = c->shape;
     if (!is_whole(c)) return false;
-    const bool faster = s->H ? s->D == 2048 && c->n_rows == 1 : s->D >= 2048 && c->n_rows <= 2; /* as measured */
+    const bool faster = s->D == 2048 && c->n_rows <= (s->H ? 1 : 2); /* as measured */
     if (!faster && !c->forced) return false;
     if (!dispatch_fused(c->device, s) || (c->n_rows & (c->n_rows - 1))) return false;
     if (s->H && !dispatch_decode_window(s)) return false;
@@ -339,7 +339,7 @@ static const struct rule rules[] = {
     {OP(DECODE_STEP), PERSISTENT, HOPPER, STORED, .rows_to = 8, .also = has_persistent,
      .also_text =
          "1, 2, 4, 8; fused, K up to 4, M up to 64, D in 64s, E in 128s, the window of decode steps; asked for, or D "
-         "2,048 and one row, without a window D from 2,048 on and two; no drafts, as these rows share a state; not on "
+         "2,048 and one row, without a window two; no drafts, as these rows share a state; not on "
          "a share of a device; blocks resident"},
     {OP(DECODE_STEP), STAGES},
     /* sampling: some 128 multiprocessors for few rows; the token is the same whatever the number of blocks */
@@ -484,8 +484,9 @@ static void add_text(struct dispatch_text *t, const char *format, ...) {
     if (t->when[0]) strncat(t->when, "; ", sizeof t->when - strlen(t->when) - 1);
     const size_t at = strlen(t->when);
     va_start(args, format);
-    vsnprintf(t->when + at, sizeof t->when - at, format, args);
+    const int n = vsnprintf(t->when + at, sizeof t->when - at, format, args);
     va_end(args);
+    assert(n >= 0 && at + (size_t)n < sizeof t->when);
 }
 
 uint32_t dispatch_n_rules(void) { return N_RULES; }

@@ -217,7 +217,7 @@ static inline bool dispatch_prompt_pairs(struct dispatch_device device, const st
 /* A rule as text, for the table: one of n. */
 struct dispatch_text {
     const char *op, *kernel, *device, *dtype;
-    char when[224];
+    char when[320];
 };
 uint32_t dispatch_n_rules(void);
 struct dispatch_text dispatch_rule_text(uint32_t i);
