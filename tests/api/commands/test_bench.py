@@ -155,6 +155,13 @@ def test_what_the_scripts_record_is_whole(script, flags, names, tmp_path):
         assert reports and all(r["ok"] == 5 and r["failed"] == 0 for r in reports), name
 
 
+@pytest.mark.parametrize("flags", [("--decode-kernel", "persistent"), ("--prompt-products", "library")], ids=lambda f: f[1])
+def test_a_cpu_refuses_what_a_gpu_alone_has(flags):
+    done = subprocess.run([RODIMUS, "bench", "--device", "cpu", *flags], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and done.stderr.count("\n") == 1, done.stderr
+    assert f"{flags[0][2:].replace('-', '_')} {flags[1]}: a CPU" in done.stderr
+
+
 # In place of a program that sees a GPU on which cuBLASLt runs in 16 bits alone: the CPU computes.
 SEES_A_GPU = """#!/bin/sh
 [ "$1" = version ] && { %(program)s version | sed 's/^device .*/device cuda:0 Some GPU, 80 GiB, compute capability 9.0; weights fp32/; s/^cuda .*/cuda rodimus_cuda.so is loaded, cuBLASLt 1.2.3/'; exit; }
@@ -163,7 +170,7 @@ case "$*" in *"--precision fp32 --prompt-products library"*)
     exit 1
     ;;
 esac
-exec %(program)s $(echo "$*" | sed 's/--device cuda/--device cpu/; s/fp16/fp32/; s/bf16/fp32/')
+exec %(program)s $(echo "$*" | sed 's/--device cuda/--device cpu/; s/fp16/fp32/; s/bf16/fp32/; s/ --prompt-products library//')
 """
 
 
