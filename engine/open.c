@@ -18,8 +18,7 @@ static void open_fill_info(struct rod_model_info *info, const struct model *mode
     snprintf(info->name, sizeof info->name, "%s", model->name);
     snprintf(info->adapter, sizeof info->adapter, "%s", model->adapter);
     snprintf(info->arch, sizeof info->arch, "%s", d->plus ? "rodimus_plus" : "rodimus");
-    for (size_t i = 0; i < sizeof model->fingerprint; i++)
-        snprintf(info->fingerprint + 2 * i, 3, "%02x", model->fingerprint[i]);
+    model_render_fingerprint(model->fingerprint, info->fingerprint);
     snprintf(info->weight_dtype, sizeof info->weight_dtype, "%s", dtype_name(model->weight_dtype));
     snprintf(info->weights, sizeof info->weights, "%s", model_weights_name(model));
     info->d_model = d->D;

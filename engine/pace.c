@@ -1,6 +1,6 @@
-/* pace.c - what steps take, measured before the first request where a device samples: a plan knows nothing of a device
- * but what its steps took, and a server's first burst would wait while it learns. A CPU learns of its requests: a
- * prompt there takes seconds. */
+/* pace.c - what steps take, measured before the first request of a GPU: a plan knows nothing of a device but what its
+ * steps took, and a server's first burst would wait while it learns. A CPU learns of its requests: a prompt there takes
+ * seconds. */
 #include "core.h"
 #include "engine/base/test_hooks.h"
 

@@ -56,7 +56,8 @@ static const struct option bench_flags[] = {
     {"weights", OPTION_CHOICE, AT(weights), HOW, .fallback = "auto", .choices = "auto|fp8|int8|int4", .metavar = "NAME",
      .help = WEIGHTS_HELP},
     {"decode_kernel", OPTION_CHOICE, AT(decode_kernel), HOW, .fallback = "auto", .choices = "graph|auto|any|persistent", .metavar = "NAME",
-     .help = "steps of up to 8 sessions on a GPU: a kernel for each stage (graph); one launch where it is faster (auto) or where it can (any); an error if a step of one session cannot (persistent). The tokens are the same"},
+     .help = "steps of up to 8 sessions on a GPU: a kernel for each stage (graph); one launch where it is faster (auto) or where it can "
+             "(any); an error if a step of one session cannot (persistent). The tokens are the same"},
     {"prompt_products", OPTION_CHOICE, AT(prompt_products), HOW, .fallback = "auto", .choices = "auto|own|library", .metavar = "NAME",
      .help = PROMPT_PRODUCTS_HELP},
     {"threads", OPTION_AUTO, AT(threads), HOW, .fallback = "auto", RANGE(1, 1024), .help = THREADS_HELP},

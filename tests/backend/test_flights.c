@@ -228,7 +228,7 @@ static void test_a_flight_left_alone_is_closed(void **state) {
     if (flies) need(&b, b.ops->flight_begin(b.be, &seg, 1, &err), &err);
     b.ops->close(b.be);
     model_close(b.model);
-    if (!flies) skip();
+    if (!flies) skip(); /* cuBLASLt's products, or a driver without green contexts */
 }
 
 int main(void) {

@@ -71,6 +71,12 @@ def test_the_fingerprint_is_the_same_in_each_answer_and_chunk(server):
     assert len(found) == 1 and found.pop().startswith("fp_")
 
 
+def test_servers_that_compute_with_other_numbers_have_other_fingerprints(server, own_server):
+    """The same weights in fp32: other last bits."""
+    ours, other = (s.post("/v1/completions", {"prompt": "Once", "max_tokens": 1}).json["system_fingerprint"] for s in (server, own_server("--precision", "fp32")))
+    assert ours != other
+
+
 def test_answers_have_every_key_that_the_openai_package_requires(server):
     """The package itself reads without looking: its types, asked to validate, miss a key that they require."""
     chat = {"messages": HI, "max_tokens": 3, "logprobs": True, "top_logprobs": 1}

@@ -94,7 +94,8 @@ def check(name, raw, n_before, heads=()):
         assert headers["connection"].lower() == "close", raw
         assert ("x-request-id" in headers) == ours, raw
         if ours and not heads:
-            assert json.loads(body)["error"]["message"], raw
+            message = json.loads(body)["error"]["message"]
+            assert message[:1].isupper() and message.endswith("."), message
 
 
 @pytest.mark.parametrize("before", [0, 1, 3], ids=["alone", "behind another", "behind three"])
