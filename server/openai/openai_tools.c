@@ -1,5 +1,6 @@
 /* openai_tools.c - tools, tool_choice and parallel_tool_calls of a request; see openai_tools.h. */
 #include "openai_fields.h"
+#include "engine/base/json_real.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -28,22 +29,12 @@ static void put_string(struct buf *out, const char *text, size_t len) {
     buf_putc(out, '"');
 }
 
-/* The shortest decimal that is the same double. */
-static void put_real(struct buf *out, double number) {
-    char text[40];
-    for (int digits = 15; digits <= 17; digits++) {
-        snprintf(text, sizeof text, "%.*g", digits, number);
-        if (strtod(text, NULL) == number) break;
-    }
-    buf_puts(out, text);
-    if (!strpbrk(text, ".en")) buf_puts(out, ".0");
-}
-
 void openai_put_line(struct buf *out, const json_t *value) {
     const char *key;
     json_t *one;
     size_t i;
     bool more = false;
+    char real[JSON_REAL_BYTES];
     switch (json_typeof(value)) {
     case JSON_OBJECT:
         buf_putc(out, '{');
@@ -66,7 +57,7 @@ void openai_put_line(struct buf *out, const json_t *value) {
         break;
     case JSON_STRING: put_string(out, json_string_value(value), json_string_length(value)); break;
     case JSON_INTEGER: buf_int(out, json_integer_value(value)); break;
-    case JSON_REAL: put_real(out, json_real_value(value)); break;
+    case JSON_REAL: json_real_text(json_real_value(value), real), buf_puts(out, real); break;
     case JSON_TRUE: buf_puts(out, "true"); break;
     case JSON_FALSE: buf_puts(out, "false"); break;
     case JSON_NULL: buf_puts(out, "null"); break;
