@@ -17,8 +17,8 @@
 #include "engine/rodimus.h"
 
 #define GRAMMAR_MAX_TEXT    (256u << 10) /* bytes of a schema, regex, choice or grammar */
-#define GRAMMAR_MAX_NODES   (1u << 17)
-#define GRAMMAR_MAX_DEPTH   128u
+#define GRAMMAR_MAX_NODES   (1u << 18)
+#define GRAMMAR_MAX_DEPTH   128u       /* IR_MAX_DEPTH */
 #define GRAMMAR_MAX_PLACES  2048u      /* in one state */
 #define GRAMMAR_MAX_WORK    (1u << 19) /* places looked at for one mask, some 20 ms */
 #define GRAMMAR_STATE_BYTES ((size_t)16 << 20)

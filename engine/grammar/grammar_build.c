@@ -27,6 +27,14 @@ static uint32_t build_fail(struct build *b, int code, const char *message) {
     return GRAM_FAIL_NODE;
 }
 
+static uint32_t build_too_large(struct build *b) {
+    if (!b->rc)
+        b->rc =
+            rod_fail(b->err, ROD_EINVALID, "is too large: it needs more than %u nodes, one for most bytes of its text",
+                     GRAMMAR_MAX_NODES);
+    return GRAM_FAIL_NODE;
+}
+
 static uint32_t build_no_memory(struct build *b) {
     if (!b->rc) b->rc = rod_fail_no_memory(b->err);
     return GRAM_FAIL_NODE;
@@ -36,7 +44,7 @@ static uint32_t build_node(struct build *b, struct gram_node n) {
     struct grammar *g = b->g;
     if (b->rc) return GRAM_FAIL_NODE;
     if (g->n_nodes == g->cap_nodes) {
-        if (g->n_nodes == GRAMMAR_MAX_NODES) return build_fail(b, ROD_EINVALID, "is too large");
+        if (g->n_nodes == GRAMMAR_MAX_NODES) return build_too_large(b);
         uint32_t cap = g->cap_nodes ? g->cap_nodes * 2 : 256;
         struct gram_node *more = realloc(g->nodes, cap * sizeof *more);
         if (!more) return build_no_memory(b);
@@ -175,6 +183,69 @@ static uint32_t build_repetition(struct build *b, const struct ir_node *n, uint3
     return out;
 }
 
+/* ---- words: alternatives of fixed text become a trie, so that few places stand where thousands may follow ---- */
+
+struct word {
+    const char *bytes;
+    uint32_t len;
+};
+
+static int word_compare(const void *a, const void *b) {
+    const struct word *x = a, *y = b;
+    const int order = memcmp(x->bytes, y->bytes, x->len < y->len ? x->len : y->len);
+    return order ? order : (x->len > y->len) - (x->len < y->len);
+}
+
+/* Different words in order, which agree up to `at`. */
+static uint32_t build_trie(struct build *b, const struct word *words, uint32_t n, uint32_t at, uint32_t next) {
+    const struct word first = words[0], last = words[n - 1];
+    uint32_t fork = at, out = GRAM_FAIL_NODE, i = 0, to;
+    if (++b->depth > MAX_RECURSION) return build_fail(b, ROD_EINVALID, "is nested too deep");
+    while (fork < first.len && fork < last.len && first.bytes[fork] == last.bytes[fork]) fork++;
+    if (first.len == fork) {
+        out = next;
+        i = 1;
+    }
+    for (; i < n && !b->rc; i = to) {
+        const unsigned byte = (unsigned char)words[i].bytes[fork];
+        for (to = i + 1; to < n && (unsigned char)words[to].bytes[fork] == byte;) to++;
+        out = build_split(b, build_range(b, byte, byte, build_trie(b, words + i, to - i, fork + 1, next)), out);
+    }
+    while (fork-- > at) {
+        const unsigned byte = (unsigned char)first.bytes[fork];
+        out = build_range(b, byte, byte, out);
+    }
+    b->depth--;
+    return out;
+}
+
+static uint32_t build_words(struct build *b, struct word *words, uint32_t n, uint32_t next) {
+    uint32_t n_different = 0;
+    if (n == 0) return GRAM_FAIL_NODE;
+    qsort(words, n, sizeof *words, word_compare);
+    for (uint32_t i = 0; i < n; i++)
+        if (i == 0 || word_compare(&words[i], &words[n_different - 1])) words[n_different++] = words[i];
+    return build_trie(b, words, n_different, 0, next);
+}
+
+static uint32_t build_alternatives(struct build *b, uint32_t part, uint32_t next) {
+    const struct ir *ir = b->ir;
+    uint32_t n = 1, n_words = 0, out = GRAM_FAIL_NODE;
+    for (uint32_t at = part; ir->nodes[at].kind == IR_ALT; at = ir->nodes[at].a) n++;
+    struct word *words = malloc(n * sizeof *words);
+    if (!words) return build_no_memory(b);
+    for (uint32_t at = part, one; n--; at = ir->nodes[at].a) {
+        one = n ? ir->nodes[at].b : at;
+        if (ir->nodes[one].kind == IR_BYTES)
+            words[n_words++] = (struct word){ir->bytes + ir->nodes[one].a, ir->nodes[one].b};
+        else
+            out = build_split(b, build_part(b, one, next), out);
+    }
+    if (!b->rc) out = build_split(b, build_words(b, words, n_words, next), out);
+    free(words);
+    return out;
+}
+
 static uint32_t build_part(struct build *b, uint32_t part, uint32_t next) {
     const struct ir_node *n = &b->ir->nodes[part];
     if (b->rc || next == GRAM_FAIL_NODE) return GRAM_FAIL_NODE;
@@ -199,11 +270,7 @@ static uint32_t build_part(struct build *b, uint32_t part, uint32_t next) {
             out = build_part(b, b->ir->nodes[part].b, out);
         out = build_part(b, part, out);
         break;
-    case IR_ALT:
-        for (; b->ir->nodes[part].kind == IR_ALT; part = b->ir->nodes[part].a)
-            out = build_split(b, build_part(b, b->ir->nodes[part].b, next), out);
-        out = build_split(b, build_part(b, part, next), out);
-        break;
+    case IR_ALT: out = build_alternatives(b, part, next); break;
     case IR_REP: out = build_repetition(b, n, next); break;
     case IR_REF: out = build_node(b, (struct gram_node){.kind = GRAM_CALL, .a = n->a, .b = next}); break;
     }
@@ -238,7 +305,9 @@ static int build_depths(struct grammar *g, struct rod_error *err) {
     for (bool changed = true; changed;) {
         changed = false;
         work += g->n_nodes;
-        if (work > MAX_SWEEP_NODES) return rod_fail(err, ROD_EINVALID, "is too complex");
+        if (work > MAX_SWEEP_NODES)
+            return rod_fail(err, ROD_EINVALID, "is too complex: its %u nodes call each other in too many ways",
+                            g->n_nodes);
         for (uint32_t i = 0; i < g->n_nodes; i++) {
             unsigned depth = node_depth(g, &g->nodes[i]);
             if (depth >= g->depth[i]) continue;
@@ -284,6 +353,7 @@ int gram_build(struct grammar *g, const struct ir *ir, struct rod_error *err) {
     free(b.parts);
     free(b.rule_of);
     if (!b.rc) b.rc = build_depths(g, err);
+    if (!b.rc) b.rc = gram_check_places(g, err);
     if (!b.rc) build_classes(g);
     return b.rc;
 }

@@ -104,6 +104,8 @@ struct grammar {
 };
 
 int gram_build(struct grammar *g, const struct ir *ir, struct rod_error *err);
+/* grammar_places.c: whether one state holds all that may stand at a node, found before the first token. */
+int gram_check_places(const struct grammar *g, struct rod_error *err);
 
 /* grammar_walk.c, for the masks */
 int gram_start(struct grammar *g, struct rod_error *err); /* scratch, DEAD and START */

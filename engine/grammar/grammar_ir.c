@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_ITEMS = 1 << 17 }; /* of each array */
+enum { MAX_ITEMS = 1 << 17, MAX_BYTES = 1 << 19 }; /* of each array, and of the bytes */
 
 uint32_t ir_fail(struct ir *ir, int code, const char *format, ...) {
     if (ir->rc) return IR_NOTHING;
@@ -66,8 +66,9 @@ static bool ir_reserve(struct ir *ir, void **items, uint32_t *cap, uint32_t used
     if (ir->rc) return false;
     assert(used <= *cap);
     if (n <= *cap - used) return true;
-    if (n > MAX_ITEMS - used) {
-        ir_fail(ir, ROD_EINVALID, "is too large");
+    const uint32_t most = item_bytes == 1 ? MAX_BYTES : MAX_ITEMS;
+    if (n > most - used) {
+        ir_fail(ir, ROD_EINVALID, "is too large: more than %u %s", most, item_bytes == 1 ? "bytes of text" : "parts");
         return false;
     }
     uint32_t want = *cap ? *cap * 2 : 64;
@@ -149,6 +150,9 @@ uint32_t ir_cat(struct ir *ir, uint32_t a, uint32_t b) {
     assert(a < ir->n_nodes && b < ir->n_nodes);
     if (a == IR_EMPTY_NODE) return b;
     if (b == IR_EMPTY_NODE) return a;
+    const struct ir_node x = ir->nodes[a], y = ir->nodes[b];
+    if (x.kind == IR_BYTES && y.kind == IR_BYTES && x.a + x.b == y.a) /* words stay in one piece */
+        return ir_add_node(ir, (struct ir_node){.kind = IR_BYTES, .a = x.a, .b = x.b + y.b});
     return ir_add_node(ir, (struct ir_node){.kind = IR_CAT, .a = a, .b = b});
 }
 
@@ -172,4 +176,65 @@ uint32_t ir_opt(struct ir *ir, uint32_t a) { return ir_rep(ir, a, 0, 1); }
 uint32_t ir_ref(struct ir *ir, uint32_t rule) {
     assert(ir->rc || rule < ir->n_rules);
     return ir_add_node(ir, (struct ir_node){.kind = IR_REF, .a = rule});
+}
+
+/* ---- whether a rule ends ---- */
+
+enum { MAX_ENDS_WORK = 1 << 26 };
+
+struct ends { /* since some node and rule */
+    const struct ir *ir;
+    uint32_t first_node, first_rule;
+    bool *node, *rule;
+};
+
+static bool node_ends(const struct ends *e, uint32_t node) {
+    return node < e->first_node ? node != IR_NOTHING : e->node[node - e->first_node];
+}
+
+static bool ends_now(const struct ends *e, const struct ir_node *n) {
+    switch (n->kind) {
+    case IR_FAIL: return false;
+    case IR_EMPTY:
+    case IR_BYTES:
+    case IR_SET: return true;
+    case IR_CAT: return node_ends(e, n->a) && node_ends(e, n->b);
+    case IR_ALT: return node_ends(e, n->a) || node_ends(e, n->b);
+    case IR_REP: return n->min == 0 || node_ends(e, n->a);
+    case IR_REF: return n->a < e->first_rule || e->rule[n->a - e->first_rule];
+    }
+    return false;
+}
+
+/* The least solution; parts have lower numbers than what is made of them, so most of it takes one pass. */
+static void ends_solve(struct ir *ir, struct ends *e) {
+    uint64_t work = 0;
+    for (bool changed = true; changed && !ir->rc;) {
+        changed = false;
+        work += ir->n_nodes - e->first_node + 1;
+        if (work > MAX_ENDS_WORK) ir_fail(ir, ROD_EINVALID, "is too complex: its references recur in too many ways");
+        for (uint32_t i = e->first_node; i < ir->n_nodes; i++) {
+            bool *ends = &e->node[i - e->first_node];
+            if (!*ends && ends_now(e, &ir->nodes[i])) *ends = changed = true;
+        }
+        for (uint32_t i = e->first_rule; i < ir->n_rules; i++) {
+            bool *ends = &e->rule[i - e->first_rule];
+            if (!*ends && node_ends(e, ir->rules[i])) *ends = changed = true;
+        }
+    }
+}
+
+bool ir_ends(struct ir *ir, uint32_t rule, uint32_t first_node, uint32_t first_rule) {
+    if (ir->rc) return false;
+    assert(rule >= first_rule && rule < ir->n_rules);
+    struct ends e = {ir, first_node, first_rule, calloc(ir->n_nodes - first_node + 1, sizeof *e.node),
+                     calloc(ir->n_rules - first_rule, sizeof *e.rule)};
+    if (e.node && e.rule)
+        ends_solve(ir, &e);
+    else
+        ir_no_memory(ir);
+    const bool out = !ir->rc && e.rule[rule - first_rule];
+    free(e.node);
+    free(e.rule);
+    return out;
 }

@@ -17,7 +17,9 @@ enum { SEEN_SLOTS = 8192, MAX_SEEN = SEEN_SLOTS / 2, CLASSES_A_PLACE = 64 };
 /* ---- growing arrays and tables ---- */
 
 static int fail_ambiguous(struct rod_error *err) {
-    return rod_fail(err, ROD_EINVALID, "is too ambiguous: a text can be read in too many ways");
+    return rod_fail(err, ROD_EINVALID,
+                    "is too ambiguous: the text so far can be read in more than %u ways, or a token in %u",
+                    GRAMMAR_MAX_PLACES, GRAMMAR_MAX_WORK);
 }
 
 static bool states_reserve(struct gram_states *s, void **items, uint32_t *cap, uint32_t used, uint32_t n,
