@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { KEEP_UNUSED = 32 };
+enum { KEEP_UNUSED = 32, TOOL_DEPTH = 4 /* calls around a tool's arguments */ };
 #define KEEP_BYTES ((size_t)128 << 20) /* of unused ones together */
 
 struct rod_grammar {
@@ -32,6 +32,15 @@ struct grammar_cache {
 };
 
 /* ---- compiling ---- */
+
+/* A tool whose arguments had no end would vanish from the choice, and another would be called for it. The compiler of
+ * schemas sees to it that there is none. */
+static int compile_check_tools(const struct grammar *g, const struct ir *ir, struct rod_error *err) {
+    for (uint32_t i = 0; i < ir->n_tools; i++)
+        if (g->depth[g->rules[ir->tools + i]] > GRAMMAR_MAX_DEPTH - TOOL_DEPTH)
+            return rod_fail(err, ROD_EINVALID, "has the tool number %u, whose arguments have no end", i);
+    return 0;
+}
 
 int grammar_compile(enum rod_grammar_kind kind, const char *text, size_t len, struct grammar **out,
                     struct rod_error *err) {
@@ -57,6 +66,7 @@ int grammar_compile(enum rod_grammar_kind kind, const char *text, size_t len, st
         rc = ir.rc;
     }
     if (!rc) rc = gram_build(g, &ir, err);
+    if (!rc) rc = compile_check_tools(g, &ir, err);
     if (!rc) rc = gram_start(g, err);
     if (!rc && g->found.states[GRAM_START].n == 0) rc = rod_fail(err, ROD_EINVALID, "matches the empty text alone");
     if (!rc && ir.n_notes && !(g->notes = strdup(ir.notes))) rc = rod_fail_no_memory(err);

@@ -62,14 +62,17 @@ static uint32_t calls_arguments(struct ir *ir, const char *name, const json_t *t
 }
 
 /* NAME", "arguments": {...} */
-static uint32_t calls_of_tool(struct ir *ir, const json_t *tool) {
+static uint32_t calls_of_tool(struct ir *ir, const json_t *tool, size_t i) {
     const json_t *name = json_object_get(tool, "name");
     if (!json_is_string(name) || !json_string_length(name)) return calls_malformed(ir, "name");
     char *quoted = json_dumps(name, JSON_ENCODE_ANY);
     if (!quoted) return ir_no_memory(ir);
     uint32_t out = ir_cat(ir, ir_text(ir, quoted), ir_text(ir, ", \"arguments\": "));
     free(quoted);
-    return ir_cat(ir, out, calls_arguments(ir, json_string_value(name), tool));
+    const uint32_t arguments = calls_arguments(ir, json_string_value(name), tool);
+    if (ir->rc) return IR_NOTHING;
+    ir->rules[ir->tools + i] = arguments;
+    return ir_cat(ir, out, ir_ref(ir, ir->tools + (uint32_t)i));
 }
 
 /* Behind the opening tag. */
@@ -78,8 +81,11 @@ static uint32_t calls_body(struct ir *ir, const json_t *root) {
     uint32_t out = IR_NOTHING;
     size_t i;
     if (!json_array_size(tools)) return calls_malformed(ir, "tools");
+    ir->tools = ir->n_rules;
+    ir->n_tools = (uint32_t)json_array_size(tools);
+    for (i = 0; i < ir->n_tools; i++) ir_rule(ir);
     json_array_foreach(tools, i, tool) {
-        out = ir_alt(ir, out, calls_of_tool(ir, tool));
+        out = ir_alt(ir, out, calls_of_tool(ir, tool, i));
         if (ir->rc) return IR_NOTHING;
     }
     const uint32_t end = ir_cat(ir, ir_text(ir, "}\n"), calls_tag(ir, root, "close"));

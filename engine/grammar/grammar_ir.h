@@ -30,6 +30,7 @@ struct ir {
     uint32_t n_nodes, n_ranges, n_bytes, n_rules;
     uint32_t cap_nodes, cap_ranges, cap_bytes, cap_rules;
     uint32_t json_char, json_value, json_ws, json_number; /* rules made once on demand; 0 = not yet */
+    uint32_t tools, n_tools;                              /* calls: a rule for the arguments of each */
     char notes[2048];                                     /* what the text asks for and is not held: lines */
     const char *about;                                    /* what notes begin with; NULL: nothing */
     size_t n_notes;
@@ -56,6 +57,10 @@ struct ir_mark {
 };
 struct ir_mark ir_mark_of(const struct ir *ir);
 void ir_go_back(struct ir *ir, const struct ir_mark *mark);
+
+/* Whether a rule has a text that ends, once rules and nodes that were made since have their bodies; what is older has
+ * one. */
+bool ir_ends(struct ir *ir, uint32_t rule, uint32_t first_node, uint32_t first_rule);
 
 uint32_t ir_bytes(struct ir *ir, const char *bytes, size_t n);
 uint32_t ir_text(struct ir *ir, const char *text);

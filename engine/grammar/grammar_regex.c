@@ -345,10 +345,31 @@ static uint32_t regex_parse_alternatives(struct regex *x, bool top) {
     return out;
 }
 
+/* U+0000 as the escape that says it; a backslash before it says the same. */
+static uint32_t regex_with_nul(struct ir *ir, const char *pattern, size_t len, bool anywhere) {
+    char *text = malloc(len * 4);
+    size_t n = 0;
+    if (!text) return ir_no_memory(ir);
+    for (size_t i = 0; i < len; i++) {
+        const bool escape = pattern[i] == '\\' && i + 1 < len;
+        if (escape && pattern[i + 1]) text[n++] = pattern[i++];
+        if (escape && !pattern[i + 1]) i++;
+        if (pattern[i]) {
+            text[n++] = pattern[i];
+        } else {
+            memcpy(text + n, "\\x00", 4);
+            n += 4;
+        }
+    }
+    const uint32_t out = ir_regex(ir, text, n, anywhere);
+    free(text);
+    return out;
+}
+
 uint32_t ir_regex(struct ir *ir, const char *pattern, size_t len, bool anywhere) {
     struct regex x = {.ir = ir, .at = pattern, .begin = pattern, .end = pattern + len, .anywhere = anywhere};
-    if (utf8_check(pattern, len) != len || memchr(pattern, 0, len))
-        return ir_fail(ir, ROD_EINVALID, "has a pattern that is not UTF-8 text");
+    if (utf8_check(pattern, len) != len) return ir_fail(ir, ROD_EINVALID, "has a pattern that is not UTF-8 text");
+    if (memchr(pattern, 0, len)) return regex_with_nul(ir, pattern, len, anywhere);
     uint32_t out = regex_parse_alternatives(&x, true);
     if (!ir->rc && x.at < x.end) return regex_fail(&x, "a ) without its group");
     return ir->rc ? (uint32_t)IR_NOTHING : out;

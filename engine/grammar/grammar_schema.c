@@ -12,80 +12,20 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum {                  /* what a keyword is about, beside types */
-       K_NOTE = 128,    /* says nothing about the text */
-       K_LIST = 256,    /* enum, const */
-       K_COMBINE = 512, /* other schemas */
-       K_TYPE = 1024
-};
-
-static const struct {
-    const char *name;
-    unsigned about;
-} keywords[] = {
-    {"title", K_NOTE},
-    {"description", K_NOTE},
-    {"default", K_NOTE},
-    {"examples", K_NOTE},
-    {"deprecated", K_NOTE},
-    {"readOnly", K_NOTE},
-    {"writeOnly", K_NOTE},
-    {"$schema", K_NOTE},
-    {"$id", K_NOTE},
-    {"$comment", K_NOTE},
-    {"$defs", K_NOTE},
-    {"definitions", K_NOTE},
-    {"$anchor", K_NOTE},
-    {"discriminator", K_NOTE},
-    {"contentSchema", K_NOTE},
-    {"type", K_TYPE},
-    {"enum", K_LIST},
-    {"const", K_LIST},
-    {"anyOf", K_COMBINE},
-    {"oneOf", K_COMBINE},
-    {"allOf", K_COMBINE},
-    {"$ref", K_COMBINE},
-    {"properties", T_OBJECT},
-    {"required", T_OBJECT},
-    {"additionalProperties", T_OBJECT},
-    {"patternProperties", T_OBJECT},
-    {"propertyNames", T_OBJECT},
-    {"minProperties", T_OBJECT},
-    {"maxProperties", T_OBJECT},
-    {"items", T_ARRAY},
-    {"prefixItems", T_ARRAY},
-    {"additionalItems", T_ARRAY},
-    {"uniqueItems", T_ARRAY},
-    {"minItems", T_ARRAY},
-    {"maxItems", T_ARRAY},
-    {"minLength", T_STRING},
-    {"maxLength", T_STRING},
-    {"pattern", T_STRING},
-    {"format", T_STRING},
-    {"contentMediaType", T_STRING},
-    {"contentEncoding", T_STRING},
-    {"minimum", T_NUMBER | T_INTEGER},
-    {"maximum", T_NUMBER | T_INTEGER},
-    {"exclusiveMinimum", T_NUMBER | T_INTEGER},
-    {"exclusiveMaximum", T_NUMBER | T_INTEGER},
-    {"multipleOf", T_NUMBER | T_INTEGER},
-};
-enum { N_KEYWORDS = sizeof keywords / sizeof *keywords };
-
-/* The types that type names; 0: the error is set. */
+/* The types that type names; 0: the error is set. Where schemas are weakened, a name of no type is left out. */
 static unsigned schema_read_types(struct schema *s, const json_t *value) {
     unsigned types = 0;
     size_t i;
     const json_t *one;
-    if (json_is_string(value)) types = schema_type_of_name(json_string_value(value));
+    bool known = true;
+    if (json_is_string(value)) types = schema_type_of_name(schema_text(value));
     json_array_foreach(value, i, one) {
-        unsigned type = schema_type_of_name(json_string_value(one));
-        if (!type) {
-            types = 0;
-            break;
-        }
+        const unsigned type = schema_type_of_name(schema_text(one));
+        known = known && type;
         types |= type;
     }
+    if (!known && types && s->weaken) ir_note(s->ir, "has the keyword type with a name of no type; it is left out");
+    if (!known && !s->weaken) types = 0;
     if (!types) schema_refuse(s, "type", ", which names no type of JSON");
     return types;
 }
@@ -97,29 +37,65 @@ static uint32_t schema_listed(struct schema *s, const json_t *schema, unsigned t
     if (list && !json_is_array(list)) return schema_refuse(s, "enum", ", which must be an array");
     if ((only && !value_is_exact(only)) || !value_is_exact(list))
         return schema_refuse_inexact(s, value_is_exact(list) ? "const" : "enum");
-    if (only && !list) return schema_type_of(only) & types ? schema_literal(s, only) : (uint32_t)IR_NOTHING;
+    if (only && !list && (schema_type_of(only) & types)) return schema_literal(s, only);
     json_array_foreach(list, i, one) {
         if ((schema_type_of(one) & types) && (!only || json_equal(one, only)))
             out = ir_alt(s->ir, out, schema_literal(s, one));
     }
-    return out;
+    if (out != IR_NOTHING || s->ir->rc) return out;
+    if (!list) return schema_empty(s, "const", NULL, ", whose value is not of the type");
+    return schema_empty(s, "enum", only ? "const" : NULL,
+                        !json_array_size(list) ? ", which lists no value"
+                        : only                 ? ", which has no value of the type that const allows"
+                                               : ", which has no value of the type");
 }
 
 /* ---- schemas of schemas ---- */
 
+/* A rule that has its body now. One that leads back to itself on every way has no end: where schemas are weakened any
+ * value stands for it. */
+static uint32_t reference_close(struct schema *s, size_t ref, const struct ir_mark *mark) {
+    struct ir *ir = s->ir;
+    const uint32_t rule = s->refs[ref].rule;
+    s->refs[ref].open = false;
+    const bool ends =
+        ir->rules[rule] != IR_NOTHING && (!s->refs[ref].recurs || ir_ends(ir, rule, mark->n_nodes, mark->n_rules));
+    if (ir->rc) return IR_NOTHING;
+    if (ends) return ir_ref(ir, rule);
+    s->n_refs = ref + 1; /* what was compiled meanwhile took this one for a schema that ends */
+    if (!s->empty.why[0] || s->refs[ref].recurs)
+        schema_empty(s, "$ref", NULL,
+                     s->refs[ref].recurs ? ", which leads back to itself without an end" : ", which allows no value");
+    if (!s->weaken || !s->refs[ref].recurs) return ir->rules[rule] = IR_NOTHING;
+    ir_note(ir, "%s; any value is taken", s->empty.why);
+    ir->rules[rule] = ir_json_value(ir);
+    return ir_ref(ir, rule);
+}
+
 static uint32_t schema_reference(struct schema *s, const json_t *ref) {
     const json_t *target = schema_target(s, ref);
     if (!target) return IR_NOTHING;
-    for (size_t i = 0; i < s->n_refs; i++)
-        if (s->refs[i].target == target) return ir_ref(s->ir, s->refs[i].rule);
-    if (s->n_refs == SCHEMA_MAX_REFS) return schema_refuse(s, "$ref", " in too many places");
-    uint32_t rule = ir_rule(s->ir);
-    s->refs[s->n_refs].target = target;
-    s->refs[s->n_refs++].rule = rule;
-    uint32_t body = schema_any(s, target);
+    for (size_t i = 0; i < s->n_refs; i++) {
+        if (s->refs[i].target != target) continue;
+        s->refs[i].recurs = s->refs[i].recurs || s->refs[i].open;
+        if (s->refs[i].open || s->ir->rules[s->refs[i].rule] != IR_NOTHING) return ir_ref(s->ir, s->refs[i].rule);
+        return json_is_false(target) ? IR_NOTHING : schema_empty(s, "$ref", NULL, ", which allows no value");
+    }
+    if (s->n_refs == SCHEMA_MAX_REFS) return schema_refuse(s, "$ref", " in more than 4096 places");
+    const struct ir_mark mark = ir_mark_of(s->ir);
+    const size_t at = s->n_refs++;
+    s->refs[at].target = target;
+    s->refs[at].rule = ir_rule(s->ir);
+    s->refs[at].open = true;
+    s->refs[at].recurs = false;
+    char here[sizeof s->path];
+    memcpy(here, s->path, sizeof here);
+    snprintf(s->path, sizeof s->path, "%s", json_string_value(ref) + 1);
+    uint32_t body = s->any(s, target);
+    memcpy(s->path, here, sizeof here);
     if (s->ir->rc) return IR_NOTHING;
-    s->ir->rules[rule] = body;
-    return ir_ref(s->ir, rule);
+    s->ir->rules[s->refs[at].rule] = body;
+    return reference_close(s, at, &mark);
 }
 
 /* The schema without its keywords about other schemas; true if nothing is left that says anything. */
@@ -133,16 +109,20 @@ static const json_t *combined_rest(struct schema *s, const json_t *schema) {
         ir_no_memory(s->ir);
         return NULL;
     }
-    json_object_foreach(rest, name, value) {
-        size_t k = 0;
-        while (k < N_KEYWORDS && strcmp(name, keywords[k].name) != 0) k++;
-        says = says || (k < N_KEYWORDS && !(keywords[k].about & K_NOTE));
-    }
+    json_object_foreach(rest, name, value) says = says || !(schema_keyword_about(name) & K_NOTE);
     return says ? rest : json_true();
 }
 
+/* What is no schema fails here even where schemas are weakened: another alternative may do. */
+static const json_t *combined_branch(struct schema *s, const json_t *rest, const json_t *one) {
+    if (json_is_object(one) || json_is_boolean(one)) return schema_join(s, rest, one);
+    ir_fail(s->ir, ROD_EINVALID, "is no schema");
+    return NULL;
+}
+
 /* An alternative that cannot be honoured is left out while there is another: what is generated is valid. */
-static uint32_t combined_alternatives(struct schema *s, const json_t *list, const json_t *rest) {
+static uint32_t combined_alternatives(struct schema *s, const json_t *list, const json_t *rest,
+                                      const char *keyword_of) {
     struct ir *ir = s->ir;
     uint32_t out = IR_NOTHING;
     struct rod_error fault = {0};
@@ -153,8 +133,8 @@ static uint32_t combined_alternatives(struct schema *s, const json_t *list, cons
         const struct ir_mark mark = ir_mark_of(ir);
         const size_t n_refs = s->n_refs;
         const int depth = s->depth;
-        const json_t *branch = schema_join(s, rest, one);
-        const uint32_t node = branch ? schema_any(s, branch) : (uint32_t)IR_NOTHING;
+        const json_t *branch = combined_branch(s, rest, one);
+        const uint32_t node = branch ? schema_item_below(s, branch, keyword_of, i) : (uint32_t)IR_NOTHING;
         if (ir->rc == ROD_EINVALID && json_array_size(list) > 1) {
             if (!fault.message[0]) {
                 fault = *ir->err;
@@ -175,13 +155,15 @@ static uint32_t combined_alternatives(struct schema *s, const json_t *list, cons
         return ir_fail(ir, ROD_EINVALID, "%s", fault.message);
     }
     if (n_out) ir_note(ir, "leaves out an alternative: it %s", fault.message);
+    if (out == IR_NOTHING && !s->empty.why[0])
+        schema_empty(s, keyword_of, NULL, ", none of whose schemas allows a value");
     return out;
 }
 
 /* The branches of a oneOf; with a discriminator its property is there, whether it is required or not. */
 static const json_t *combined_one_of(struct schema *s, const json_t *schema) {
     const json_t *list = json_object_get(schema, "oneOf"), *one;
-    const char *name = json_string_value(json_object_get(json_object_get(schema, "discriminator"), "propertyName"));
+    const char *name = schema_text(json_object_get(json_object_get(schema, "discriminator"), "propertyName"));
     json_t *branches = json_array();
     size_t i;
     if (!branches || json_array_append_new(s->made, branches)) {
@@ -210,6 +192,13 @@ static const json_t *combined_one_of(struct schema *s, const json_t *schema) {
     return NULL;
 }
 
+static const json_t *combined_with(struct schema *s, const json_t *rest, const json_t *one, const char *keyword) {
+    const json_t *both = schema_join(s, rest, one);
+    if (json_is_false(both) && !json_is_false(rest))
+        schema_empty(s, keyword, NULL, ", which leaves no value to the keywords beside it");
+    return both;
+}
+
 static uint32_t schema_combined(struct schema *s, const json_t *schema) {
     const json_t *any = json_object_get(schema, "anyOf"), *all = json_object_get(schema, "allOf"), *one,
                  *ref = json_object_get(schema, "$ref");
@@ -226,13 +215,13 @@ static uint32_t schema_combined(struct schema *s, const json_t *schema) {
     if (ref && !any && !all && !only && json_is_true(rest)) return schema_reference(s, ref);
     if (ref) {
         const json_t *target = schema_target(s, ref);
-        rest = target ? schema_join(s, rest, target) : NULL;
+        rest = target ? combined_with(s, rest, target, "$ref") : NULL;
     }
-    json_array_foreach(all, i, one) rest = rest ? schema_join(s, rest, one) : NULL;
-    if (!rest) return IR_NOTHING;
-    if (!any && !only) return schema_any(s, rest);
+    json_array_foreach(all, i, one) rest = rest ? combined_with(s, rest, one, "allOf") : NULL;
+    if (!rest || json_is_false(rest)) return IR_NOTHING;
+    if (!any && !only) return schema_below(s, rest, all ? "allOf" : "$ref", NULL);
     if (only) any = combined_one_of(s, schema);
-    return any ? combined_alternatives(s, any, rest) : (uint32_t)IR_NOTHING;
+    return any ? combined_alternatives(s, any, rest, only ? "oneOf" : "anyOf") : (uint32_t)IR_NOTHING;
 }
 
 static uint32_t schema_of_types(struct schema *s, const json_t *schema, unsigned types) {
@@ -250,25 +239,17 @@ static uint32_t schema_of_types(struct schema *s, const json_t *schema, unsigned
     return out;
 }
 
-/* What says nothing about a text, of OpenAPI and of others. */
-static bool keyword_is_annotation(const char *name, const json_t *value) {
-    return strncmp(name, "x-", 2) == 0 || (strcmp(name, "nullable") == 0 && json_is_false(value));
-}
-
 /* What the keywords are about; UINT32_MAX: one is refused. */
 static unsigned keywords_about(struct schema *s, const json_t *schema) {
     unsigned about = 0;
     const char *name;
     json_t *value;
     json_object_foreach((json_t *)schema, name, value) {
-        size_t k = 0;
-        while (k < N_KEYWORDS && strcmp(name, keywords[k].name) != 0) k++;
-        if (k < N_KEYWORDS) {
-            about |= keywords[k].about;
-            if (strcmp(name, "$id") != 0 || schema == s->root) continue;
-            if (!s->weaken) return schema_refuse(s, name, " below the root, which is not supported"), UINT32_MAX;
-        } else if (keyword_is_annotation(name, value)) {
-            continue;
+        const unsigned is = schema_keyword_about(name);
+        if (!strcmp(name, "$id") && schema != s->root && !s->weaken)
+            return schema_refuse(s, name, " below the root, which is not supported"), UINT32_MAX;
+        if (!(is & K_UNHELD)) {
+            about |= is;
         } else if (s->weaken) {
             ir_note(s->ir, "has the keyword %.60s, which is not supported", name);
         } else {
@@ -294,56 +275,84 @@ static uint32_t schema_keywords(struct schema *s, const json_t *schema) {
     return schema_of_types(s, schema, type ? types : about & T_ALL);
 }
 
-/* The schema without one keyword. */
-static const json_t *schema_without(struct schema *s, const json_t *schema, const char *keyword) {
+/* The schema without the keywords that are at fault; NULL: no memory. */
+static const json_t *schema_without(struct schema *s, const json_t *schema, const char *keyword, const char *other) {
     json_t *less = json_copy((json_t *)schema);
-    if (!less || json_object_del(less, keyword) || json_array_append(s->made, less)) {
-        json_decref(less);
-        return NULL;
-    }
-    json_decref(less);
-    return less;
+    if (less) json_object_del(less, keyword);
+    if (less) json_object_del(less, other); /* it may be none */
+    if (less && !json_array_append_new(s->made, less)) return less;
+    ir_no_memory(s->ir);
+    return NULL;
 }
 
-/* Tried again without each keyword that is at fault, so what the others say holds. Too large a schema fails at last. */
+/* The keyword of this schema that is to blame where no value is valid. */
+static void weakened_blame(struct schema *s, const json_t *schema) {
+    static const char *const combining[] = {"anyOf", "oneOf", "allOf", "$ref"};
+    if (json_object_get(schema, s->empty.keyword)) return;
+    s->empty.keyword[0] = s->empty.other[0] = 0;
+    for (size_t i = 0; i < sizeof combining / sizeof *combining; i++) {
+        if (!json_object_get(schema, combining[i])) continue;
+        schema_empty(s, combining[i], NULL, ", which allows no value");
+        return;
+    }
+}
+
+/* Tried again without the keywords that are at fault, so what the others say holds. Too large a schema fails at last.
+ */
 static uint32_t schema_weakened(struct schema *s, const json_t *schema) {
     const struct ir_mark mark = ir_mark_of(s->ir);
     const size_t n_refs = s->n_refs;
     const int depth = s->depth;
     uint32_t out = schema_keywords(s, schema);
-    while (s->ir->rc == ROD_EINVALID && s->n_seen < SCHEMA_MAX_SEEN) {
+    while ((s->ir->rc == ROD_EINVALID || (!s->ir->rc && out == IR_NOTHING)) && s->n_seen < SCHEMA_MAX_SEEN) {
+        const bool refused = s->ir->rc;
         char why[sizeof s->ir->err->message];
-        snprintf(why, sizeof why, "%s", s->ir->err->message);
+        if (!refused) weakened_blame(s, schema);
+        snprintf(why, sizeof why, "%s", refused ? s->ir->err->message : s->empty.why);
         ir_go_back(s->ir, &mark);
         s->n_refs = n_refs;
         s->depth = depth;
-        if (!s->fault[0] || !json_object_get(schema, s->fault)) {
+        const char *keyword = refused ? s->fault : s->empty.keyword, *other = refused ? "" : s->empty.other;
+        if (!*keyword || !json_object_get(schema, keyword)) {
             ir_note(s->ir, "%s; this part is not held", why);
-            return depth == 1 ? ir_json_object(s->ir) : ir_json_value(s->ir); /* arguments are an object */
+            return schema_types(schema) == T_OBJECT ? ir_json_object(s->ir) : ir_json_value(s->ir);
         }
         ir_note(s->ir, "%s; it is not held", why);
-        schema = schema_without(s, schema, s->fault);
-        if (!schema) return ir_no_memory(s->ir);
+        schema = schema_without(s, schema, keyword, other);
+        if (!schema) return IR_NOTHING;
         s->fault[0] = 0;
+        s->empty = (struct schema_empty){0};
         s->n_seen++;
         out = schema_keywords(s, schema);
     }
     return out;
 }
 
+/* A part that is no schema, or too deep, loses only itself where schemas are weakened. */
+static uint32_t schema_malformed(struct schema *s, const char *what) {
+    char where[sizeof s->path + 8] = "";
+    if (*s->path) snprintf(where, sizeof where, " below %s", s->path);
+    if (!s->weaken || s->depth == 0) return ir_fail(s->ir, ROD_EINVALID, "%s%s", what, where);
+    ir_note(s->ir, "%s%s; any value is taken", what, where);
+    return ir_json_value(s->ir);
+}
+
 /* struct schema's any. */
 static uint32_t schema_whole(struct schema *s, const json_t *schema) {
+    s->empty = (struct schema_empty){0};
     if (s->ir->rc) return IR_NOTHING;
     if (json_is_true(schema)) return ir_json_value(s->ir);
     if (json_is_false(schema)) return IR_NOTHING;
     if (!json_is_object(schema))
-        return ir_fail(s->ir, ROD_EINVALID, "has, where a schema must be, something else than an object or a boolean");
+        return schema_malformed(s, "has, where a schema must be, something else than an object or a boolean");
     s->fault[0] = 0;
-    if (s->depth == SCHEMA_MAX_NESTING) return ir_fail(s->ir, ROD_EINVALID, "is nested too deep");
-    if (++s->n_seen > SCHEMA_MAX_SEEN) return ir_fail(s->ir, ROD_EINVALID, "is too complex");
+    if (s->depth == SCHEMA_MAX_NESTING) return schema_malformed(s, "has schemas nested deeper than 64");
+    if (++s->n_seen > SCHEMA_MAX_SEEN)
+        return ir_fail(s->ir, ROD_EINVALID, "is too complex: more than 65536 schemas are to be looked at");
     s->depth++;
-    uint32_t out = s->weaken ? schema_weakened(s, schema) : schema_keywords(s, schema);
+    const uint32_t out = s->weaken ? schema_weakened(s, schema) : schema_keywords(s, schema);
     s->depth--;
+    if (out == IR_NOTHING && !s->empty.why[0]) schema_empty(s, NULL, NULL, " for which no value is valid");
     return out;
 }
 
@@ -363,7 +372,7 @@ static const json_t *schema_of_arguments(struct schema *s) {
 
 void ir_schema(struct ir *ir, const char *text, size_t len, bool weaken) {
     json_error_t fault;
-    json_t *root = json_guard_load(text, len, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES, &fault);
+    json_t *root = json_guard_load(text, len, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &fault);
     struct schema *s = root ? calloc(1, sizeof *s) : NULL;
     json_t *made = s ? json_array() : NULL;
     if (!root && !json_guard_was_short(&fault)) {
@@ -372,7 +381,8 @@ void ir_schema(struct ir *ir, const char *text, size_t len, bool weaken) {
         ir_no_memory(ir);
     } else {
         *s = (struct schema){.ir = ir, .root = root, .weaken = weaken, .made = made, .any = schema_whole};
-        const uint32_t whole = schema_any(s, weaken ? schema_of_arguments(s) : root);
+        const uint32_t whole = s->any(s, weaken ? schema_of_arguments(s) : root);
+        if (!ir->rc && whole == IR_NOTHING && s->empty.why[0]) ir_fail(ir, ROD_EINVALID, "%s", s->empty.why);
         if (!ir->rc) ir->rules[0] = whole;
     }
     json_decref(made);

@@ -20,6 +20,20 @@ enum { /* types of JSON */
        T_ALL = 127
 };
 
+enum {                  /* what a keyword is about, beside types */
+       K_NOTE = 128,    /* says nothing about the text; so does every word that is not in the table */
+       K_LIST = 256,    /* enum, const */
+       K_COMBINE = 512, /* other schemas */
+       K_TYPE = 1024,
+       K_UNHELD = 2048 /* says something that no grammar here holds */
+};
+
+/* Why no value is valid: keywords that contradict each other, or one that allows nothing. */
+struct schema_empty {
+    char keyword[64], other[64]; /* empty: none */
+    char why[320];               /* empty: the schema is the word false */
+};
+
 struct schema {
     struct ir *ir;
     const json_t *root;
@@ -27,23 +41,31 @@ struct schema {
     struct {
         const json_t *target;
         uint32_t rule;
+        bool open, recurs; /* its schema is being compiled; and leads back to itself */
     } refs[SCHEMA_MAX_REFS];
     size_t n_refs, n_seen; /* n_seen: schemas looked at, again ones too */
     int depth;
     bool weaken;
     uint32_t (*any)(struct schema *s, const json_t *schema); /* a schema in this one */
     char fault[64];                                          /* the keyword that the failure is about; empty: none */
+    struct schema_empty empty;                               /* of the schema that was compiled last */
+    char path[160];                                          /* where the schema stands, as a JSON pointer */
 };
-
-static inline uint32_t schema_any(struct schema *s, const json_t *schema) { return s->any(s, schema); }
 
 /* grammar_schema_base.c */
 uint32_t schema_refuse(struct schema *s, const char *keyword, const char *what);
+/* IR_NOTHING: no value is valid, by this keyword, and where another contradicts it by both; either may be NULL. */
+uint32_t schema_empty(struct schema *s, const char *keyword, const char *other, const char *what);
+/* A schema in this one, by its keyword there and, of several, its name. */
+uint32_t schema_below(struct schema *s, const json_t *schema, const char *keyword, const char *name);
+uint32_t schema_item_below(struct schema *s, const json_t *schema, const char *keyword, size_t i);
 uint32_t schema_rule_with(struct schema *s, uint32_t body);
+const char *schema_text(const json_t *value);                   /* NULL: no string, or one with U+0000 */
 uint32_t schema_literal(struct schema *s, const json_t *value); /* a value as it is written, without white space */
 /* A count of at most 65535. false: the error is set. */
 bool schema_read_count(struct schema *s, const json_t *schema, const char *keyword, uint32_t *out);
-unsigned schema_type_of_name(const char *name); /* 0: of no type */
+unsigned schema_keyword_about(const char *name);
+unsigned schema_type_of_name(const char *name); /* 0: of no type; NULL is none */
 unsigned schema_type_of(const json_t *value);
 unsigned schema_types(const json_t *schema); /* that type, const and enum leave */
 

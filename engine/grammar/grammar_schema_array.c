@@ -15,15 +15,19 @@ static uint32_t array_of_prefix(struct schema *s, const json_t *prefix, const js
     if (n > MAX_PREFIX) return schema_refuse(s, "prefixItems", ", which is supported with up to 256 schemas");
     if (!items && min <= n) items = json_false(); /* the plain reading: no more than are told */
     uint32_t rest = items && json_is_false(items) ? (uint32_t)IR_NOTHING
-                    : items                       ? schema_rule_with(s, schema_any(s, items))
+                    : items                       ? schema_rule_with(s, schema_below(s, items, "items", NULL))
                                                   : ir_json_value(ir);
     uint32_t after = IR_NOTHING;
+    if (rest == IR_NOTHING && min > n) return schema_empty(s, "minItems", "items", " beside too few items");
     if (max >= n)
         after = ir_cat(
             ir, ir_rep(ir, ir_cat(ir, comma, rest), min > n ? min - n : 0, max == IR_NO_LIMIT ? max : max - n), close);
     uint32_t first = IR_NOTHING;
     for (uint32_t i = n; i-- > 0 && !ir->rc;) {
-        const uint32_t item = schema_rule_with(s, schema_any(s, json_array_get(prefix, i)));
+        const uint32_t item = schema_rule_with(s, schema_item_below(s, json_array_get(prefix, i), "prefixItems", i));
+        if (item == IR_NOTHING && min > i)
+            return s->empty.why[0] ? IR_NOTHING
+                                   : schema_empty(s, "minItems", "prefixItems", " beside an item that is never valid");
         after = i + 1 > max ? (uint32_t)IR_NOTHING : ir_cat(ir, item, schema_rule_with(s, after));
         if (i == 0)
             first = after;
@@ -43,13 +47,10 @@ static bool values_are_equal(const json_t *a, const json_t *b) {
 
 /* Whether nothing but a type and a list says what a value can be. */
 static bool array_is_of_a_list(const json_t *items) {
-    static const char *const known[] = {"type", "enum", "const", "title", "description", "default", "examples"};
     const char *name;
     json_t *unused;
     json_object_foreach((json_t *)items, name, unused) {
-        size_t k = 0;
-        while (k < sizeof known / sizeof *known && strcmp(name, known[k]) != 0) k++;
-        if (k == sizeof known / sizeof *known) return false;
+        if (!(schema_keyword_about(name) & (K_NOTE | K_LIST | K_TYPE))) return false;
     }
     return true;
 }
@@ -108,7 +109,8 @@ static uint32_t array_unique(struct schema *s, const json_t *items, uint32_t min
         ir_note(s->ir, "has the keyword uniqueItems, which is held for items of up to 64 listed values");
         return IR_NOTHING;
     }
-    if (min > json_array_size(values)) return ir_fail(s->ir, ROD_EINVALID, "has no values enough for different items");
+    if (min > json_array_size(values))
+        return schema_empty(s, "minItems", "uniqueItems", " beside too few different values");
     return array_of_different(s, values, min, max);
 }
 
@@ -127,14 +129,17 @@ uint32_t schema_array(struct schema *s, const json_t *schema) {
     }
     if (prefix && !json_is_array(prefix)) return schema_refuse(s, "prefixItems", ", which must be an array of schemas");
     if (unique && !json_is_boolean(unique)) return schema_refuse(s, "uniqueItems", ", which must be a boolean");
-    if (max < min) return IR_NOTHING;
+    if (max < min) return schema_empty(s, "minItems", "maxItems", " above maxItems");
     if (json_is_true(unique) && max > 1 && !json_array_size(prefix)) {
         const uint32_t out = array_unique(s, items, min, max);
-        if (out != IR_NOTHING || s->ir->rc) return out;
+        if (out != IR_NOTHING || s->ir->rc || s->empty.why[0]) return out;
     } else if (json_is_true(unique) && json_array_size(prefix) && max > 1) {
         ir_note(s->ir, "has the keyword uniqueItems, which is not held beside prefixItems");
     }
     if (json_array_size(prefix)) return array_of_prefix(s, prefix, items, min, max);
-    uint32_t item = items ? schema_rule_with(s, schema_any(s, items)) : ir_json_value(s->ir);
+    uint32_t item = items ? schema_rule_with(s, schema_below(s, items, "items", NULL)) : ir_json_value(s->ir);
+    if (item == IR_NOTHING && min && !s->ir->rc)
+        return s->empty.why[0] ? IR_NOTHING
+                               : schema_empty(s, "minItems", "items", " beside items that are never valid");
     return ir_json_array(s->ir, item, min, max);
 }

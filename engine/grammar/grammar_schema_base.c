@@ -1,5 +1,6 @@
 /* grammar_schema_base.c - what all parts of the compiler of schemas use: refusals, counts, and the types of JSON. */
 #include "grammar_schema.h"
+#include "engine/base/json_real.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -8,24 +9,155 @@
 
 enum { MAX_LENGTH = 65535 };
 
-uint32_t schema_refuse(struct schema *s, const char *keyword, const char *what) {
-    if (!s->fault[0]) snprintf(s->fault, sizeof s->fault, "%s", keyword);
-    return ir_fail(s->ir, ROD_EINVALID, "has the keyword %.60s%s", keyword, what);
+static const struct {
+    const char *name;
+    unsigned about;
+} keywords[] = {
+    {"type", K_TYPE},
+    {"enum", K_LIST},
+    {"const", K_LIST},
+    {"anyOf", K_COMBINE},
+    {"oneOf", K_COMBINE},
+    {"allOf", K_COMBINE},
+    {"$ref", K_COMBINE},
+    {"properties", T_OBJECT},
+    {"required", T_OBJECT},
+    {"additionalProperties", T_OBJECT},
+    {"patternProperties", T_OBJECT},
+    {"propertyNames", T_OBJECT},
+    {"minProperties", T_OBJECT},
+    {"maxProperties", T_OBJECT},
+    {"items", T_ARRAY},
+    {"prefixItems", T_ARRAY},
+    {"additionalItems", T_ARRAY},
+    {"uniqueItems", T_ARRAY},
+    {"minItems", T_ARRAY},
+    {"maxItems", T_ARRAY},
+    {"minLength", T_STRING},
+    {"maxLength", T_STRING},
+    {"pattern", T_STRING},
+    {"format", T_STRING},
+    {"contentMediaType", T_STRING},
+    {"contentEncoding", T_STRING},
+    {"minimum", T_NUMBER | T_INTEGER},
+    {"maximum", T_NUMBER | T_INTEGER},
+    {"exclusiveMinimum", T_NUMBER | T_INTEGER},
+    {"exclusiveMaximum", T_NUMBER | T_INTEGER},
+    {"multipleOf", T_NUMBER | T_INTEGER},
+    {"not", K_UNHELD},
+    {"if", K_UNHELD},
+    {"then", K_UNHELD},
+    {"else", K_UNHELD},
+    {"contains", K_UNHELD},
+    {"minContains", K_UNHELD},
+    {"maxContains", K_UNHELD},
+    {"unevaluatedItems", K_UNHELD},
+    {"unevaluatedProperties", K_UNHELD},
+    {"dependencies", K_UNHELD},
+    {"dependentRequired", K_UNHELD},
+    {"dependentSchemas", K_UNHELD},
+    {"$dynamicRef", K_UNHELD},
+    {"$recursiveRef", K_UNHELD},
+    {"divisibleBy", K_UNHELD},
+    {"disallow", K_UNHELD},
+    {"extends", K_UNHELD},
+};
+enum { N_KEYWORDS = sizeof keywords / sizeof *keywords };
+
+unsigned schema_keyword_about(const char *name) {
+    for (size_t k = 0; k < N_KEYWORDS; k++)
+        if (!strcmp(name, keywords[k].name)) return keywords[k].about;
+    return K_NOTE;
 }
 
+/* "has the keyword K", with the place where it stands below the root. */
+static int has_keyword(const struct schema *s, const char *keyword, char *out, size_t size) {
+    return *s->path ? snprintf(out, size, "has at %s the keyword %.60s", s->path, keyword)
+                    : snprintf(out, size, "has the keyword %.60s", keyword);
+}
+
+uint32_t schema_refuse(struct schema *s, const char *keyword, const char *what) {
+    char has[sizeof s->path + 96];
+    has_keyword(s, keyword, has, sizeof has);
+    if (!s->fault[0]) snprintf(s->fault, sizeof s->fault, "%s", keyword);
+    return ir_fail(s->ir, ROD_EINVALID, "%s%s", has, what);
+}
+
+uint32_t schema_empty(struct schema *s, const char *keyword, const char *other, const char *what) {
+    struct schema_empty *e = &s->empty;
+    char has[sizeof s->path + 96];
+    if (s->ir->rc) return IR_NOTHING;
+    if (keyword)
+        has_keyword(s, keyword, has, sizeof has);
+    else
+        snprintf(has, sizeof has, "has%s%s a schema", *s->path ? " at " : "", s->path);
+    snprintf(e->keyword, sizeof e->keyword, "%s", keyword ? keyword : "");
+    snprintf(e->other, sizeof e->other, "%s", other ? other : "");
+    snprintf(e->why, sizeof e->why, "%s%s", has, what);
+    return IR_NOTHING;
+}
+
+uint32_t schema_below(struct schema *s, const json_t *schema, const char *keyword, const char *name) {
+    const size_t at = strlen(s->path), rest = sizeof s->path - at;
+    const int n = snprintf(s->path + at, rest, "/%s%s%s", keyword, name ? "/" : "", name ? name : "");
+    if (n < 0 || (size_t)n >= rest) s->path[at] = 0; /* a long way: its beginning serves */
+    const uint32_t out = s->any(s, schema);
+    s->path[at] = 0;
+    return out;
+}
+
+uint32_t schema_item_below(struct schema *s, const json_t *schema, const char *keyword, size_t i) {
+    char name[24];
+    snprintf(name, sizeof name, "%zu", i);
+    return schema_below(s, schema, keyword, name);
+}
+
+/* What is nothing stays so: a rule would hide it. */
 uint32_t schema_rule_with(struct schema *s, uint32_t body) {
+    if (body == IR_NOTHING) return IR_NOTHING;
     uint32_t rule = ir_rule(s->ir);
     if (s->ir->rc) return IR_NOTHING;
     s->ir->rules[rule] = body;
     return ir_ref(s->ir, rule);
 }
 
-uint32_t schema_literal(struct schema *s, const json_t *value) {
+const char *schema_text(const json_t *value) {
+    const char *text = json_string_value(value);
+    return text && strlen(text) == json_string_length(value) ? text : NULL;
+}
+
+static uint32_t literal_text(struct schema *s, const json_t *value) {
     char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
     if (!text) return ir_no_memory(s->ir); /* what was read can be written */
     uint32_t out = ir_text(s->ir, text);
     free(text);
     return out;
+}
+
+/* jansson writes fractions with 17 digits. */
+uint32_t schema_literal(struct schema *s, const json_t *value) {
+    struct ir *ir = s->ir;
+    char real[JSON_REAL_BYTES];
+    const char *name;
+    json_t *one;
+    size_t i, n = 0;
+    if (json_is_real(value)) {
+        json_real_text(json_real_value(value), real);
+        return ir_text(ir, real);
+    }
+    if (!json_is_array(value) && !json_is_object(value)) return literal_text(s, value);
+    const bool list = json_is_array(value);
+    uint32_t out = ir_text(ir, list ? "[" : "{");
+    json_array_foreach(value, i, one) out =
+        ir_cat(ir, ir_cat(ir, out, i ? ir_text(ir, ",") : IR_EMPTY_NODE), schema_literal(s, one));
+    json_object_foreach((json_t *)value, name, one) {
+        json_t *key = json_string(name);
+        if (!key) return ir_no_memory(ir);
+        out = ir_cat(ir, ir_cat(ir, out, n++ ? ir_text(ir, ",") : IR_EMPTY_NODE), literal_text(s, key));
+        out = ir_cat(ir, ir_cat(ir, out, ir_text(ir, ":")), schema_literal(s, one));
+        json_decref(key);
+    }
+    return ir_cat(ir, out, ir_text(ir, list ? "]" : "}"));
 }
 
 bool schema_read_count(struct schema *s, const json_t *schema, const char *keyword, uint32_t *out) {
@@ -81,9 +213,9 @@ static unsigned types_of_values(const json_t *list, const json_t *only) {
 unsigned schema_types(const json_t *schema) {
     const json_t *type = json_object_get(schema, "type"), *list = json_object_get(schema, "enum"),
                  *only = json_object_get(schema, "const"), *one;
-    unsigned types = json_is_string(type) ? schema_type_of_name(json_string_value(type)) : 0;
+    unsigned types = json_is_string(type) ? schema_type_of_name(schema_text(type)) : 0;
     size_t i;
-    json_array_foreach(type, i, one) types |= schema_type_of_name(json_string_value(one));
+    json_array_foreach(type, i, one) types |= schema_type_of_name(schema_text(one));
     if (!types) types = T_ALL;
     if (json_is_array(list) || only) types &= types_of_values(list, only);
     return types;

@@ -59,7 +59,7 @@ static const json_t *pointer_resolve(const struct schema *s, const char *ref) {
 }
 
 const json_t *schema_target(struct schema *s, const json_t *ref) {
-    const char *text = json_string_value(ref);
+    const char *text = schema_text(ref);
     const json_t *target = text ? pointer_resolve(s, text) : NULL;
     if (!target) schema_refuse(s, "$ref", ", which leads to nothing in this schema");
     return target;
@@ -85,19 +85,6 @@ static enum join_how join_how_of(const char *keyword) {
         const char *name;
         enum join_how how;
     } table[] = {
-        {"title", JOIN_FIRST},
-        {"description", JOIN_FIRST},
-        {"default", JOIN_FIRST},
-        {"examples", JOIN_FIRST},
-        {"deprecated", JOIN_FIRST},
-        {"readOnly", JOIN_FIRST},
-        {"writeOnly", JOIN_FIRST},
-        {"$schema", JOIN_FIRST},
-        {"$id", JOIN_FIRST},
-        {"$comment", JOIN_FIRST},
-        {"$defs", JOIN_FIRST},
-        {"definitions", JOIN_FIRST},
-        {"discriminator", JOIN_FIRST},
         {"type", JOIN_TYPE},
         {"minimum", JOIN_MOST},
         {"exclusiveMinimum", JOIN_MOST},
@@ -120,7 +107,7 @@ static enum join_how join_how_of(const char *keyword) {
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
         if (strcmp(table[i].name, keyword) == 0) return table[i].how;
-    return JOIN_EQUAL;
+    return schema_keyword_about(keyword) & K_NOTE ? JOIN_FIRST : JOIN_EQUAL;
 }
 
 static json_t *join_both(json_t *a, json_t *b) { return json_pack("{s:[O,O]}", "allOf", a, b); }
@@ -320,7 +307,7 @@ static bool apart_is_required(const json_t *schema, const char *name) {
     const json_t *one;
     size_t i;
     json_array_foreach(json_object_get(schema, "required"), i, one) {
-        if (json_is_string(one) && strcmp(json_string_value(one), name) == 0) return true;
+        if (schema_text(one) && strcmp(schema_text(one), name) == 0) return true;
     }
     return false;
 }

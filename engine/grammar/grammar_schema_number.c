@@ -137,7 +137,7 @@ static void unit_write(const struct unit *unit, long long count, char out[24]) {
 static uint32_t multiples_listed(struct schema *s, const struct unit *unit, long long m, long long low,
                                  long long high) {
     const long long first = low / m + (low % m > 0), last = high / m - (high % m < 0);
-    if (last < first) return IR_NOTHING;
+    if (last < first) return schema_empty(s, "multipleOf", NULL, " without a multiple between the bounds");
     if (last - first >= MAX_LISTED)
         return schema_refuse(s, "multipleOf", ", with more than 4096 multiples between the bounds");
     struct multiples all = {calloc((size_t)(last - first + 1), sizeof *all.texts), 0};
@@ -223,5 +223,10 @@ uint32_t schema_number(struct schema *s, const json_t *schema, bool integer) {
         !bound_read(s, schema, "maximum", "exclusiveMaximum", -1, high, &high_strict, &has_high))
         return IR_NOTHING;
     if (!has_low && !has_high) return ir_json_number(s->ir, integer);
-    return ir_json_between(s->ir, integer, has_low ? low : NULL, low_strict, has_high ? high : NULL, high_strict);
+    const uint32_t out =
+        ir_json_between(s->ir, integer, has_low ? low : NULL, low_strict, has_high ? high : NULL, high_strict);
+    if (out != IR_NOTHING || s->ir->rc) return out;
+    const char *lower = low_strict ? "exclusiveMinimum" : "minimum",
+               *upper = high_strict ? "exclusiveMaximum" : "maximum";
+    return schema_empty(s, has_low ? lower : upper, has_low && has_high ? upper : NULL, ", which leaves no number");
 }

@@ -5,6 +5,7 @@
 #include "grammar_schema.h"
 #include "engine/base/utf8.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -64,7 +65,7 @@ static uint32_t object_named_keys(struct schema *s, const json_t *names) {
     json_t *strings = json_pack("{s:s}", "type", "string");
     if (!strings || json_array_append_new(s->made, strings)) return ir_no_memory(s->ir);
     const json_t *joined = schema_join(s, names, strings);
-    return joined ? schema_any(s, joined) : (uint32_t)IR_NOTHING;
+    return joined ? schema_below(s, joined, "propertyNames", NULL) : (uint32_t)IR_NOTHING;
 }
 
 static uint32_t object_quoted(struct ir *ir, uint32_t key) {
@@ -72,8 +73,9 @@ static uint32_t object_quoted(struct ir *ir, uint32_t key) {
     return ir_cat(ir, ir_cat(ir, quote, key), quote);
 }
 
-static uint32_t object_member(struct schema *s, uint32_t key, uint32_t colon, const json_t *value) {
-    return schema_rule_with(s, ir_cat(s->ir, ir_cat(s->ir, key, colon), schema_any(s, value)));
+static uint32_t object_member(struct schema *s, uint32_t key, uint32_t colon, const json_t *value, const char *keyword,
+                              const char *name) {
+    return schema_rule_with(s, ir_cat(s->ir, ir_cat(s->ir, key, colon), schema_below(s, value, keyword, name)));
 }
 
 /* Members by a pattern of their keys. */
@@ -89,7 +91,7 @@ static uint32_t object_pattern_members(struct schema *s, const json_t *schema, c
     json_object_foreach((json_t *)patterns, pattern, value) {
         const uint32_t key = ir_escaped(s->ir, ir_regex(s->ir, pattern, strlen(pattern), true));
         if (s->ir->rc) return schema_refuse(s, "patternProperties", "");
-        out = object_member(s, object_quoted(s->ir, key), colon, value);
+        out = object_member(s, object_quoted(s->ir, key), colon, value, "patternProperties", pattern);
     }
     return out;
 }
@@ -106,7 +108,7 @@ static uint32_t object_extra_member(struct schema *s, const json_t *schema, uint
     if (!additional || json_is_false(additional)) return IR_NOTHING;
     if (names_of)
         return n ? schema_refuse(s, "propertyNames", " beside properties")
-                 : object_member(s, object_named_keys(s, names_of), colon, additional);
+                 : object_member(s, object_named_keys(s, names_of), colon, additional, "additionalProperties", NULL);
     const char **names = malloc((n + 1) * sizeof *names), *name;
     json_t *unused;
     size_t i = 0;
@@ -114,7 +116,7 @@ static uint32_t object_extra_member(struct schema *s, const json_t *schema, uint
     json_object_foreach((json_t *)properties, name, unused) names[i++] = name;
     uint32_t key = object_other_keys(s, names, n, 0);
     free(names);
-    return object_member(s, object_quoted(s->ir, key), colon, additional);
+    return object_member(s, object_quoted(s->ir, key), colon, additional, "additionalProperties", NULL);
 }
 
 /* How many members there are beyond the listed ones, so that the bounds hold. Keys may come twice and count once then,
@@ -142,34 +144,33 @@ static bool object_read_counts(struct schema *s, const json_t *schema, uint32_t 
     return true;
 }
 
-static bool object_check_required(struct schema *s, const json_t *required, const json_t *properties) {
-    size_t i;
-    const json_t *name;
-    if (required && !json_is_array(required)) {
-        schema_refuse(s, "required", ", which must be an array of names");
-        return false;
-    }
-    json_array_foreach(required, i, name) {
-        const char *text = json_string_value(name);
-        if (text && json_object_get(properties, text)) continue;
-        ir_fail(s->ir, ROD_EINVALID, "has the keyword required with %.60s, which properties does not have",
-                text ? text : "no string");
-        return false;
-    }
-    return true;
-}
-
-/* The names as keys: there may be as many as properties. NULL: no memory. */
-static json_t *object_required_set(const json_t *required) {
+/* The names that must be there, as keys: there may be as many as properties. NULL: the error is set. A name that is
+ * none of the properties is left out where schemas are weakened. */
+static json_t *object_required_set(struct schema *s, const json_t *required, const json_t *properties) {
     json_t *set = json_object();
     size_t i;
     const json_t *name;
-    json_array_foreach(required, i, name) {
-        if (!set || !json_object_set_new(set, json_string_value(name), json_true())) continue;
-        json_decref(set);
-        set = NULL;
-    }
-    return set;
+    if (!set) ir_no_memory(s->ir);
+    if (required && !json_is_array(required)) schema_refuse(s, "required", ", which must be an array of names");
+    if (!s->ir->rc) json_array_foreach(required, i, name) {
+            const char *text = schema_text(name);
+            char what[128];
+            if (text && json_object_get(properties, text)) {
+                if (json_object_set_new(set, text, json_true())) ir_no_memory(s->ir);
+                continue;
+            }
+            if (text)
+                snprintf(what, sizeof what, " with %.60s, which properties does not have", text);
+            else
+                snprintf(what, sizeof what, " with something else than a plain string");
+            if (!s->weaken)
+                schema_refuse(s, "required", what);
+            else
+                ir_note(s->ir, "has the keyword required%s; it is left out", what);
+        }
+    if (!s->ir->rc) return set;
+    json_decref(set);
+    return NULL;
 }
 
 /* Whether it is any object. */
@@ -195,8 +196,12 @@ static const json_t *object_listed_names(struct schema *s, const json_t *schema)
     json_t *properties = list && !(additional && json_is_false(additional)) ? json_object() : NULL;
     size_t i;
     json_array_foreach(list, i, one) {
-        if (!properties || !json_is_string(one)) continue;
-        json_object_set(properties, json_string_value(one), additional ? (json_t *)additional : json_true());
+        const char *name = schema_text(one);
+        if (json_is_string(one) && !name) { /* jansson has no such keys */
+            json_decref(properties);
+            return NULL;
+        }
+        if (properties && name) json_object_set(properties, name, additional ? (json_t *)additional : json_true());
     }
     json_t *out = properties && json_object_size(properties)
                       ? json_pack("{s:O, s:b}", "properties", properties, "additionalProperties", 0)
@@ -206,42 +211,80 @@ static const json_t *object_listed_names(struct schema *s, const json_t *schema)
     return s->ir->rc ? NULL : out;
 }
 
-/* From the last property back: what follows once a member has been written (after), and what may come first. */
+/* A property; IR_NOTHING: it is never there, and if it must be, no value is valid. */
+static uint32_t object_property(struct schema *s, const char *name, const json_t *value, bool needed, uint32_t colon) {
+    struct ir *ir = s->ir;
+    json_t *key = json_string(name);
+    const uint32_t quoted = key ? schema_literal(s, key) : ir_no_memory(ir);
+    uint32_t of = schema_below(s, value, "properties", name);
+    json_decref(key);
+    if (of == IR_NOTHING && needed && !ir->rc) {
+        char what[128];
+        snprintf(what, sizeof what, " with %.60s, for which no value is valid", name);
+        if (!s->empty.why[0]) schema_empty(s, "required", NULL, what);
+        if (s->weaken) {
+            ir_note(ir, "has the keyword required%s; any is taken", what);
+            of = ir_json_value(ir);
+        }
+    }
+    return schema_rule_with(s, ir_cat(ir, ir_cat(ir, quoted, colon), of));
+}
+
+/* From the last property back: the members from one on (from), and whether there may be none of them (ends). Behind a
+ * comma stands one choice, so a state has one place for each property that may come. */
+static uint32_t object_members(struct schema *s, const json_t *properties, const json_t *needed, uint32_t colon,
+                               uint32_t from, bool *ends) {
+    struct ir *ir = s->ir;
+    const size_t n = json_object_size(properties);
+    const uint32_t ws = ir_json_ws(ir), comma = ir_cat(ir, ir_cat(ir, ws, ir_text(ir, ",")), ws);
+    const uint32_t close = ir_cat(ir, ws, ir_text(ir, "}"));
+    const char **names = malloc((n + 1) * sizeof *names), *name;
+    json_t *value;
+    size_t i = 0;
+    if (!names) return ir_no_memory(ir);
+    json_object_foreach((json_t *)properties, name, value) names[i++] = name;
+    for (i = n; i-- > 0 && !ir->rc;) {
+        const bool must = json_object_get(needed, names[i]);
+        const uint32_t member = object_property(s, names[i], json_object_get(properties, names[i]), must, colon);
+        from = schema_rule_with(s, from);
+        const uint32_t after = ir_alt(ir, ir_cat(ir, comma, from), *ends ? close : (uint32_t)IR_NOTHING);
+        from = ir_alt(ir, ir_cat(ir, member, after), must ? (uint32_t)IR_NOTHING : from);
+        *ends = *ends && !must;
+        if (must && member == IR_NOTHING) from = IR_NOTHING;
+        if (from == IR_NOTHING && !*ends) break;
+    }
+    free(names);
+    return from;
+}
+
 uint32_t schema_object(struct schema *s, const json_t *schema) {
     struct ir *ir = s->ir;
     const json_t *listed = object_listed_names(s, schema);
     if (listed) schema = listed;
-    const json_t *properties = json_object_get(schema, "properties"), *required = json_object_get(schema, "required");
+    const json_t *properties = json_object_get(schema, "properties");
     uint32_t min, max;
     if (ir->rc) return IR_NOTHING;
     if (properties && !json_is_object(properties)) return schema_refuse(s, "properties", ", which must be an object");
-    if (!object_check_required(s, required, properties)) return IR_NOTHING;
-    const size_t n = json_object_size(properties);
-    if (object_is_free(schema)) return ir_json_object(ir);
-    uint32_t ws = ir_json_ws(ir), close = ir_text(ir, "}"), comma = ir_cat(ir, ir_cat(ir, ws, ir_text(ir, ",")), ws);
-    uint32_t colon = ir_cat(ir, ir_cat(ir, ws, ir_text(ir, ":")), ws);
-    uint32_t extra = object_extra_member(s, schema, colon);
-    if (ir->rc || !object_read_counts(s, schema, extra, json_array_size(required), &min, &max)) return IR_NOTHING;
-    uint32_t more = ir_rep(ir, ir_cat(ir, comma, extra), 0, max == IR_NO_LIMIT || max == 0 ? max : max - 1);
-    uint32_t after = ir_cat(ir, ir_cat(ir, more, ws), close);
-    uint32_t first = ir_alt(ir, min ? (uint32_t)IR_NOTHING : close,
-                            max ? ir_cat(ir, ir_cat(ir, ws, extra), after) : (uint32_t)IR_NOTHING);
-    const char **names = malloc((n + 1) * sizeof *names), *name;
-    json_t *value, *needed = object_required_set(required);
-    size_t i = 0;
-    if (!names || !needed) ir_no_memory(ir);
-    if (!ir->rc) json_object_foreach((json_t *)properties, name, value) names[i++] = name;
-    for (i = n; i-- > 0 && !ir->rc;) {
-        json_t *key = json_string(names[i]);
-        uint32_t member = ir_cat(ir, schema_literal(s, key), colon);
-        json_decref(key);
-        member = schema_rule_with(s, ir_cat(ir, member, schema_any(s, json_object_get(properties, names[i]))));
-        bool optional = !json_object_get(needed, names[i]);
-        after = schema_rule_with(s, after);
-        first = ir_alt(ir, ir_cat(ir, ir_cat(ir, ws, member), after), optional ? first : (uint32_t)IR_NOTHING);
-        after = ir_alt(ir, ir_cat(ir, ir_cat(ir, comma, member), after), optional ? after : (uint32_t)IR_NOTHING);
+    json_t *needed = object_required_set(s, json_object_get(schema, "required"), properties);
+    if (!needed) return IR_NOTHING;
+    const size_t n_needed = json_object_size(needed);
+    uint32_t out = IR_NOTHING;
+    if (object_is_free(schema)) {
+        out = ir_json_object(ir);
+    } else {
+        const uint32_t ws = ir_json_ws(ir), close = ir_cat(ir, ws, ir_text(ir, "}"));
+        const uint32_t comma = ir_cat(ir, ir_cat(ir, ws, ir_text(ir, ",")), ws);
+        const uint32_t colon = ir_cat(ir, ir_cat(ir, ws, ir_text(ir, ":")), ws);
+        const uint32_t extra = object_extra_member(s, schema, colon);
+        if (!ir->rc && object_read_counts(s, schema, extra, n_needed, &min, &max)) {
+            bool ends = true;
+            const uint32_t more = ir_rep(ir, ir_cat(ir, comma, extra), 0, max == IR_NO_LIMIT || !max ? max : max - 1);
+            uint32_t from = max ? ir_cat(ir, ir_cat(ir, extra, more), close) : (uint32_t)IR_NOTHING;
+            from = object_members(s, properties, needed, colon, from, &ends);
+            out = ir_alt(ir, ends && !min ? ir_text(ir, "}") : (uint32_t)IR_NOTHING, ir_cat(ir, ws, from));
+            out = ir_cat(ir, ir_text(ir, "{"), out);
+        }
     }
-    free(names);
     json_decref(needed);
-    return ir_cat(ir, ir_text(ir, "{"), first);
+    return out;
 }

@@ -90,24 +90,34 @@ static const char *format_pattern(struct schema *s, const json_t *schema) {
 static uint32_t string_of_json(struct schema *s, const json_t *schema) {
     const json_t *media = json_object_get(schema, "contentMediaType"),
                  *inner = json_object_get(schema, "contentSchema");
-    if (!json_is_string(media) || strcmp(json_string_value(media), "application/json") != 0 ||
+    if (!schema_text(media) || strcmp(schema_text(media), "application/json") != 0 ||
         json_object_get(schema, "contentEncoding"))
         return IR_NOTHING;
-    return ir_escaped(s->ir, schema_rule_with(s, schema_any(s, inner ? inner : json_true())));
+    return ir_escaped(s->ir, schema_rule_with(s, schema_below(s, inner ? inner : json_true(), "contentSchema", NULL)));
 }
 
-/* The keyword says which of two is at fault where they cannot be joined. */
+/* Where a format and lengths cannot be joined, the lengths give way: the format says more. A pattern that cannot is
+ * refused. */
 static uint32_t string_matching(struct schema *s, const char *keyword, const char *pattern, size_t len, uint32_t min,
                                 uint32_t max) {
     struct ir *ir = s->ir;
-    uint32_t text = ir_regex(ir, pattern, len, true);
+    const bool is_format = !strcmp(keyword, "format");
+    const uint32_t whole = ir_regex(ir, pattern, len, true);
     if (ir->rc && !s->fault[0]) snprintf(s->fault, sizeof s->fault, "%s", keyword);
-    if (!ir->rc) {
-        text = ir_limited(ir, text, min, max);
-        if (ir->rc == ROD_EINVALID) {
-            ir->rc = 0;
-            return schema_refuse(s, keyword, " beside lengths that it cannot be joined with");
-        }
+    if (whole == IR_NOTHING) return schema_empty(s, keyword, NULL, ", which no text matches");
+    const struct ir_mark mark = ir_mark_of(ir);
+    uint32_t text = ir_limited(ir, whole, min, max);
+    if (ir->rc == ROD_EINVALID) {
+        ir_go_back(ir, &mark);
+        if (!is_format) return schema_refuse(s, keyword, " beside lengths that it cannot be joined with");
+        ir_note(ir, "has%s%s lengths beside a format that they cannot be joined with; they are not held",
+                *s->path ? " at " : "", s->path);
+        text = whole;
+    } else if (text == IR_NOTHING) {
+        const char *low = min ? "minLength" : "maxLength";
+        return schema_empty(s, low, max == IR_NO_LIMIT || !min ? NULL : "maxLength",
+                            is_format ? " beside a format that has no such text"
+                                      : " beside a pattern that has no such text");
     }
     const uint32_t quote = ir_text(ir, "\"");
     return ir_cat(ir, ir_cat(ir, quote, ir_escaped(ir, text)), quote);
@@ -120,7 +130,7 @@ uint32_t schema_string(struct schema *s, const json_t *schema) {
         return IR_NOTHING;
     if (format && !json_is_string(format)) return schema_refuse(s, "format", ", which must be a string");
     if (pattern && !json_is_string(pattern)) return schema_refuse(s, "pattern", ", which must be a string");
-    if (max < min) return IR_NOTHING;
+    if (max < min) return schema_empty(s, "minLength", "maxLength", " above maxLength");
     const char *by_format = format_pattern(s, schema);
     if (pattern && by_format) return schema_refuse(s, "pattern", " beside a format");
     if (pattern)

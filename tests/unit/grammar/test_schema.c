@@ -60,10 +60,10 @@ static void schemas_recur_through_references(void **state) {
            LIST("1", "2"), LIST("3"));
     refused(ROD_GRAMMAR_JSON_SCHEMA, "{\"$ref\":\"#/$defs/A%2\",\"$defs\":{\"A%2\":{}}}", "leads to nothing");
     refused(ROD_GRAMMAR_JSON_SCHEMA, "{\"$ref\":\"#/$defs/%00\",\"$defs\":{\"\":{}}}", "leads to nothing");
-    refused(ROD_GRAMMAR_JSON_SCHEMA, "{\"$ref\":\"#\"}", "no finite text");
+    refused(ROD_GRAMMAR_JSON_SCHEMA, "{\"$ref\":\"#\"}", "$ref, which leads back to itself");
     refused(ROD_GRAMMAR_JSON_SCHEMA, "{\"$ref\":\"#/$defs/x\"}", "leads to nothing");
     refused(ROD_GRAMMAR_JSON_SCHEMA, "{\"type\":\"array\",\"minItems\":1,\"items\":{\"$ref\":\"#\"}}",
-            "no finite text");
+            "has at /items the keyword $ref, which leads back to itself");
 }
 
 static void patterns_and_formats_hold_inside_json_strings(void **state) {
@@ -126,7 +126,8 @@ static void numbers_stay_between_their_bounds(void **state) {
     refused(ROD_GRAMMAR_JSON_SCHEMA, "{\"type\":\"number\",\"exclusiveMaximum\":9.2233720368547758e18}",
             "exclusiveMaximum");
     refused(ROD_GRAMMAR_JSON_SCHEMA, "{\"const\":9223372036854775808}", "integer");
-    refused(ROD_GRAMMAR_JSON_SCHEMA, "{\"type\":\"integer\",\"minimum\":3,\"maximum\":2}", "no finite text");
+    refused(ROD_GRAMMAR_JSON_SCHEMA, "{\"type\":\"integer\",\"minimum\":3,\"maximum\":2}",
+            "the keyword minimum, which leaves no number");
     refused(ROD_GRAMMAR_JSON_SCHEMA, "{\"type\":\"number\",\"multipleOf\":0.3}", "multipleOf");
     refused(ROD_GRAMMAR_JSON_SCHEMA, "{\"type\":\"number\",\"minimum\":1e-30}", "minimum");
 }
@@ -187,7 +188,7 @@ static void what_a_schema_cannot_say_is_refused_by_name(void **state) {
     refused(ROD_GRAMMAR_JSON_SCHEMA, "{\"minProperties\":2}", "minProperties");
     refused(ROD_GRAMMAR_JSON_SCHEMA, "{\"multipleOf\":7,\"minimum\":8}", "multipleOf");
     refused(ROD_GRAMMAR_JSON_SCHEMA, "{\"multipleOf\":7,\"minimum\":0,\"maximum\":70000}", "multipleOf");
-    refused(ROD_GRAMMAR_JSON_SCHEMA, "{\"enum\":[]}", "no finite text");
+    refused(ROD_GRAMMAR_JSON_SCHEMA, "{\"enum\":[]}", "the keyword enum, which lists no value");
     refused(ROD_GRAMMAR_JSON_SCHEMA, "{\"maxLength\":-1}", "maxLength");
     refused(ROD_GRAMMAR_JSON_SCHEMA, "{\"maxLength\":70000}", "maxLength");
     refused(ROD_GRAMMAR_JSON_SCHEMA, "{\"a\":", "not JSON");
@@ -308,7 +309,7 @@ static void multiples_stay_between_their_bounds(void **state) {
     SCHEMA("{\"type\":\"number\",\"multipleOf\":0.1,\"minimum\":-0.2,\"maximum\":1}", LIST("-0.2", "0", "0.3", "1"),
            LIST("-0.3", "1.1", "0.25"));
     refused(ROD_GRAMMAR_JSON_SCHEMA, "{\"type\":\"integer\",\"multipleOf\":7,\"minimum\":1,\"maximum\":6}",
-            "no finite text");
+            "the keyword multipleOf without a multiple between the bounds");
 }
 
 static void annotations_change_nothing(void **state) {
