@@ -351,11 +351,11 @@ static uint32_t regex_with_nul(struct ir *ir, const char *pattern, size_t len, b
     size_t n = 0;
     if (!text) return ir_no_memory(ir);
     for (size_t i = 0; i < len; i++) {
-        const bool escape = pattern[i] == '\\' && i + 1 < len;
-        if (escape && pattern[i + 1]) text[n++] = pattern[i++];
-        if (escape && !pattern[i + 1]) i++;
+        const size_t step = pattern[i] == '\\' && i + 1 < len; /* what is escaped comes with it */
+        i += step;
         if (pattern[i]) {
-            text[n++] = pattern[i];
+            memcpy(text + n, pattern + i - step, 1 + step);
+            n += 1 + step;
         } else {
             memcpy(text + n, "\\x00", 4);
             n += 4;

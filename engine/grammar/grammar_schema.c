@@ -6,6 +6,7 @@
  * about; of anyOf, the alternatives that can be honoured. A $ref becomes a call, so schemas may recur. */
 #include "grammar_schema.h"
 #include "engine/base/json_guard.h"
+#include "engine/base/utf8.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -91,6 +92,7 @@ static uint32_t schema_reference(struct schema *s, const json_t *ref) {
     char here[sizeof s->path];
     memcpy(here, s->path, sizeof here);
     snprintf(s->path, sizeof s->path, "%s", json_string_value(ref) + 1);
+    s->path[utf8_check(s->path, strlen(s->path))] = 0; /* no part of a character */
     uint32_t body = s->any(s, target);
     memcpy(s->path, here, sizeof here);
     if (s->ir->rc) return IR_NOTHING;
@@ -266,9 +268,9 @@ static uint32_t schema_keywords(struct schema *s, const json_t *schema) {
     if (about == UINT32_MAX || !types) return IR_NOTHING;
     if (about & K_COMBINE) return schema_combined(s, schema);
     if (about & K_LIST) {
-        if (about & T_ALL)
-            return schema_refuse(s, json_object_get(schema, "enum") ? "enum" : "const",
-                                 " beside other limits than type");
+        const char *list = json_object_get(schema, "enum") ? "enum" : "const";
+        if ((about & T_ALL) && !s->weaken) return schema_refuse(s, list, " beside other limits than type");
+        if (about & T_ALL) ir_note(s->ir, "has limits beside the keyword %s; they are not held", list);
         return schema_listed(s, schema, types);
     }
     if (!type && !(about & T_ALL)) return ir_json_value(s->ir);

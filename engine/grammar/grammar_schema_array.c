@@ -101,17 +101,19 @@ static uint32_t array_of_different(struct schema *s, const json_t *values, uint3
     return ir_cat(ir, ir_text(ir, "["), ways[0]);
 }
 
-/* IR_NOTHING: a note says that items may come twice, or the error is set. */
-static uint32_t array_unique(struct schema *s, const json_t *items, uint32_t min, uint32_t max) {
+/* false: a note says that items may come twice. */
+static bool array_unique(struct schema *s, const json_t *items, uint32_t min, uint32_t max, uint32_t *out) {
     const json_t *values = array_values(s, items);
-    if (s->ir->rc) return IR_NOTHING;
+    *out = IR_NOTHING;
+    if (s->ir->rc) return true;
     if (!values) {
         ir_note(s->ir, "has the keyword uniqueItems, which is held for items of up to 64 listed values");
-        return IR_NOTHING;
+        return false;
     }
-    if (min > json_array_size(values))
-        return schema_empty(s, "minItems", "uniqueItems", " beside too few different values");
-    return array_of_different(s, values, min, max);
+    *out = min > json_array_size(values)
+               ? schema_empty(s, "minItems", "uniqueItems", " beside too few different values")
+               : array_of_different(s, values, min, max);
+    return true;
 }
 
 uint32_t schema_array(struct schema *s, const json_t *schema) {
@@ -131,8 +133,8 @@ uint32_t schema_array(struct schema *s, const json_t *schema) {
     if (unique && !json_is_boolean(unique)) return schema_refuse(s, "uniqueItems", ", which must be a boolean");
     if (max < min) return schema_empty(s, "minItems", "maxItems", " above maxItems");
     if (json_is_true(unique) && max > 1 && !json_array_size(prefix)) {
-        const uint32_t out = array_unique(s, items, min, max);
-        if (out != IR_NOTHING || s->ir->rc || s->empty.why[0]) return out;
+        uint32_t out;
+        if (array_unique(s, items, min, max, &out)) return out;
     } else if (json_is_true(unique) && json_array_size(prefix) && max > 1) {
         ir_note(s->ir, "has the keyword uniqueItems, which is not held beside prefixItems");
     }

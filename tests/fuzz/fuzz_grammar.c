@@ -1,8 +1,10 @@
 /* fuzz_grammar.c - the compiler of schemas, regexes, choices and grammars: any text is compiled or refused with a
  * reason; and what was compiled can be walked: from each state that is no end a token leads on, and masks are the same
- * however they are made. The first byte of the input names the kind. */
+ * however they are made. The first byte of the input names the kind; t: a
+ * schema of a tool. */
 #include "engine/grammar/grammar.h"
 
+#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -58,10 +60,38 @@ static void walk(struct grammar *g, struct grammar *plain, const struct vocab *v
     grammar_walk_fini(&same);
 }
 
+/* Whatever the schema of its arguments, a tool beside another one can be called, unless a limit refuses it. */
+static void call_tool(const char *schema, size_t size) {
+    static const char head[] =
+        "{\"open\":\"<c>\",\"close\":\"</c>\",\"tools\":[{\"name\":\"a\"},{\"name\":\"b\",\"parameters\":",
+                      call[] = "<c>\n{\"name\": \"b\", \"arguments\": {";
+    json_t *read = json_loadb(schema, size, JSON_ALLOW_NUL | JSON_REJECT_DUPLICATES, NULL);
+    char *text = malloc(sizeof head + size + 3);
+    struct rod_error err = {0};
+    struct grammar *g = NULL;
+    if (!text) abort();
+    memcpy(text, head, sizeof head - 1);
+    memcpy(text + sizeof head - 1, schema, size);
+    memcpy(text + sizeof head - 1 + size, "}]}", 3);
+    const int rc = grammar_compile(ROD_GRAMMAR_CALLS, text, sizeof head - 1 + size + 3, &g, &err);
+    if (rc && json_is_object(read) && strncmp(err.message, "is too ", 7) && strncmp(err.message, "has more than ", 14))
+        abort();
+    if (!rc && json_is_object(read)) {
+        struct grammar_walk w;
+        grammar_walk_init(&w, g);
+        if (grammar_walk_push(&w, call, sizeof call - 1, &err)) abort();
+        grammar_walk_fini(&w);
+    }
+    grammar_free(g);
+    free(text);
+    json_decref(read);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     static const enum rod_grammar_kind kinds[] = {ROD_GRAMMAR_JSON_SCHEMA, ROD_GRAMMAR_REGEX, ROD_GRAMMAR_EBNF,
                                                   ROD_GRAMMAR_CHOICE};
     if (size == 0) return 0;
+    if (data[0] == 't') return call_tool((const char *)data + 1, size - 1), 0;
     const enum rod_grammar_kind kind = data[0] == 'c' ? ROD_GRAMMAR_CALLS : kinds[data[0] & 3];
     struct rod_error err = {0};
     struct grammar *g = NULL;

@@ -65,6 +65,10 @@ static const struct {
      "$ref",
      {"{\"z\":{\"z\":1}}", "{\"z\":{\"z\":{}}}"},
      {"1"}},
+    {"{\"type\":[\"string\",\"array\"],\"minLength\":3,\"maxLength\":1,\"uniqueItems\":true,\"items\":{}}",
+     NULL,
+     {"[1]"},
+     {"1"}},
     {"{\"anyOf\":[{\"type\":\"string\",\"enum\":[1]},{\"type\":\"boolean\"}]}", NULL, {"true"}, {"1"}},
 };
 enum { N_CONTRADICTIONS = sizeof contradictions / sizeof *contradictions };
@@ -152,6 +156,8 @@ static void a_part_that_is_no_schema_loses_only_itself(void **state) {
         {"{\"properties\":{\"a\":{\"type\":\"array\",\"prefixItems\":[4,{\"type\":\"integer\"}],\"minItems\":2}},"
          "\"required\":[\"a\"]}",
          "{\"a\":[null,1]}", "{\"a\":[1,null]}"},
+        {"{\"properties\":{\"a\":{\"enum\":[\"x\"],\"minLength\":1}},\"required\":[\"a\"]}", "{\"a\":\"x\"}",
+         "{\"a\":\"y\"}"},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[1024], call[512];
