@@ -356,7 +356,7 @@ static struct openai_choice choice_whole(const struct completion *c, const struc
     shown.session_version = c->session_version;
     shown.n_calls = choice->n_items;
     shown.calls = completion_calls_view(choice);
-    shown.no_text = shown.n_calls && !shown.text_len;
+    shown.no_text = (shown.n_calls || choice->split.cut_head) && !shown.text_len;
     shown.called = completion_called(c, choice);
     return shown;
 }

@@ -157,7 +157,7 @@ void completion_calls_push(struct completion_choice *choice, const char *text, s
 }
 
 void completion_calls_end(struct completion_choice *choice) {
-    openai_split_end(&choice->split);
+    openai_split_end(&choice->split, choice->reason == ROD_FINISH_LENGTH);
     check_memory(choice);
 }
 

@@ -144,7 +144,7 @@ int completion_calls_open(struct completion *c, struct rod_error *err); /* the g
 void completion_calls_begin(struct completion *c, struct completion_choice *choice);
 /* Text that the model generated next. In a stream its parts leave as chunks, the first with what `shown` has. */
 void completion_calls_push(struct completion_choice *choice, const char *text, size_t len, struct openai_choice *shown);
-void completion_calls_end(struct completion_choice *choice); /* before the finish */
+void completion_calls_end(struct completion_choice *choice); /* before the finish, whose reason it has */
 bool completion_called(const struct completion *c, const struct completion_choice *choice);
 /* Its calls, malloc'd; NULL: no memory, or none. */
 struct openai_call *completion_calls_view(const struct completion_choice *choice);

@@ -183,8 +183,16 @@ void openai_split_push(struct openai_split *s, const char *text, size_t len) {
         while (split_step(s)) {}
 }
 
-void openai_split_end(struct openai_split *s) {
-    if ((s->state == STATE_TEXT || s->state == STATE_HEAD) && !s->after_call) split_text(s, s->held.len);
+/* Of a cut text nobody can tell how a tag that it ends in would have gone on. A line break alone is no part of one. */
+static bool split_ends_in_call(const struct openai_split *s) {
+    if (s->state == STATE_HEAD) return true;
+    return s->state == STATE_TEXT && s->held.len && !(s->held.len == 1 && s->held.data[0] == '\n');
+}
+
+void openai_split_end(struct openai_split *s, bool cut) {
+    s->cut_head = cut && split_ends_in_call(s);
+    if ((s->state == STATE_TEXT || s->state == STATE_HEAD) && !s->after_call && !s->cut_head)
+        split_text(s, s->held.len);
     buf_clear(&s->held);
 }
 

@@ -58,11 +58,13 @@ struct openai_split {
     bool after_call;  /* nothing but calls since the last one */
     uint32_t n_calls; /* that began */
     bool whole;       /* the last one has all its arguments */
+    bool cut_head;    /* the text was cut in what comes before the arguments */
 };
 /* What the model generated next: whole characters of UTF-8. Parts are never empty. Out of memory: held.failed. */
 void openai_split_push(struct openai_split *split, const char *text, size_t len);
-void openai_split_end(
-    struct openai_split *split); /* what is held is content, but a part of a call, or of the next one */
+/* What is held is content, but a part of a call, or of the next one. cut: the text would have gone on. Then the
+ * beginning of a call is no content, either. */
+void openai_split_end(struct openai_split *split, bool cut);
 void openai_split_fini(struct openai_split *split);
 
 #endif

@@ -30,7 +30,7 @@ static void split(const struct openai_tools *tools, const char *text, size_t len
         openai_split_push(&s, text + at, n);
         if (s.held.len > 600 + step) abort(); /* only what may begin a call is held back */
     }
-    openai_split_end(&s);
+    openai_split_end(&s, true);
     if (s.held.failed) abort();
     openai_split_fini(&s);
 }

@@ -144,6 +144,47 @@ def test_length_wins_and_leaves_the_beginning_of_arguments(server):
     assert choice["finish_reason"] == "length" and "tool_calls" not in choice["message"]
 
 
+def say(server, route, limit, streams):
+    """Text, arguments of calls and the end of the answer SURE on one of the three routes, cut at a limit."""
+    body = {"tools": TOOLS, "temperature": 1, "seed": 2, "stream": streams, **says(SURE)}
+    if route == CHAT:
+        body |= {"messages": ASK, "max_tokens": limit}
+        content, calls, finish = stream(server, **body) if streams else (None, None, None)
+        if not streams:
+            choice = ask(server, **body)
+            content, calls, finish = choice["message"]["content"], choice["message"].get("tool_calls", []), choice["finish_reason"]
+        return content or "", [c["function"]["arguments"] for c in calls], finish
+    if route == "/v1/messages":
+        body |= {"messages": ASK, "max_tokens": limit, "tools": [{"name": t["function"]["name"], "input_schema": {"type": "object"}} for t in TOOLS]}
+        if not streams:
+            said = server.post(route, body).json
+            return "".join(b.get("text", "") for b in said["content"]), [b["input"] for b in said["content"] if b["type"] == "tool_use"], said["stop_reason"]
+        events = [e.data for e in server.events(route, body)]
+        begun = [e["content_block"] for e in events if e["type"] == "content_block_start"]
+        text = "".join(e["delta"]["text"] for e in events if e["type"] == "content_block_delta" and "text" in e["delta"])
+        (finish,) = [e["delta"]["stop_reason"] for e in events if e["type"] == "message_delta"]
+        return text, [b["input"] for b in begun if b["type"] == "tool_use"], finish
+    body |= {"input": ASK, "max_output_tokens": limit, "tools": [{"type": "function", "name": t["function"]["name"]} for t in TOOLS]}
+    said = [e.data for e in server.events(route, body)][-1]["response"] if streams else server.post(route, body).json
+    text = "".join(i["content"][0]["text"] for i in said["output"] if i["type"] == "message")
+    kept = server.get(f"{route}/{said['id']}").json
+    assert kept["output"] == said["output"] and kept["status"] == said["status"]
+    return text, [i["arguments"] for i in said["output"] if i["type"] == "function_call"], said["status"]
+
+
+@pytest.mark.parametrize("route, cut, ends", [(CHAT, "length", "tool_calls"), ("/v1/messages", "max_tokens", "tool_use"), ("/v1/responses", "incomplete", "completed")], ids=lambda v: v)
+def test_what_the_limit_cuts_of_a_call_before_its_arguments_is_no_text(server, route, cut, ends):
+    seen = set()
+    for limit in range(1, 200):
+        text, calls, end = say(server, route, limit, False)
+        assert say(server, route, limit, True) == (text, calls, end), limit
+        assert "Sure.\n".startswith(text) and end in (cut, ends), (limit, text, calls, end)
+        seen.add((text, len(calls), end))
+        if end == ends:
+            break
+    assert {("Sure.", 0, cut), ("Sure.", 1, cut), ("Sure.", 1, ends)} <= seen, seen
+
+
 def test_stop_strings_are_for_text(server):
     """Agents of the older kind stop at a line break, which stands in the frame of every call."""
     for choice in ("required", {"type": "function", "function": {"name": "look"}}):

@@ -148,7 +148,7 @@ static void take(void *arg, const struct openai_part *part) {
 #define CALL(name, arguments) "<tool_call>\n{\"name\": \"" name "\", \"arguments\": " arguments "}\n</tool_call>"
 
 /* The parts as one text, "[name:arguments" for a call, however the text arrives. */
-static void reads(const char *text, const char *want, unsigned n_calls, bool whole) {
+static void reads_to(const char *text, bool cut, const char *want, unsigned n_calls, bool whole) {
     char *names[] = {(char *)"f", (char *)"g", (char *)"hidden"};
     bool allowed[] = {true, true, false};
     const struct openai_tools tools = {.names = names, .allowed = allowed, .n = 3};
@@ -157,7 +157,7 @@ static void reads(const char *text, const char *want, unsigned n_calls, bool who
         struct openai_split s = {.tools = &tools, .tags = {"<tool_call>", "</tool_call>"}, .take = take, .arg = &out};
         for (size_t at = 0; at < strlen(text); at += step)
             openai_split_push(&s, text + at, strlen(text) - at < step ? strlen(text) - at : step);
-        openai_split_end(&s);
+        openai_split_end(&s, cut);
         buf_putc(&out, 0);
         if (strcmp(out.data, want) != 0) fail_msg("%s by %zu: '%s', not '%s'", text, step, out.data, want);
         if (s.n_calls != n_calls || (n_calls && s.whole != whole))
@@ -165,6 +165,10 @@ static void reads(const char *text, const char *want, unsigned n_calls, bool who
         openai_split_fini(&s);
         buf_fini(&out);
     }
+}
+
+static void reads(const char *text, const char *want, unsigned n_calls, bool whole) {
+    reads_to(text, false, want, n_calls, whole);
 }
 
 static void calls_are_found_in_what_a_model_says(void **state) {
@@ -198,6 +202,21 @@ static void a_call_that_is_cut_is_not_whole(void **state) {
     reads("<tool_call>\n{\"name\": \"f\", \"arguments\": {}", "[f:{}", 1, true); /* all but its end */
 }
 
+static void what_the_limit_cuts_before_its_arguments_is_no_text(void **state) {
+    static const char call[] = "Well.\n" CALL("f", "{}");
+    const char *arguments = strstr(call, "{}");
+    char text[sizeof call];
+    (void)state;
+    for (const char *end = call + strlen("Well.\n<"); end <= arguments; end++) {
+        snprintf(text, sizeof text, "%.*s", (int)(end - call), call);
+        reads_to(text, true, "Well.", 0, false);
+        reads_to(text + strlen("Well.\n"), true, "", 0, false);
+    }
+    reads_to("Well.\n", true, "Well.\n", 0, false);
+    reads_to("1 < 2", true, "1 < 2", 0, false);
+    reads_to("<tool_call>\n{\"name\": \"f\", \"arguments\": {\"a", true, "[f:{\"a", 1, false);
+}
+
 /* A head that never ends is no reason to keep all of it. */
 static void a_head_without_an_end_is_text_after_a_while(void **state) {
     (void)state;
@@ -207,7 +226,7 @@ static void a_head_without_an_end_is_text_after_a_while(void **state) {
     openai_split_push(&s, "<tool_call>", 11);
     for (int i = 0; i < 2000; i++) openai_split_push(&s, " ", 1);
     assert_true(s.held.len < 600);
-    openai_split_end(&s);
+    openai_split_end(&s, false);
     assert_int_equal(out.len, 2011);
     openai_split_fini(&s);
     buf_fini(&out);
@@ -274,6 +293,7 @@ int main(void) {
         cmocka_unit_test(calls_are_found_in_what_a_model_says),
         cmocka_unit_test(what_is_no_call_stays_text),
         cmocka_unit_test(a_call_that_is_cut_is_not_whole),
+        cmocka_unit_test(what_the_limit_cuts_before_its_arguments_is_no_text),
         cmocka_unit_test(a_head_without_an_end_is_text_after_a_while),
     };
     return cmocka_run_group_tests_name("tools", tests, NULL, NULL);
