@@ -19,13 +19,17 @@ static int active_init_counts(struct active *a, const struct engine_parts *parts
     return rc;
 }
 
+void active_add_end_ids(struct active *a, const struct engine_parts *parts) {
+    for (uint32_t i = 0; i < parts->n_eos_ids; i++)
+        if (parts->eos_ids[i] >= 0 && (uint32_t)parts->eos_ids[i] < parts->V)
+            a->end_ids[a->n_end_ids++] = parts->eos_ids[i];
+}
+
 static int active_init_end_ids(struct active *a, const struct engine_parts *parts, struct rod_error *err) {
     const struct rod_request *r = a->request;
     a->end_ids = malloc((r->n_stop_ids + parts->n_eos_ids + r->n_bad + 1) * sizeof *a->end_ids);
     if (!a->end_ids) return rod_fail_no_memory(err);
-    for (uint32_t i = 0; i < parts->n_eos_ids && !r->ignore_eos; i++)
-        if (parts->eos_ids[i] >= 0 && (uint32_t)parts->eos_ids[i] < parts->V)
-            a->end_ids[a->n_end_ids++] = parts->eos_ids[i];
+    if (!r->ignore_eos) active_add_end_ids(a, parts);
     for (size_t i = 0; i < r->n_stop_ids; i++) a->end_ids[a->n_end_ids++] = r->stop_ids[i];
     return 0;
 }

@@ -111,7 +111,9 @@ struct active {
 };
 
 struct rod_engine;
+struct engine_parts;
 
+void active_add_end_ids(struct active *active, const struct engine_parts *parts); /* the model's, once */
 int active_new(const struct rod_engine *engine, struct rod_request *request, struct active **out,
                struct rod_error *err);
 /* What follows from the state that it goes on from: before it is scheduled. */

@@ -304,6 +304,8 @@ struct verdict token_none(struct active *active, uint64_t now_ns);
 /* A token's text goes through a gate of the request's grammar. */
 int token_follow_grammar(const struct active *active, struct grammar_gate *gate, const struct tokenizer *tokenizer,
                          int32_t id, struct rod_error *err);
+/* The grammar goes on behind the beginning that the request has of its text. */
+int token_begin_grammar(const struct rod_engine *engine, struct active *active, struct rod_error *err);
 /* What the grammar says it "is" or "has" becomes a sentence; returns the code. */
 int token_grammar_fault(const struct rod_error *fault, struct rod_error *err);
 

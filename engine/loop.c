@@ -98,6 +98,11 @@ static int loop_admit(struct rod_engine *e, uint64_t now_ns, struct rod_error *e
         engine_count(&e->counters.running, 1);
         mailbox_started(&e->mailbox, &active_of_sched(req)->submission);
         struct active *a = active_of_sched(req);
+        struct rod_error fault;
+        if (token_begin_grammar(e, a, &fault)) {
+            end_fail(e, a, &fault);
+            continue;
+        }
         int rc = slot_prepare(e, a, err);
         if (rc == ROD_ESTATE) { /* the state that it would go on from, not the device */
             end_fail(e, a, err);

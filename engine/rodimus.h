@@ -419,8 +419,11 @@ struct rod_request {       /* make with rod_request_new; every pointer malloc'd 
                            device can, its state after the prompt is copied and the prompt is not read again, also
                            for requests that wait for a slot, if two of them have one while it is read */
     struct rod_grammar *grammar; /* NULL = any text; the request ends where nothing may follow */
-    char *grammar_open;   /* the text is free up to this tag, and the grammar's behind it; NULL = from the start. Stop
-                             strings count in the free text alone */
+    char *grammar_open;  /* the text is free up to this tag, and the grammar's behind it; NULL = from the start. Stop
+                            strings count in the free text alone */
+    char *grammar_begun; /* [n_grammar_begun] the beginning of the grammar's text, which the prompt ends with: the
+                            answer goes on behind it. NULL = none; not with grammar_open */
+    size_t n_grammar_begun;
     bool grammar_again;   /* with a tag: behind what the grammar describes the text is free up to the next tag */
     uint32_t key, weight; /* the API key, below ROD_MAX_KEYS, and its share of slots beside others' weights (0 = 1) */
     uint64_t queue_timeout_ns; /* 0 = none: ROD_ETIMEDOUT if no slot by then */

@@ -20,6 +20,24 @@ int token_follow_grammar(const struct active *a, struct grammar_gate *gate, cons
     return rc ? token_grammar_fault(&fault, err) : 0;
 }
 
+/* Nothing may follow: the end is the next token, whatever else the request says of it. */
+static void token_only_end(struct active *a, const struct engine_parts *parts) {
+    a->request->min_tokens = 0;
+    if (a->request->ignore_eos) a->request->ignore_eos = false, active_add_end_ids(a, parts);
+}
+
+int token_begin_grammar(const struct rod_engine *e, struct active *a, struct rod_error *err) {
+    const struct rod_request *r = a->request;
+    struct rod_error fault;
+    if (!r->grammar || !r->n_grammar_begun) return 0;
+    assert(!r->grammar_open && !a->n_generated);
+    const int rc = grammar_walk_begin(&a->gate.walk, r->grammar_begun, r->n_grammar_begun, &fault);
+    if (!rc && grammar_gate_finished(&a->gate)) token_only_end(a, &e->parts);
+    if (rc != ROD_EINVALID) return rc ? rod_fail(err, rc, "%s", fault.message) : 0;
+    return rod_fail_at(err, rc, "messages", "messages end with the beginning of an answer, and the format %s.",
+                       fault.message);
+}
+
 static bool token_is_of(const int32_t *ids, size_t n, int32_t id) {
     for (size_t i = 0; i < n; i++)
         if (ids[i] == id) return true;

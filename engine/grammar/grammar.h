@@ -21,6 +21,7 @@
 #define GRAMMAR_MAX_DEPTH   128u       /* IR_MAX_DEPTH */
 #define GRAMMAR_MAX_PLACES  2048u      /* in one state */
 #define GRAMMAR_MAX_WORK    (1u << 19) /* places looked at for one mask, some 20 ms */
+#define GRAMMAR_MAX_BEGIN   (1u << 20) /* places that the beginning of an answer may pass, some 100 ms */
 #define GRAMMAR_STATE_BYTES ((size_t)16 << 20)
 
 struct grammar;
@@ -46,6 +47,8 @@ void grammar_walk_fini(struct grammar_walk *w);
 void grammar_walk_copy(struct grammar_walk *to, const struct grammar_walk *from);
 /* Reads bytes. ROD_EINVALID: the grammar does not allow them, or is too ambiguous to follow; the walk stays. */
 int grammar_walk_push(struct grammar_walk *w, const char *bytes, size_t n, struct rod_error *err);
+/* The same for a text that is not the model's, and may be long: ROD_EINVALID also if it passes too many places. */
+int grammar_walk_begin(struct grammar_walk *w, const char *bytes, size_t n, struct rod_error *err);
 bool grammar_walk_accepts(const struct grammar_walk *w);  /* the text may end here */
 bool grammar_walk_finished(const struct grammar_walk *w); /* and nothing may follow */
 

@@ -393,6 +393,19 @@ int grammar_walk_push(struct grammar_walk *w, const char *bytes, size_t n, struc
     return rc;
 }
 
+/* What it passes counts whether its state is known or not, so that a text is always taken or never. */
+int grammar_walk_begin(struct grammar_walk *w, const char *bytes, size_t n, struct rod_error *err) {
+    uint64_t n_passed = 0;
+    for (size_t i = 0; i < n; i++) {
+        const int rc = grammar_walk_push(w, &bytes[i], 1, err);
+        if (rc) return rc;
+        n_passed += 1 + w->grammar->found.states[w->state].n;
+        if (n_passed > GRAMMAR_MAX_BEGIN)
+            return rod_fail(err, ROD_EINVALID, "takes more than %u steps to read this text", GRAMMAR_MAX_BEGIN);
+    }
+    return 0;
+}
+
 bool grammar_walk_accepts(const struct grammar_walk *w) {
     assert(w->state < w->grammar->found.n_states);
     return w->grammar->found.states[w->state].accepts;

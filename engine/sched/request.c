@@ -59,6 +59,7 @@ void rod_request_free(struct rod_request *request) {
     for (size_t i = 0; i < request->n_bad; i++) free(request->bad[i].ids);
     free(request->bad);
     free(request->grammar_open);
+    free(request->grammar_begun);
     rod_grammar_close(request->grammar);
     rod_state_free(request->state);
     free(request);

@@ -72,6 +72,7 @@ struct completion {
     struct rod_grammar *grammar;     /* NULL = any text */
     struct rod_call_tags tags;       /* where the request has tools */
     bool lazy;                       /* the grammar is on from the first tag on */
+    const struct rod_message *begun; /* the beginning of the text that the grammar describes, of the request; or NULL */
     char answer_id[SERVER_ID_BYTES]; /* of a replayed answer the first one's */
     struct completion_choice *choices;
     uint32_t n_choices, n_open;

@@ -124,6 +124,28 @@ static int open_grammar(struct completion *c, struct rod_error *err) {
     return rc;
 }
 
+/* The beginning of an answer is text, so calls that are forced come whole behind it, and where a format holds for the
+ * text no call comes any more. */
+static int open_grammars(struct completion *c, struct rod_error *err) {
+    const struct openai_request *q = &c->request;
+    const struct rod_message *last = q->n_messages ? &q->messages[q->n_messages - 1] : NULL;
+    int rc = open_grammar(c, err);
+    if (rc) return rc;
+    const bool of_text = !q->tools.n || q->tools.choice == OPENAI_TOOLS_AUTO;
+    if (c->grammar && of_text && q->end.go_on && last->content_len) c->begun = last;
+    if (!q->tools.n) return 0;
+    struct rod_grammar *content = c->grammar; /* it was checked: the grammar of calls takes it in */
+    c->grammar = NULL;
+    rc = completion_calls_open(c, err);
+    if (!rc) rc = open_grammar(c, err);
+    if (!rc && c->begun) {
+        rod_grammar_close(c->grammar);
+        c->grammar = rod_grammar_share(content);
+    }
+    rod_grammar_close(content);
+    return rc;
+}
+
 /* The field of the input. */
 static const char *input_field(const struct completion *c) {
     return c->kind == OPENAI_COMPLETION ? "prompt" : c->kind == OPENAI_CHAT ? "messages" : "input";
@@ -145,13 +167,7 @@ static void completion_prepare(struct completion *c) {
     struct openai_request *q = &c->request;
     c->n_prompts = c->kind == OPENAI_COMPLETION ? q->n_prompts : 1;
     c->prompts = calloc(c->n_prompts, sizeof *c->prompts);
-    int rc = c->prompts ? open_grammar(c, &rod) : rod_fail_no_memory(&rod);
-    if (!rc && q->tools.n) {
-        rod_grammar_close(c->grammar); /* it was checked: the grammar of calls takes it in */
-        c->grammar = NULL;
-        rc = completion_calls_open(c, &rod);
-        if (!rc) rc = open_grammar(c, &rod);
-    }
+    int rc = c->prompts ? open_grammars(c, &rod) : rod_fail_no_memory(&rod);
     if (!rc) rc = completion_session_open(c, &rod);
     if (!c->prompts) c->n_prompts = 0;
     for (size_t i = 0; !rc && i < c->n_prompts; i++) {
@@ -288,6 +304,8 @@ static struct rod_request *engine_request(struct completion *c, struct completio
     if (q->echo && q->n_logprobs > r->n_prompt_logprobs) r->n_prompt_logprobs = q->n_logprobs;
     r->grammar = rod_grammar_share(c->grammar);
     if (c->lazy) r->grammar_open = copy_bytes(c->tags.open, strlen(c->tags.open) + 1, &ok);
+    if (c->begun) r->grammar_begun = copy_bytes(c->begun->content, c->begun->content_len, &ok);
+    r->n_grammar_begun = c->begun ? c->begun->content_len : 0;
     r->grammar_again = c->lazy && openai_tools_again(q);
     if (c->key) {
         r->key = c->key->index;

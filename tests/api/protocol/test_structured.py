@@ -221,6 +221,109 @@ def test_openai_parse_with_a_pydantic_model(client):
     pytest.fail("none of 20 answers came to its end")
 
 
+# ---- behind a beginning of the answer ----
+
+ROUTES = {"chat": "/v1/chat/completions", "messages": "/v1/messages"}
+TEXT = '{"name":"Ann","age":7,"tags":["red",3]}'
+PAIRS = 'root ::= pair ("," pair)? ("," pair)?\npair ::= [a-c] "=" [1-9] [0-9]?'
+FORMS = {
+    "response_format": ({"response_format": schema_format(PERSON)}, TEXT),
+    "json_object": ({"response_format": {"type": "json_object"}}, TEXT),
+    "json": ({"structured_outputs": {"json": PERSON}}, TEXT),
+    "guided_json": ({"guided_json": PERSON}, TEXT),
+    "regex": ({"guided_regex": r"(\d{3}-){1,2}[a-zé]{4}"}, "123-456-éabc"),
+    "choice": ({"structured_outputs": {"choice": ["yes", "yellow", "no"]}}, "yellow"),
+    "grammar": ({"grammar": PAIRS}, "a=1,b=22,c=3"),
+    "beside tools": ({"response_format": schema_format(PERSON), "tools": [{"type": "function", "function": {"name": "f"}}]}, TEXT),
+}
+
+
+def begin(text, route="chat", **more):
+    if route == "messages" and "response_format" in more:
+        more["output_config"] = {"format": {"type": "json_schema", "schema": more.pop("response_format")["json_schema"]["schema"]}}
+    return {"messages": [{"role": "user", "content": "Please."}, {"role": "assistant", "content": text}], "temperature": 1, "max_tokens": 200,
+            **({"continue_final_message": True, "add_generation_prompt": False} if route == "chat" else {}), **more}
+
+
+def said(route, answer):
+    if route == "chat":
+        return answer["choices"][0]["message"]["content"], answer["choices"][0]["finish_reason"]
+    return "".join(b["text"] for b in answer["content"]), {"end_turn": "stop", "max_tokens": "length"}[answer["stop_reason"]]
+
+
+def holds(form, text):
+    if form == "regex":
+        return re.fullmatch(r"(\d{3}-){1,2}[a-zé]{4}", text)
+    if form == "choice":
+        return text in ("yes", "yellow", "no")
+    if form == "grammar":
+        return re.fullmatch(r"[abc]=[1-9]\d?(,[abc]=[1-9]\d?)*", text)
+    value = json.loads(text)
+    if form != "json_object":
+        jsonschema.validate(value, PERSON)
+    return isinstance(value, dict)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_beginning_and_its_answer_are_valid_together(server, form):
+    fields, text = FORMS[form]
+    stopped = 0
+    for n in range(1, len(text) + 1):
+        route = "chat" if form in ("json_object", "beside tools") or n % 2 else "messages"
+        answer = server.post(ROUTES[route], begin(text[:n], route, seed=n, max_tokens=120, **fields))
+        assert answer.status == 200, (n, answer)
+        rest, end = said(route, answer.json)
+        if end == "stop":
+            stopped += 1
+            assert holds(form, text[:n] + rest), (text[:n], rest)
+    assert stopped >= (1 if form == "json_object" else len(text) // 2)
+
+
+def test_a_whole_text_as_beginning_gets_an_empty_answer(server):
+    for more in ({}, {"ignore_eos": True}, {"min_tokens": 5}):
+        answer = server.post(ROUTES["chat"], begin("yellow", **FORMS["choice"][0], **more))
+        assert answer.status == 200 and said("chat", answer.json) == ("", "stop"), answer
+
+
+@pytest.mark.parametrize("route", ROUTES)
+@pytest.mark.parametrize("form", ["response_format", "regex", "choice", "grammar"])
+def test_a_beginning_that_a_format_does_not_allow_is_refused(server, form, route):
+    for stream in (False, True):
+        answer = server.post(ROUTES[route], begin("Sure: ", route, stream=stream, **FORMS[form][0]))
+        assert answer.status == 400 and answer.error["param"] == "messages" and "beginning" in answer.error["message"], answer
+
+
+def test_behind_a_beginning_streams_and_choices_are_held_to_the_format(server):
+    body = begin('{"name":"A', n=3, seed=1, **FORMS["response_format"][0])
+    whole = [c["message"]["content"] for c in server.post(ROUTES["chat"], body).json["choices"]]
+    parts = ["", "", ""]
+    for e in server.events(ROUTES["chat"], {**body, "stream": True}):
+        for c in e.data["choices"] if isinstance(e.data, dict) else []:
+            parts[c["index"]] += c["delta"].get("content") or ""
+    assert parts == whole
+    for rest in whole:
+        jsonschema.validate(json.loads('{"name":"A' + rest), PERSON)
+
+
+def test_a_turn_with_a_beginning_holds_the_format_and_one_that_is_refused_changes_nothing(own_server):
+    server = own_server("--slots", 1)
+    first = server.post(ROUTES["chat"], {"messages": [{"role": "user", "content": "Hello."}], "max_tokens": 4, "session_id": "s", "session_create": True})
+    assert first.status == 200, first
+    bad = server.post(ROUTES["chat"], begin("Sure: ", session_id="s", **FORMS["choice"][0]))
+    assert bad.status == 400 and bad.error["param"] == "messages", bad
+    assert server.get("/v1/sessions/s").json["version"] == 1
+    turn = begin("ye", session_id="s", expected_version=1, **FORMS["choice"][0])
+    rest, end = said("chat", server.post(ROUTES["chat"], turn).json)
+    assert "ye" + rest in ("yes", "yellow") and end == "stop"
+
+
+def test_a_beginning_stays_text_before_calls_that_are_forced(server):
+    body = begin("Sure. ", tools=[{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "maxProperties": 0}}}], tool_choice="required",
+                 parallel_tool_calls=False)
+    (choice,) = server.post(ROUTES["chat"], body).json["choices"]
+    assert choice["message"]["tool_calls"][0]["function"]["name"] == "f"
+
+
 # ---- what is refused ----
 
 @pytest.mark.parametrize("fields, param, word", [

@@ -55,6 +55,67 @@ static void the_end_token_is_chosen_only_where_the_text_may_end(void **state) {
     bench_close(&b);
 }
 
+static void begin(struct rod_request *r, struct rod_grammar *g, const char *text) {
+    r->grammar = rod_grammar_share(g);
+    r->grammar_begun = strdup(text);
+    r->n_grammar_begun = strlen(text);
+}
+
+/* The copy model would say its prompt; each beginning has one way on. */
+static void behind_a_beginning_the_grammar_goes_on(void **state) {
+    (void)state;
+    static const char whole[] = "[12, 34, 56]";
+    struct bench b;
+    bench_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
+    struct rod_grammar *g = opened(&b, ROD_GRAMMAR_CHOICE, "[\"[12, 34, 56]\"]");
+    for (size_t n = 1; n <= strlen(whole); n++) {
+        struct answer a;
+        struct rod_request *r = say(&b, "Numbers", &a);
+        char text[sizeof whole];
+        snprintf(text, n + 1, "%s", whole);
+        begin(r, g, text);
+        r->min_tokens = 5;
+        r->ignore_eos = n % 2;
+        finish(&b, r, &a);
+        assert_false(a.failed);
+        assert_string_equal(a.text, whole + n);
+        assert_int_equal(a.end.reason, ROD_FINISH_STOP);
+        collect_free(&a);
+    }
+    rod_grammar_close(g);
+    bench_close(&b);
+}
+
+static void a_beginning_that_the_grammar_does_not_allow_is_refused(void **state) {
+    (void)state;
+    struct bench b;
+    bench_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
+    struct rod_grammar *g = opened(&b, ROD_GRAMMAR_REGEX, "[0-9]+");
+    char *longest = calloc(1, 1 << 20);
+    assert_non_null(longest);
+    memset(longest, '1', (1 << 20) - 1);
+    const char *texts[] = {"12a", longest};
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        struct answer a;
+        struct rod_request *r = say(&b, "Numbers", &a);
+        begin(r, g, texts[i]);
+        collect_submit(&b.c, r);
+        collect_until(&b.c, &a, 1);
+        assert_true(a.failed);
+        assert_int_equal(a.end.error.code, ROD_EINVALID);
+        assert_string_equal(a.end.error.param, "messages");
+        collect_free(&a);
+    }
+    struct answer a;
+    struct rod_request *r = say(&b, "1234", &a); /* the slot is free again */
+    finish(&b, r, &a);
+    assert_false(a.failed);
+    collect_free(&a);
+    free(longest);
+    rod_grammar_close(g);
+    bench_close(&b);
+}
+
 /* A replacement character is the beginning of nothing valid. */
 static void a_character_that_is_cut_is_left_out(void **state) {
     (void)state;
@@ -315,6 +376,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_choice_is_said_and_ends_the_request),
         cmocka_unit_test(the_end_token_is_chosen_only_where_the_text_may_end),
+        cmocka_unit_test(behind_a_beginning_the_grammar_goes_on),
+        cmocka_unit_test(a_beginning_that_the_grammar_does_not_allow_is_refused),
         cmocka_unit_test(a_character_that_is_cut_is_left_out),
         cmocka_unit_test(others_say_what_they_say_alone),
         cmocka_unit_test(a_tag_turns_the_grammar_on_and_its_end_turns_it_off),
