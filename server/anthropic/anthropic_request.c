@@ -243,17 +243,14 @@ static bool take_tool(const struct place *at, const json_t *tool, json_t *functi
     if (!json_is_object(tool)) return bad_block(at, "must be an object");
     if (type && !json_is_null(type) && !field_is(type, "custom"))
         return bad_block(at, "must be of type custom: this server runs no tools itself");
-    const json_t *name = block_text(at, tool, "name"), *about = json_object_get(tool, "description");
+    const json_t *name = block_text(at, tool, "name");
     if (!name) return false;
     if (!json_is_object(schema)) return bad_block(at, "must have an object input_schema");
     if (!check_cache_control(at->fields, at->name, tool)) return false;
-    json_t *function = json_pack("{s:O}", "name", name);
-    if (function && json_is_string(about)) json_object_set(function, "description", (json_t *)about);
-    if (function) json_object_set(function, "parameters", (json_t *)schema);
     return push(at->fields, functions,
-                function ? json_pack("{s:s,s:o,s:O*}", "type", "function", "function", function, "cache_control",
-                                     cache_control_of(tool))
-                         : NULL);
+                json_pack("{s:s,s:{s:O,s:O*,s:O,s:O*},s:O*}", "type", "function", "function", "name", name,
+                          "description", json_object_get(tool, "description"), "parameters", schema, "strict",
+                          json_object_get(tool, "strict"), "cache_control", cache_control_of(tool)));
 }
 
 static bool take_tools(const struct openai_fields *p, json_t *chat) {
@@ -295,15 +292,27 @@ static bool take_tool_choice(const struct openai_fields *p, json_t *chat) {
 
 /* ---- the chat ---- */
 
-/* output_config.format {"type": "json_schema", "schema": ...} */
+static const json_t *newer_format(const struct openai_fields *p) {
+    const json_t *format = json_object_get(field_get(p, "output_config"), "format");
+    return json_is_null(format) ? NULL : format;
+}
+
+static const char *format_name(const struct openai_fields *p) {
+    return newer_format(p) ? "output_config.format" : "output_format";
+}
+
+/* output_config.format {"type": "json_schema", "schema": ...}, or the same in its older place. */
 static bool take_format(const struct openai_fields *p, json_t *chat) {
-    const json_t *config = field_get(p, "output_config"), *format = json_object_get(config, "format");
+    const json_t *config = field_get(p, "output_config"), *older = field_get(p, "output_format");
     if (config && !json_is_object(config))
         return field_bad(p, "output_config", "must be an object, not %s", field_type(config));
-    if (!format || json_is_null(format)) return true;
+    const json_t *format = newer_format(p) ? newer_format(p) : older;
+    if (!format) return true;
+    if (older && !json_equal(older, format))
+        return field_bad(p, "output_format", "is another place of output_config.format, which has another value");
     json_t *schema = json_object_get(format, "schema");
     if (!field_is(json_object_get(format, "type"), "json_schema") || !json_is_object(schema))
-        return field_bad(p, "output_config.format", "must be of type json_schema, with a schema");
+        return field_bad(p, format_name(p), "must be of type json_schema, with a schema");
     json_t *wanted =
         json_pack("{s:s,s:{s:s,s:O}}", "type", "json_schema", "json_schema", "name", "answer", "schema", schema);
     if (!wanted || json_object_set_new(chat, "response_format", wanted)) return field_no_memory(p);
@@ -322,8 +331,8 @@ static bool take_prefill(const struct openai_fields *p, const json_t *messages, 
 
 /* The body as a chat's object: new, or NULL with the error set. */
 static json_t *chat_of(const struct openai_fields *p, bool counting) {
-    static const char *const own[] = {"system",        "stop_sequences", "thinking",
-                                      "output_config", "service_tier",   "metadata"};
+    static const char *const own[] = {"system",        "stop_sequences", "thinking", "output_config",
+                                      "output_format", "service_tier",   "metadata"};
     if (!refuse_fields(p)) return NULL;
     int64_t max_tokens = 1;
     if (!field_int(p, "max_tokens", 1, INT32_MAX, &max_tokens)) return NULL;
@@ -358,6 +367,19 @@ static void rename_field(struct openai_error *err, const char *from, const char 
     if (!strncmp(old.message, from, n)) snprintf(err->message, sizeof err->message, "%s%.400s", to, old.message + n);
 }
 
+/* tools[0].function.parameters of a chat is tools[0].input_schema. */
+static void rename_tool_field(struct openai_error *err) {
+    char of_chat[64], own[64];
+    unsigned i = 0;
+    if (sscanf(err->param, "tools[%u].function.", &i) != 1) return;
+    snprintf(of_chat, sizeof of_chat, "tools[%u].function.parameters", i);
+    snprintf(own, sizeof own, "tools[%u].input_schema", i);
+    rename_field(err, of_chat, own);
+    snprintf(of_chat, sizeof of_chat, "tools[%u].function", i);
+    snprintf(own, sizeof own, "tools[%u]", i);
+    rename_field(err, of_chat, own);
+}
+
 int anthropic_parse(const char *body, size_t len, bool counting, const struct openai_defaults *defaults,
                     struct openai_request *out, struct openai_error *err) {
     *out = (struct openai_request){.kind = OPENAI_CHAT};
@@ -368,12 +390,14 @@ int anthropic_parse(const char *body, size_t len, bool counting, const struct op
     const int rc = chat ? openai_parse_object(OPENAI_CHAT, chat, defaults, out, err) : -1;
     if (chat && rc) {
         rename_field(err, "stop", "stop_sequences");
-        rename_field(err, "response_format", "output_config.format");
+        rename_field(err, "response_format", format_name(&p));
+        rename_tool_field(err);
     }
     /* An assistant's message at the end is the beginning of the answer. */
     const struct rod_message *last = !rc ? &out->messages[out->n_messages - 1] : NULL;
     if (last && !strcmp(last->role, "assistant") && !last->n_calls) out->end = (struct openai_chat_end){.go_on = true};
-    if (!rc && out->grammar.text && field_get(&p, "output_config")) out->grammar.param = "output_config.format";
+    if (!rc && out->grammar.text && !strcmp(out->grammar.param, "response_format"))
+        out->grammar.param = format_name(&p);
     json_decref(chat);
     json_decref(root);
     return rc;

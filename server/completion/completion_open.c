@@ -425,7 +425,8 @@ static bool may_have_grammar(const struct completion *c) {
     return c->body &&
            (memmem(c->body, c->body_len, "response_format", 15) || memmem(c->body, c->body_len, "\"format\"", 8) ||
             memmem(c->body, c->body_len, "structured_outputs", 18) || memmem(c->body, c->body_len, "\"tools\"", 7) ||
-            memmem(c->body, c->body_len, "output_config", 13) || openai_peers_may_constrain(c->body, c->body_len));
+            memmem(c->body, c->body_len, "output_config", 13) || memmem(c->body, c->body_len, "output_format", 13) ||
+            openai_peers_may_constrain(c->body, c->body_len));
 }
 
 void completion_start(struct http_call *call, enum openai_kind kind) {

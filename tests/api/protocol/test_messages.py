@@ -94,6 +94,23 @@ def test_a_schema_is_honoured(claude):
     assert list(found) == ["n"] and isinstance(found["n"], int)
 
 
+def test_a_schema_in_its_older_place_is_honoured(server):
+    form = {"type": "json_schema", "schema": {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"], "additionalProperties": False}}
+    for more in ({"output_format": form}, {"output_format": form, "output_config": {"format": form}}, {"output_format": form, "output_config": None}):
+        answer = server.post(PATH, {**ASK, "max_tokens": 60, **more})
+        assert answer.status == 200 and list(json.loads(answer.json["content"][0]["text"])) == ["n"], answer
+
+
+def test_strict_of_a_tool_is_that_of_chats(server):
+    schema = {"type": "object", "properties": {"a": {"type": "integer", "not": {"const": 1}}}, "required": ["a"]}
+    chats, messages = ("/v1/chat/completions", lambda s: {"type": "function", "function": {"name": "f", "strict": s, "parameters": schema}}), (PATH, lambda s: {"name": "f", "strict": s, "input_schema": schema})
+    for strict, status in ((True, 400), (False, 200), (None, 200)):
+        found = [server.post(path, {**ASK, "tools": [tool(strict)]}) for path, tool in (chats, messages)]
+        assert [a.status for a in found] == [status, status], found
+        if strict:
+            assert found[0].error["message"] == found[1].json["error"]["message"]
+
+
 def test_turns_of_a_session_bring_what_is_new(server):
     name = {"session_id": "claude-1"}
     first = server.post(PATH, {**ASK, **name, "session_create": True}).json
@@ -152,6 +169,12 @@ def test_a_result_goes_on_from_its_call(server, claude):
     ({"system": 7}, "system"), ({"stop": "a"}, "stop"), ({"stop_sequences": [""]}, "stop_sequences"), ({"n": 2}, "n"),
     ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"), ({"mcp_servers": [{"url": "x"}]}, "mcp_servers"),
     ({"output_config": {"format": {"type": "xml"}}}, "output_config.format"), ({"output_config": {"format": {"type": "json_schema", "schema": {"not": {}}}}}, "output_config.format"),
+    ({"output_format": {"type": "xml"}}, "output_format"), ({"output_format": 7}, "output_format"),
+    ({"output_format": {"type": "json_schema", "schema": {"not": {}}}}, "output_format"),
+    ({"output_format": {"type": "json_schema", "schema": {}}, "output_config": {"format": {"type": "json_schema", "schema": {"type": "object"}}}}, "output_format"),
+    ({"structured_outputs": {"regex": "("}, "output_config": {}}, "structured_outputs.regex"),
+    ({"tools": [{"name": "a", "input_schema": {}}, {"name": "a b", "input_schema": {}}]}, "tools[1].name"),
+    ({"tools": [{"name": "a", "input_schema": {}, "description": 7}]}, "tools[0].description"), ({"tools": [{"name": "a", "input_schema": {}, "strict": 1}]}, "tools[0].strict"),
     ({"tools": [{"type": "web_search_20250305", "name": "a"}]}, "tools[0]"), ({"tools": [{"name": "a"}]}, "tools[0]"), ({"tool_choice": {"type": "x"}}, "tool_choice"),
 ])
 def test_a_fault_names_its_field_in_anthropics_form(server, more, param):
