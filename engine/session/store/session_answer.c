@@ -5,6 +5,7 @@
 #include "engine/base/utf8.h"
 
 #include <assert.h>
+#include <float.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -142,6 +143,12 @@ void session_answer_free(struct session_answer *a) {
 
 /* ---- reading a body ---- */
 
+/* A log-probability that JSON has a number for: no NaN and no +inf. -inf is one of a token that cannot come. */
+static bool answer_get_logprob(struct answer_reader *r, float *out) {
+    *out = answer_get_f32(r);
+    return *out <= FLT_MAX;
+}
+
 /* One event; token and top lie in the caller's memory. False: malformed. */
 static bool answer_read_event(struct answer_reader *r, struct rod_event *e, struct rod_token *token,
                               struct rod_logprob top[SESSION_ANSWER_MAX_TOP], size_t *n_stop) {
@@ -175,13 +182,13 @@ static bool answer_read_event(struct answer_reader *r, struct rod_event *e, stru
     if (e->kind != ROD_EVENT_DELTA && e->kind != ROD_EVENT_END_TOKEN) return false;
     e->n_tokens = 1;
     token->id = (int32_t)(uint32_t)answer_get(r, 4);
-    token->logprob = answer_get_f32(r);
+    if (!answer_get_logprob(r, &token->logprob)) return false;
     const uint64_t n_top = answer_get(r, 4);
     if (n_top > SESSION_ANSWER_MAX_TOP) return false;
     token->n_top = (uint32_t)n_top;
     for (uint32_t i = 0; i < n_top; i++) {
         top[i].id = (int32_t)(uint32_t)answer_get(r, 4);
-        top[i].logprob = answer_get_f32(r);
+        if (!answer_get_logprob(r, &top[i].logprob)) return false;
     }
     return !r->bad;
 }

@@ -2,6 +2,7 @@
 #include "engine/sched/mailbox.h"
 #include "engine/session/store/session_answer.h"
 
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -83,6 +84,24 @@ static void an_answer_that_is_no_text_is_damaged(void **state) {
                 end.text = (char *)(uintptr_t)texts[i], end.text_len = strlen(texts[i]);
             assert_int_equal(session_answer_add(&a, &end), 0);
             assert_int_equal(session_answer_check(a.bytes, a.n), i < 2);
+            session_answer_free(&a);
+        }
+}
+
+static void a_log_probability_that_json_cannot_hold_is_damage(void **state) {
+    (void)state;
+    static const float values[] = {-0.5f, 0, -INFINITY, INFINITY, NAN, -NAN};
+    for (size_t i = 0; i < 6; i++)
+        for (int in_top = 0; in_top < 2; in_top++) {
+            struct session_answer a = {0};
+            struct rod_logprob top[] = {{7, -1}, {8, in_top ? values[i] : -2}};
+            struct rod_token token = {.id = 7, .logprob = in_top ? -1 : values[i], .top = top, .n_top = 2};
+            const struct rod_event delta = {
+                .kind = ROD_EVENT_DELTA, .text = (char *)"", .tokens = &token, .n_tokens = 1};
+            const struct rod_event end = {.kind = ROD_EVENT_FINISH, .text = (char *)"", .stop_id = -1};
+            assert_int_equal(session_answer_add(&a, &delta), 0);
+            assert_int_equal(session_answer_add(&a, &end), 0);
+            assert_int_equal(session_answer_check(a.bytes, a.n), i < 3);
             session_answer_free(&a);
         }
 }
@@ -230,6 +249,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(answers_make_room_and_their_keys_stay),
         cmocka_unit_test(an_answer_that_is_no_text_is_damaged),
+        cmocka_unit_test(a_log_probability_that_json_cannot_hold_is_damage),
         cmocka_unit_test(an_answer_has_its_label_again),
         cmocka_unit_test(an_answer_has_all_its_counts_again),
         cmocka_unit_test(an_answer_is_looked_at_with_its_text),
