@@ -56,12 +56,14 @@ static int sort_socket(struct listen_fds *out, const char *names, long i, char *
 int listen_fds_parse(const char *count, const char *pid, const char *names, pid_t self, struct listen_fds *out,
                      char *message, size_t size) {
     *out = (struct listen_fds){0};
-    if (!count || !pid || number_of(pid) != self) return 0;
+    const long owner = pid ? number_of(pid) : -1;
+    if (!count || (owner >= 0 && owner != self)) return 0;
     const long n = number_of(count);
     if (n < 0) {
         snprintf(message, size, "LISTEN_FDS: '%.40s' is no number of sockets.", count);
         return -1;
     }
+    if (owner != self) return 0; /* nobody's */
     if (n > MAX_FDS) {
         snprintf(message, size,
                  "LISTEN_FDS: %ld sockets are handed over; at most one for port and one for admin_port are taken.", n);

@@ -15,7 +15,7 @@ struct listen_fds {
 };
 
 /* What the three variables say to the process `self` (a variable that is not there is NULL; for another process they
- * say nothing). Pure. 0, or -1 with message filled. */
+ * say nothing, and sockets without a process are nobody's). Pure. 0, or -1 with message filled. */
 int listen_fds_parse(const char *count, const char *pid, const char *names, pid_t self, struct listen_fds *out,
                      char *message, size_t size);
 /* The same of the environment, which then has the variables no longer. The sockets belong to the caller: they are not

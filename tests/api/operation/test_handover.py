@@ -133,6 +133,13 @@ def test_sockets_for_another_process_are_left_alone(own_server):
     assert s.stop() == 0
 
 
+def test_a_number_of_sockets_that_is_none_ends_the_start():
+    for count in ("abc", "1x", "-1", ""):
+        done = subprocess.run([RODIMUS, "serve", "--port", "0", "--device", "null"], capture_output=True, text=True, timeout=30 * SLOWER,
+                              env={**environment(), "LISTEN_FDS": count})
+        assert done.returncode == 2 and f"LISTEN_FDS: '{count}' is no number of sockets." in done.stderr, (count, done)
+
+
 def give(sockets, names=None, **more):
     """What a start says that is handed the wrong sockets."""
     before, popen = handing_over(*sockets)

@@ -44,6 +44,17 @@ static void without_the_variables_or_for_another_process_there_is_no_socket(void
     fail_unless("0", "4711", "", 0, 0);
 }
 
+static void a_count_that_is_no_number_ends_the_start_whoever_it_is_for(void **state) {
+    (void)state;
+    static const char *const pids[] = {NULL, "", "x", "4711"};
+    for (size_t i = 0; i < 4; i++) {
+        struct listen_fds got;
+        char message[256] = "";
+        assert_int_equal(listen_fds_parse("x", pids[i], NULL, SELF, &got, message, sizeof message), -1);
+        assert_string_equal(message, "LISTEN_FDS: 'x' is no number of sockets.");
+    }
+}
+
 static void one_socket_is_the_ports_unless_it_is_named_admin(void **state) {
     (void)state;
     fail_unless("1", "4711", NULL, 3, 0);
@@ -98,6 +109,7 @@ static void a_reader_of_the_environment_takes_it_once(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_count_that_is_no_number_ends_the_start_whoever_it_is_for),
         cmocka_unit_test(without_the_variables_or_for_another_process_there_is_no_socket),
         cmocka_unit_test(one_socket_is_the_ports_unless_it_is_named_admin),
         cmocka_unit_test(of_two_sockets_the_name_decides_and_without_names_the_place),
