@@ -158,6 +158,7 @@ struct openai_request {
     bool no_begin;        /* the prompt gets no tokens that the tokenizer puts in front */
     bool ids_for_tokens;  /* log-probabilities name tokens by their ids */
     uint32_t n, max_tokens, min_tokens;
+    const char *max_tokens_field; /* the name that the client used, static */
     bool ignore_eos, include_stop, keep_special;
     int32_t n_logprobs, n_prompt_logprobs; /* -1 = none */
     bool echo;

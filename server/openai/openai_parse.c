@@ -226,16 +226,31 @@ static bool parse_begin(const struct openai_fields *p, struct openai_request *ou
     return true;
 }
 
+/* A completion that makes no token reads or scores its prompt, a session's turn reads its messages. Whether a chat is
+ * such a turn may stand in a header: then 0 is looked at again (openai_join_session). */
+static bool parse_max_tokens(const struct openai_fields *p, struct openai_request *out) {
+    static const char *const all[] = {"max_output_tokens", "max_tokens", "max_completion_tokens"};
+    const size_t first = out->kind == OPENAI_RESPONSE ? 0 : 1, end = out->kind == OPENAI_RESPONSE ? 1 : 3;
+    out->max_tokens = out->kind == OPENAI_COMPLETION ? 16 : p->defaults->chat_max_tokens;
+    out->max_tokens_field = all[first];
+    for (size_t i = first; i < end; i++) {
+        const char *name = all[i];
+        const json_t *value = field_get(p, name);
+        double number;
+        const bool zero = value && field_as_number(value, &number) && number == 0;
+        const bool may_be_zero =
+            out->kind == OPENAI_COMPLETION || (out->kind == OPENAI_CHAT && (zero || field_get(p, "session_id")));
+        if (!field_u32(p, name, may_be_zero ? 0 : 1, &out->max_tokens)) return false;
+        if (value) out->max_tokens_field = openai_peers_sent(out->kind, p->root, name);
+    }
+    return true;
+}
+
 static bool parse_limits(const struct openai_fields *p, struct openai_request *out) {
     bool skip_special = true;
     out->n = 1;
-    out->max_tokens = out->kind == OPENAI_COMPLETION ? 16 : p->defaults->chat_max_tokens;
     int64_t n = 1, ping_ms = -1;
-    /* Without tokens to generate a completion reads or scores its prompt, a session's turn reads its messages. */
-    bool ok = out->kind == OPENAI_RESPONSE
-                  ? field_u32(p, "max_output_tokens", 1, &out->max_tokens)
-                  : field_int(p, "n", 1, 128, &n) && field_u32(p, "max_tokens", 0, &out->max_tokens) &&
-                        field_u32(p, "max_completion_tokens", 1, &out->max_tokens);
+    bool ok = (out->kind == OPENAI_RESPONSE || field_int(p, "n", 1, 128, &n)) && parse_max_tokens(p, out);
     ok = ok && field_u32(p, "min_tokens", 0, &out->min_tokens) && field_bool(p, "ignore_eos", &out->ignore_eos) &&
          field_bool(p, "skip_special_tokens", &skip_special) &&
          field_bool(p, "include_stop_str_in_output", &out->include_stop) &&
@@ -251,8 +266,8 @@ static bool parse_limits(const struct openai_fields *p, struct openai_request *o
     if (out->truncate_tok && out->suffix)
         return field_bad(p, "truncate_prompt_tokens", "and suffix exclude each other");
     if (ok && out->min_tokens > out->max_tokens) {
-        return field_bad(p, "min_tokens", "is %u, more than %s (%u)", out->min_tokens,
-                         out->kind == OPENAI_RESPONSE ? "max_output_tokens" : "max_tokens", out->max_tokens);
+        return field_bad(p, "min_tokens", "is %u, more than %s (%u)", out->min_tokens, out->max_tokens_field,
+                         out->max_tokens);
     }
     return ok;
 }

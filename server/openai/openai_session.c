@@ -101,7 +101,7 @@ int openai_join_session(struct openai_request *q, const struct openai_headers *h
         const char *field = s->create ? "session_create" : "expected_version";
         ok = field_bad(&p, field, "must come with a session: session_id or the header %.40s", h->session_name);
     } else if (q->kind == OPENAI_CHAT && !q->max_tokens) {
-        ok = field_bad(&p, "max_tokens", "must be 1 to %d, not 0", INT32_MAX);
+        ok = field_bad(&p, q->max_tokens_field, "must be 1 to %d, not 0", INT32_MAX);
     }
     return ok ? 0 : -1;
 }

@@ -1,5 +1,6 @@
 """What a request that cannot be honoured gets: status, type, code, and the field at fault."""
 import json
+import re
 
 import openai
 import pytest
@@ -24,7 +25,7 @@ BOTH = [
     ({"n": 0}, "n"), ({"n": -1}, "n"), ({"n": 129}, "n"), ({"n": 1.5}, "n"), ({"n": "two"}, "n"), ({"n": HUGE}, "n"),
     ({"max_tokens": -1}, "max_tokens"), ({"max_tokens": 1.5}, "max_tokens"),
     ({"max_tokens": "16x"}, "max_tokens"), ({"max_tokens": HUGE}, "max_tokens"), ({"max_tokens": 1e300}, "max_tokens"),
-    ({"max_completion_tokens": 0}, "max_completion_tokens"),
+    ({"max_completion_tokens": -1}, "max_completion_tokens"),
     ({"min_tokens": -1}, "min_tokens"), ({"min_tokens": 2}, "min_tokens"),
     ({"seed": 1.5}, "seed"), ({"seed": "x"}, "seed"),
     ({"stop": 1}, "stop"), ({"stop": [1]}, "stop"), ({"stop": ["a"] * 17}, "stop"), ({"stop": {}}, "stop"), ({"stop": [""]}, "stop"),
@@ -321,3 +322,39 @@ def test_a_long_name_is_cut_between_characters(server):
         assert answer.status == 404 and answer.error["code"] == "model_not_found"
         answer = server.post("/v1/completions", ("{%s}" % ",".join(['"%s": 1' % (first + "\u4f60" * 60)] * 2)).encode())
         assert answer.status == 400 and answer.error["message"]
+
+
+def test_what_is_said_of_a_limit_of_tokens_is_true(server):
+    """Whoever does what the message says is answered, and the message names the field that was sent."""
+    ask = {"/v1/completions": {"prompt": "Once"}, "/v1/chat/completions": {"messages": [{"role": "user", "content": "Hi"}]},
+           "/v1/messages": {"messages": [{"role": "user", "content": "Hi"}]}, "/v1/responses": {"input": "Hi", "store": False}}
+    fields = {"/v1/messages": ["max_tokens"], "/v1/responses": ["max_output_tokens", "max_new_tokens", "n_predict"]}
+    for path, body in ask.items():
+        for field in fields.get(path, ["max_tokens", "max_completion_tokens", "max_new_tokens", "n_predict"]):
+            lows = set()
+            for wrong in (-2, 0, 2**31):
+                answer = server.post(path, {**body, field: wrong})
+                if wrong == 0 and path == "/v1/completions":
+                    assert answer.status == 200, answer
+                    lows.add("0")
+                    continue
+                message = answer.json["error"]["message"]
+                found = re.fullmatch(rf"{field} must be (\d+) to 2147483647, not {wrong}\.", message)
+                assert answer.status == 400 and answer.json["error"]["param"] == field and found, (path, field, wrong, message)
+                lows.add(found.group(1))
+            assert len(lows) == 1, (path, field, lows)
+            assert server.post(path, {**body, field: max(int(lows.pop()), 1)}).status == 200
+
+
+def test_min_tokens_names_the_limit_that_was_sent(server):
+    for field in ("max_tokens", "max_completion_tokens", "max_new_tokens"):
+        answer = server.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], field: 2, "min_tokens": 3})
+        assert answer.status == 400 and answer.error["message"] == f"min_tokens is 3, more than {field} (2).", answer
+
+
+def test_zero_tokens_are_for_turns_whichever_name_the_limit_has(server):
+    for field in ("max_tokens", "max_completion_tokens"):
+        turn = {"messages": [{"role": "user", "content": "Hi"}], "session_id": f"zero-{field}", "session_create": True}
+        assert server.post("/v1/chat/completions", {**turn, field: 0}).status == 200
+        answer = server.post("/v1/chat/completions", {**turn, field: -1})
+        assert answer.status == 400 and answer.error["message"] == f"{field} must be 0 to 2147483647, not -1.", answer
