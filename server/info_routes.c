@@ -1,5 +1,6 @@
 /* info_routes.c - see info_routes.h. */
 #include "info_routes.h"
+#include "server/anthropic/anthropic.h"
 #include "server/base/version.h"
 #include "server/openai/openai_put.h"
 
@@ -15,24 +16,66 @@ bool info_routes_loaded(struct http_call *call) {
 }
 
 static void put_model(struct http_call *call, struct buf *body, const char *name) {
-    openai_render_model(body, name, call->server->model_name, call->server->adapter, call->server->info);
+    if (call->anthropic)
+        anthropic_render_model(body, name, call->server->info->created_unix_s);
+    else
+        openai_render_model(body, name, call->server->model_name, call->server->adapter, call->server->info);
+}
+
+/* The i-th name of the model; false: it has no more. */
+static bool model_name(const struct server *s, size_t i, char name[sizeof s->model_name]) {
+    const char *at = s->defaults.model_names && i ? s->defaults.model_names : s->model_name;
+    for (; i && at; i--) at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL;
+    if (at) snprintf(name, sizeof s->model_name, "%.*s", (int)strcspn(at, ","), at);
+    return at != NULL;
+}
+
+/* Anthropic's list has pages: of the names behind after_id and before before_id, the first ones, or the last ones where
+ * before_id is given. */
+static bool choose_page(struct http_call *call, size_t *first, size_t *end) {
+    enum { PAGE = 20, MAX_PAGE = 1000 };
+    const char *after = http_query(call->http, "after_id"), *before = http_query(call->http, "before_id");
+    char name[sizeof call->server->model_name];
+    size_t limit = PAGE;
+    if (!http_call_limit(call, MAX_PAGE, &limit)) return false;
+    for (size_t i = *first; i < *end && model_name(call->server, i, name); i++) {
+        if (after && !strcmp(name, after)) *first = i + 1;
+        if (before && !strcmp(name, before)) *end = i;
+    }
+    if (*end > *first + limit && before) *first = *end - limit;
+    if (*end > *first + limit) *end = *first + limit;
+    return true;
+}
+
+static void put_model_list(struct http_call *call, size_t first, size_t end, size_t n, struct buf *body) {
+    char name[sizeof call->server->model_name];
+    const bool anthropic = call->anthropic;
+    buf_puts(body, anthropic ? "{\"data\":[" : "{\"object\":\"list\",\"data\":[");
+    for (size_t i = first; i < end && model_name(call->server, i, name); i++) {
+        if (i > first) buf_putc(body, ',');
+        put_model(call, body, name);
+    }
+    buf_putc(body, ']');
+    if (anthropic) {
+        const bool back = http_query(call->http, "before_id") != NULL;
+        buf_addf(body, ",\"has_more\":%s,\"first_id\":", openai_bool(back ? first > 0 : end < n));
+        openai_put_text_or_null(body, first < end && model_name(call->server, first, name) ? name : NULL);
+        buf_puts(body, ",\"last_id\":");
+        openai_put_text_or_null(body, first < end && model_name(call->server, end - 1, name) ? name : NULL);
+    }
+    buf_putc(body, '}');
 }
 
 /* All names of the model, the first one first. */
 void info_routes_models(struct http_call *call) {
-    const struct server *s = call->server;
+    char name[sizeof call->server->model_name];
     if (!info_routes_loaded(call)) return;
     struct buf body = {0};
-    buf_puts(&body, "{\"object\":\"list\",\"data\":[");
-    put_model(call, &body, s->model_name);
-    const char *more = s->defaults.model_names ? strchr(s->defaults.model_names, ',') : NULL;
-    for (; more; more = strchr(more + 1, ',')) {
-        char name[sizeof s->model_name];
-        snprintf(name, sizeof name, "%.*s", (int)strcspn(more + 1, ","), more + 1);
-        buf_putc(&body, ',');
-        put_model(call, &body, name);
-    }
-    buf_puts(&body, "]}");
+    size_t n = 0, first = 0;
+    while (model_name(call->server, n, name)) n++;
+    size_t end = n;
+    if (call->anthropic && !choose_page(call, &first, &end)) return;
+    put_model_list(call, first, end, n, &body);
     http_call_respond(call, 200, JSON, &body);
 }
 

@@ -34,7 +34,6 @@ struct route {
     bool tokens;    /* uses tokens of its key's minute */
     bool admin;     /* asks for the admin key, if there is one */
     bool on_admin;  /* on the admin port too: its handler touches what any thread may */
-    bool anthropic; /* of Anthropic's API */
     bool bare_path; /* /v1/x also as /x, for clients whose base URL lacks /v1 */
     bool tenants;   /* of all tenants: a server with API keys and no admin key refuses it */
     bool state;     /* a state goes in or out, as bytes */
@@ -57,8 +56,8 @@ static const struct route routes[] = {
      .bare_path = true},
     {"POST", "/v1/chat/completions", .run = post_chat, .engine = true, .slot = true, .tokens = true, .bare_path = true},
     {"POST", "/v1/responses", .run = post_responses, .engine = true, .slot = true, .tokens = true, .bare_path = true},
-    {"POST", "/v1/messages", .run = post_messages, .engine = true, .slot = true, .tokens = true, .anthropic = true},
-    {"POST", "/v1/messages/count_tokens", .run = job_count_tokens, .engine = true, .tokens = true, .anthropic = true},
+    {"POST", "/v1/messages", .run = post_messages, .engine = true, .slot = true, .tokens = true},
+    {"POST", "/v1/messages/count_tokens", .run = job_count_tokens, .engine = true, .tokens = true},
     {"POST", "/v1/responses/input_tokens", .run = response_routes_count, .engine = true, .tokens = true,
      .bare_path = true},
     {"GET", "/v1/responses/", .tail = "", .run = response_routes_get, .engine = true, .bare_path = true},
@@ -269,11 +268,31 @@ static bool path_is_own(const char *path) {
     return false;
 }
 
+/* Whether the path is `own`, or below it. Of a request that is refused in its line a query may follow. */
+static bool path_is_under(const char *path, const char *own) {
+    const size_t n = strlen(own);
+    return !strncmp(path, own, n) && (!path[n] || strchr("/?", path[n]));
+}
+
+/* What clients of OpenAI's API look for, and what is here in its place. NULL: nothing is known of the path. */
+static const char *absent_why(const char *method, const char *path) {
+    const size_t n = strlen(VERSION_PREFIX);
+    if (!strncmp(path, VERSION_PREFIX "/", n + 1)) path += n;
+    if (path_is_under(path, "/conversations")) return "conversations go on with previous_response_id";
+    const bool compacts = !strcmp(path, "/responses/compact") && !strcmp(method, "POST");
+    return compacts ? "the state of a conversation does not grow, so nothing is to be compacted" : NULL;
+}
+
 /* N_ROUTES after an answer of 404 or 405. */
 static unsigned match_route(struct http_call *call) {
     const char *path = http_path(call->http), *method = http_method(call->http);
     char allow[64] = "";
+    const char *why = absent_why(method, path);
     const bool own = path_is_own(path);
+    if (why) {
+        http_call_invalid(call, 404, "not_found", "", "There is no %s %.100s: %s.", method, path, why);
+        return N_ROUTES;
+    }
     for (unsigned i = 0; i < N_ROUTES; i++) {
         if (own ? strcmp(path, path_of(&routes[i], path)) != 0 : !path_matches(&routes[i], path)) continue;
         if (call->on_admin && !routes[i].on_admin) continue;
@@ -395,6 +414,14 @@ static bool key_has_room(struct http_call *call) {
     return false;
 }
 
+/* Models are asked for by clients of both APIs; those of Anthropic's say so. */
+static bool is_anthropic(struct http_request *r) {
+    const char *path = http_path(r), *models = VERSION_PREFIX "/models";
+    if (path_is_under(path, VERSION_PREFIX "/messages")) return true;
+    const bool of_models = path_is_under(path, models) || path_is_under(path, models + strlen(VERSION_PREFIX));
+    return of_models && http_header(r, "anthropic-version");
+}
+
 static struct http_call *new_http_call(struct server *s, struct http_request *r, bool on_admin) {
     struct http_call *call = calloc(1, sizeof *call);
     if (!call) return NULL;
@@ -406,6 +433,8 @@ static struct http_call *new_http_call(struct server *s, struct http_request *r,
     choose_id(call);
     choose_trace(call);
     http_add_header(r, "X-Request-Id", call->id);
+    call->anthropic = is_anthropic(r);
+    if (call->anthropic) http_add_header(r, "request-id", call->id); /* which its clients show */
     if (!on_admin) access_cors(call);
     return call;
 }
@@ -426,8 +455,6 @@ static void begin_call(struct server *s, struct http_request *r, bool on_admin) 
     if (call->route == N_ROUTES) return;
     set_name(call);
     const struct route *route = &routes[call->route];
-    call->anthropic = route->anthropic;
-    if (call->anthropic) http_add_header(r, "request-id", call->id); /* which its clients show */
     if (!route->open && !access_allowed(call, route->admin || on_admin)) return;
     if (route->tenants && !access_tenants(call)) return;
     if (route->state && !access_choose_tenant(call)) return;

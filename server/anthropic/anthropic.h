@@ -39,6 +39,7 @@ void anthropic_render_text(struct buf *out, struct anthropic_blocks *blocks, con
 void anthropic_render_call(struct buf *out, struct anthropic_blocks *blocks, const char *id, const char *name);
 void anthropic_render_arguments(struct buf *out, const struct anthropic_blocks *blocks, const char *text, size_t len);
 void anthropic_render_ending(struct buf *out, struct anthropic_blocks *blocks, const struct anthropic_view *view);
+void anthropic_render_model(struct buf *out, const char *name, int64_t created_unix_s);
 void anthropic_render_error(struct buf *out, const struct openai_error *err, const char *request_id);
 void anthropic_render_error_event(struct buf *out, const struct openai_error *err, const char *request_id);
 

@@ -4,6 +4,7 @@
 #include "server/openai/sse.h"
 
 #include <assert.h>
+#include <time.h>
 
 /* Of a message that has begun nothing is known but its prompt. Tokens from and for a cache are not among the
  * input_tokens. */
@@ -169,6 +170,18 @@ void anthropic_render_ending(struct buf *out, struct anthropic_blocks *b, const 
     end_event(out);
     begin_event(out, "message_stop");
     end_event(out);
+}
+
+void anthropic_render_model(struct buf *out, const char *name, int64_t created_unix_s) {
+    const time_t created = (time_t)created_unix_s;
+    char when[32] = "";
+    struct tm utc;
+    if (gmtime_r(&created, &utc)) strftime(when, sizeof when, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    buf_puts(out, "{\"type\":\"model\",\"id\":");
+    openai_put_text(out, name);
+    buf_puts(out, ",\"display_name\":");
+    openai_put_text(out, name);
+    buf_addf(out, ",\"created_at\":\"%s\"}", when);
 }
 
 /* ---- errors ---- */

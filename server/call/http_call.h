@@ -22,7 +22,7 @@ struct http_call { /* the user pointer of its http_request */
     struct job *job;               /* of work on the thread pool, or NULL */
     struct key *key;               /* NULL without keys. Held until done */
     bool counted, on_admin;        /* counted: among the key's requests in flight; on_admin: on the admin thread */
-    bool anthropic;                /* a route of Anthropic's API, whose errors have another form */
+    bool anthropic;                /* of Anthropic's API, whose answers have another form */
     const char *outcome;           /* for the log: static text, NULL = nothing to say beyond the status */
     char tenant[72];               /* owner of the sessions it sees: a name of its API key, "" without keys */
 };

@@ -1,5 +1,6 @@
 """/v1/messages with the anthropic package, and with raw HTTP for what it cannot say: answers, events, errors, and what is the same as a chat."""
 import json
+import socket
 
 import anthropic
 import pytest
@@ -192,3 +193,57 @@ def test_faults_before_the_body_have_the_same_form(server, own_server, claude):
     refused = s.ask("POST", PATH, ASK, {"Content-Type": "application/json", "x-api-key": "wrong"})
     assert (refused.status, refused.json["error"]["type"]) == (401, "authentication_error")
     assert s.ask("POST", PATH, ASK, {"Content-Type": "application/json", "x-api-key": "sk-1"}).status == 200
+
+
+def in_anthropics_form(answer, status, kind):
+    fault = answer.json
+    assert answer.status == status and fault["type"] == "error" and fault["error"]["type"] == kind and fault["error"]["message"].endswith("."), answer
+    assert fault["request_id"] == answer.header("request-id") == answer.header("X-Request-Id")
+    return fault["error"]["message"]
+
+
+def test_whatever_is_wrong_below_the_path_has_anthropics_form(server):
+    for method, path in (("GET", PATH), ("DELETE", PATH + "/count_tokens"), ("PUT", PATH), ("PATCH", PATH + "/count_tokens")):
+        assert method in in_anthropics_form(server.ask(method, path), 405, "invalid_request_error")
+    for method, path in (("POST", PATH + "/batches"), ("GET", PATH + "/batches/b/results"), ("POST", PATH + "/"), ("GET", PATH + "/x?y=z")):
+        assert path.split("?")[0] in in_anthropics_form(server.ask(method, path, ASK if method == "POST" else None), 404, "not_found_error")
+    assert server.ask("POST", "/v1/messagesx", ASK).error["code"] == "not_found"
+
+
+@pytest.mark.parametrize("path", [PATH, PATH + "?beta=true", PATH + "/count_tokens", PATH + "/batches"])
+@pytest.mark.parametrize("head", ["Content-Length: x", "Content-Length: 2\r\nContent-Length: 2", "Content-Length: 2\r\nTransfer-Encoding: chunked"])
+def test_a_fault_of_framing_has_anthropics_form_too(server, path, head):
+    with socket.create_connection((server.host, server.port), timeout=60) as s:
+        s.sendall(f"POST {path} HTTP/1.1\r\nHost: a\r\nContent-Type: application/json\r\n{head}\r\n\r\n{{}}".encode())
+        said = b""
+        while part := s.recv(65536):
+            said += part
+    lines, _, body = said.partition(b"\r\n\r\n")
+    fault = json.loads(body)
+    assert lines.startswith(b"HTTP/1.1 400") and fault["type"] == "error" and fault["error"]["code"] == "bad_framing", said
+    assert f"request-id: {fault['request_id']}".encode() in lines
+
+
+def test_a_body_that_is_too_large_or_no_json_has_anthropics_form(own_server):
+    s = own_server("--device", "null", "--body-max-bytes", 1024)
+    in_anthropics_form(s.post(PATH, {**ASK, "system": "a" * 2000}), 413, "request_too_large")
+    in_anthropics_form(s.ask("POST", PATH, b"x", {"Content-Type": "text/plain"}), 415, "invalid_request_error")
+
+
+def test_models_are_listed_in_anthropics_form_where_its_version_is_named(server, own_server, claude):
+    (model,) = claude.models.list().data
+    assert (model.id, model.type, model.display_name) == ("tales", "model", "tales") and model.created_at.year > 2000
+    assert claude.models.retrieve("tales") == model
+    with pytest.raises(anthropic.NotFoundError) as caught:
+        claude.models.retrieve("gpt")
+    assert caught.value.body["type"] == "error"
+    assert server.get("/v1/models").json["object"] == "list" and server.get("/v1/models/tales").json["object"] == "model"
+    in_anthropics_form(server.ask("POST", "/v1/models", b"{}", {"anthropic-version": "2023-06-01"}), 405, "invalid_request_error")
+    s = own_server("--device", "null", "--model-name", "a,b,c,d")
+    many = anthropic.Anthropic(base_url=s.url, api_key="none", max_retries=0, timeout=60)
+    assert [m.id for m in many.models.list(limit=1)] == [m.id for m in many.models.list()] == ["a", "b", "c", "d"]
+    page = many.models.list(limit=2, before_id="d")
+    assert ([m.id for m in page.data], page.has_more, page.first_id, page.last_id) == (["b", "c"], True, "b", "c")
+    assert many.models.list(after_id="d").data == []
+    with pytest.raises(anthropic.BadRequestError):
+        many.models.list(limit=0)

@@ -311,3 +311,12 @@ def test_requests_of_the_tests_are_documented(openapi):
         schema = openapi["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
         missing = (wanted - {"prompt"} if "chat" in path else wanted) - properties(schema)
         assert not missing, (path, missing)
+
+
+def test_what_openai_has_and_this_server_has_not_is_a_404_that_says_so(server):
+    for method, path, word in (("POST", "/v1/responses/compact", "compacted"), ("POST", "/responses/compact", "compacted"),
+                               ("POST", "/v1/conversations", "previous_response_id"), ("GET", "/v1/conversations/c/items", "previous_response_id")):
+        answer = server.ask(method, path, b"{}" if method == "POST" else None, {"Content-Type": "application/json"})
+        assert answer.status == 404 and answer.error["code"] == "not_found" and word in answer.error["message"], answer
+        assert f"There is no {method} {path}: " in answer.error["message"]
+    assert server.get("/v1/responses/compact").status == 404
