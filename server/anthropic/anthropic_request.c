@@ -15,6 +15,7 @@ static bool refuse_fields(const struct openai_fields *p) {
                                              {"max_completion_tokens", "max_tokens"},
                                              {"response_format", "output_config.format"}};
     static const char *const fields[] = {"n",
+                                         "n_cmpl",
                                          "logprobs",
                                          "top_logprobs",
                                          "prompt_logprobs",

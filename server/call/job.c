@@ -26,6 +26,15 @@ static void put_offsets(struct job *j, const char *text, size_t len, const int32
 
 static void put_tokens(struct job *j, const struct openai_tokenize *t, const int32_t *ids, size_t n) {
     const struct server *s = j->server;
+    if (t->plain) {
+        buf_puts(&j->out, "{\"tokens\":[");
+        if (t->pieces)
+            openai_render_pieces(&j->out, ids, n, &s->vocab);
+        else
+            openai_render_ids(&j->out, ids, n);
+        buf_putc(&j->out, ']');
+        return;
+    }
     buf_addf(&j->out, "{\"count\":%zu,\"max_model_len\":%llu,\"tokens\":[", n,
              (unsigned long long)s->info->max_prompt_tok);
     openai_render_ids(&j->out, ids, n);
@@ -110,6 +119,8 @@ static void run_detokenize(struct job *j) {
         job_fail(j, &rod);
     } else {
         buf_puts(&j->out, "{\"prompt\":");
+        buf_json(&j->out, text, len);
+        buf_puts(&j->out, ",\"content\":"); /* the same for llama.cpp's clients */
         buf_json(&j->out, text, len);
         if (d.offsets) put_offsets(j, text, len, d.ids, d.n_ids);
         j->n_tok = d.n_ids;

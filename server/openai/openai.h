@@ -216,6 +216,7 @@ struct openai_tokenize { /* POST /tokenize: a prompt (n_messages = 0) or message
     size_t n_messages;
     struct openai_tools tools;
     bool token_strs, offsets;
+    bool pieces, plain; /* plain: the answer has llama.cpp's form, tokens alone; pieces: each with its text */
     bool parse_special, add_special; /* recognise special tokens in the text; put the tokenizer's own in front */
     struct openai_chat_end end;      /* of messages */
 };
@@ -262,6 +263,8 @@ void openai_render_ids(struct buf *out, const int32_t *ids, size_t n_ids);
 /* One token as text: its UTF-8, "bytes:\xE2\x80" where it is a part of a character, "token_id:7" without a tokenizer.
  */
 void openai_render_token(struct buf *out, int32_t id, const struct openai_vocab *vocab);
+/* {"id":7,"piece":" a"},...; a piece that is no text is an array of its bytes. */
+void openai_render_pieces(struct buf *out, const int32_t *ids, size_t n_ids, const struct openai_vocab *vocab);
 
 /* "[[0,4],...]": where each token lies in the text, in characters; a part of a character has the whole one, and what
  * the text does not show (skip_special, or a token that was put in front of it) is empty. "null" where the tokens are

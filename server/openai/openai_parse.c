@@ -442,11 +442,31 @@ static bool parse_chat(const struct openai_fields *p, struct openai_tokenize *ou
            openai_parse_tools(p, false, &out->tools) && parse_end(p, out->messages, out->n_messages, &out->end);
 }
 
+/* llama.cpp's names. Its clients leave out what they do not ask for, so content has other defaults than prompt. */
+static bool parse_plain(const struct openai_fields *p, struct openai_tokenize *out) {
+    const json_t *content = field_get(p, "content"), *newer = field_get(p, "add_special_tokens");
+    bool add_special = content && !newer ? false : out->add_special;
+    if (!field_bool(p, "with_pieces", &out->pieces)) return false;
+    out->plain = content || out->pieces;
+    if (content && (field_get(p, "prompt") || field_get(p, "messages")))
+        return field_bad(p, "content", "and %s exclude each other", field_get(p, "prompt") ? "prompt" : "messages");
+    if (out->plain && (out->token_strs || out->offsets))
+        return field_bad(p, out->offsets ? "return_offsets" : "return_token_strs", "and %s exclude each other",
+                         content ? "content" : "with_pieces");
+    if (!field_bool(p, "add_special", &add_special)) return false;
+    if (newer && add_special != out->add_special)
+        return field_bad(p, "add_special",
+                         "is another name of add_special_tokens, which the request has with another value");
+    out->add_special = add_special;
+    return true;
+}
+
 static bool parse_text_or_messages(const struct openai_fields *p, struct openai_tokenize *out) {
-    const json_t *prompt = field_get(p, "prompt");
+    const char *name = field_get(p, "content") ? "content" : "prompt";
+    const json_t *prompt = field_get(p, name);
     if (prompt && field_get(p, "messages")) return field_bad(p, "messages", "and prompt exclude each other");
     if (field_get(p, "messages")) return parse_chat(p, out);
-    if (!json_is_string(prompt)) return field_bad(p, "prompt", prompt ? "must be a string" : "or messages is missing");
+    if (!json_is_string(prompt)) return field_bad(p, name, prompt ? "must be a string" : "or messages is missing");
     if (!openai_parse_tools(p, false, &out->tools) || !parse_end(p, NULL, 0, &out->end)) return false;
     if (out->tools.n) return field_bad(p, "tools", "must come with messages");
     out->text = field_copy(prompt, &out->len);
@@ -461,7 +481,8 @@ int openai_parse_tokenize(const char *body, size_t len, const struct openai_defa
     if (!root) return -1;
     bool ok = check_model(&p) && field_bool(&p, "return_token_strs", &out->token_strs) &&
               field_bool(&p, "return_offsets", &out->offsets) && field_bool(&p, "parse_special", &out->parse_special) &&
-              field_bool(&p, "add_special_tokens", &out->add_special) && parse_text_or_messages(&p, out);
+              field_bool(&p, "add_special_tokens", &out->add_special) && parse_plain(&p, out) &&
+              parse_text_or_messages(&p, out);
     json_decref(root);
     if (!ok) openai_tokenize_fini(out);
     return ok ? 0 : -1;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #define REPETITION "use repetition_penalty, frequency_penalty or presence_penalty"
+#define LOGPROBS   "use logprobs, in chats with top_logprobs"
 #define TAILS      "use min_p, top_p or typical_p"
 
 const struct openai_peer openai_peers[] = {
@@ -35,6 +36,7 @@ const struct openai_peer openai_peers[] = {
 
     {"max_new_tokens", "SGLang, LMDeploy", PEER_ALIAS, "max_tokens", NULL},
     {"min_new_tokens", "SGLang, LMDeploy", PEER_ALIAS, "min_tokens", NULL},
+    {"n_cmpl", "llama.cpp", PEER_ALIAS, "n", NULL},
     {"n_predict", "llama.cpp", PEER_ALIAS, "max_tokens", NULL},
     {"no_stop_trim", "SGLang", PEER_ALIAS, "include_stop_str_in_output", NULL},
     {"random_seed", "LMDeploy, Mistral", PEER_ALIAS, "seed", NULL},
@@ -55,8 +57,10 @@ const struct openai_peer openai_peers[] = {
 
     {"adaptive_target", "llama.cpp", PEER_REFUSED, TAILS, "-1"},
     {"audio", "OpenAI", PEER_REFUSED, NULL, NULL},
+    {"banned_strings", "text-generation-webui", PEER_REFUSED, "use bad_words", NULL},
     {"chat_template", "vLLM", PEER_REFUSED, "put a chat_template.rodimus.json beside the model", NULL},
     {"custom_logit_processor", "SGLang", PEER_REFUSED, "use logit_bias, allowed_token_ids or bad_words", NULL},
+    {"custom_token_bans", "text-generation-webui", PEER_REFUSED, "use logit_bias", NULL},
     {"do_preprocess", "LMDeploy", PEER_REFUSED, "use /v1/completions for text without a chat format", "true"},
     {"documents", "vLLM", PEER_REFUSED, "put them into a message", NULL},
     {"dry_multiplier", "llama.cpp", PEER_REFUSED, REPETITION, NULL},
@@ -66,23 +70,32 @@ const struct openai_peer openai_peers[] = {
     {"guidance_scale", "text-generation-webui", PEER_REFUSED, NULL, "1"},
     {"guided_whitespace_pattern", "vLLM, old", PEER_REFUSED, "use structured_outputs.grammar", NULL},
     {"input_embeds", "SGLang", PEER_REFUSED, "use prompt", NULL},
+    {"input_ids", "SGLang", PEER_REFUSED, "use prompt of /v1/completions", NULL},
     {"logit_processors", "vLLM", PEER_REFUSED, "use logit_bias, allowed_token_ids or bad_words", NULL},
     {"logits_processors", "vLLM, LMDeploy", PEER_REFUSED, "use logit_bias, allowed_token_ids or bad_words", NULL},
+    {"logprob_token_ids", "vLLM", PEER_REFUSED, LOGPROBS, NULL},
     {"lora", "llama.cpp", PEER_REFUSED, NULL, NULL},
     {"lora_path", "SGLang", PEER_REFUSED, NULL, NULL},
     {"min_keep", "llama.cpp", PEER_REFUSED, NULL, "1"},
     {"mirostat", "llama.cpp", PEER_REFUSED, TAILS, NULL},
     {"mirostat_mode", "Aphrodite", PEER_REFUSED, TAILS, NULL},
     {"n_indent", "llama.cpp", PEER_REFUSED, "use structured_outputs.grammar", NULL},
-    {"n_probs", "llama.cpp", PEER_REFUSED, "use logprobs, in chats with top_logprobs", NULL},
+    {"n_probs", "llama.cpp", PEER_REFUSED, LOGPROBS, NULL},
     {"negative_prompt", "text-generation-webui", PEER_REFUSED, NULL, NULL},
     {"no_repeat_ngram_size", "text-generation-webui, TGI", PEER_REFUSED, REPETITION, NULL},
+    {"parse_tool_calls", "llama.cpp", PEER_REFUSED, "read tool_calls, or leave out tools", "true"},
     {"post_sampling_probs", "llama.cpp", PEER_REFUSED, "use logprobs, which are the model's own", NULL},
     {"prompt_embeds", "vLLM", PEER_REFUSED, "use prompt", NULL},
     {"repeat_last_n", "llama.cpp", PEER_REFUSED, "send -1: penalties look at the whole text", "-1"},
     {"repetition_detection", "vLLM", PEER_REFUSED, REPETITION, NULL},
     {"repetition_ngram_size", "LMDeploy", PEER_REFUSED, REPETITION, NULL},
+    {"response_fields", "llama.cpp", PEER_REFUSED, NULL, NULL},
     {"return_hidden_states", "SGLang", PEER_REFUSED, NULL, NULL},
+    {"return_logprob", "SGLang", PEER_REFUSED, LOGPROBS, NULL},
+    {"return_meta_info", "SGLang", PEER_REFUSED, "read usage", NULL},
+    {"return_progress", "llama.cpp", PEER_REFUSED, NULL, NULL},
+    {"return_prompt_text", "vLLM", PEER_REFUSED, "use /apply-template, or echo in completions", NULL},
+    {"return_token_offsets", "vLLM", PEER_REFUSED, "use return_offsets of /tokenize", NULL},
     {"samplers", "llama.cpp", PEER_REFUSED, "leave it out: the order of the filters is fixed", NULL},
     {"session_params", "SGLang", PEER_REFUSED, "use session_id", NULL},
     {"smoothing_factor", "Aphrodite, text-generation-webui", PEER_REFUSED, "use temperature", NULL},
@@ -92,6 +105,7 @@ const struct openai_peer openai_peers[] = {
     {"tfs", "Aphrodite", PEER_REFUSED, TAILS, "1"},
     {"tfs_z", "llama.cpp", PEER_REFUSED, TAILS, "1"},
     {"thinking_token_budget", "vLLM", PEER_REFUSED, NULL, NULL},
+    {"timings_per_token", "llama.cpp", PEER_REFUSED, "use stream_options.continuous_usage_stats", NULL},
     {"top_a", "Aphrodite", PEER_REFUSED, TAILS, NULL},
     {"top_n_sigma", "llama.cpp", PEER_REFUSED, TAILS, "-1"},
     {"use_beam_search", "vLLM", PEER_REFUSED, "use n", NULL},

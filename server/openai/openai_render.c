@@ -43,6 +43,22 @@ void openai_render_ids(struct buf *out, const int32_t *ids, size_t n_ids) {
     }
 }
 
+void openai_render_pieces(struct buf *out, const int32_t *ids, size_t n_ids, const struct openai_vocab *vocab) {
+    for (size_t i = 0; i < n_ids; i++) {
+        size_t n = 0, at = 0;
+        const char *bytes = vocab->bytes(vocab->arg, ids[i], &n);
+        if (!bytes) n = 0;
+        while (at < n && buf_utf8(bytes + at, n - at)) at += buf_utf8(bytes + at, n - at);
+        openai_put_comma(out, i);
+        buf_addf(out, "{\"id\":%d,\"piece\":", ids[i]);
+        if (at == n)
+            buf_json(out, n ? bytes : "", n);
+        else
+            for (size_t k = 0; k < n; k++) buf_addf(out, "%c%u", k ? ',' : '[', (unsigned char)bytes[k]);
+        buf_puts(out, at == n ? "}" : "]}");
+    }
+}
+
 /* Where in text the token's bytes begin, from at on; a token that is not there may be one that is not shown. */
 void openai_render_offsets(struct buf *out, const char *text, size_t len, const int32_t *ids, size_t n_ids,
                            const struct openai_vocab *vocab) {

@@ -128,6 +128,9 @@ def test_a_prompt_without_special_tokens_has_no_beginning(own_server, tmp_path):
     body = {"prompt": "Once", "max_tokens": 1, "return_token_ids": True}
     plain, without = (s.post("/v1/completions", {**body, **more}).json["choices"][0]["prompt_token_ids"] for more in ({}, {"add_special_tokens": False}))
     assert plain == [0, *without]
+    for more, want in (({"prompt": "Once"}, plain), ({"prompt": "Once", "add_special": False}, without), ({"content": "Once"}, without),
+                       ({"content": "Once", "add_special": True}, plain), ({"content": "Once", "add_special_tokens": True}, plain)):
+        assert s.post("/tokenize", more).json["tokens"] == want, more  # llama.cpp's content asks for no beginning
     turn = s.post("/v1/completions", {**body, "session_id": "a", "session_create": True, "add_special_tokens": False}).json
     assert turn["usage"]["prompt_tokens"] == len(without)
     assert s.post("/v1/completions", {**body, "session_id": "b", "session_create": True}).json["usage"]["prompt_tokens"] == len(plain)

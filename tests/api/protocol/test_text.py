@@ -31,7 +31,7 @@ def test_offsets_cut_the_text_into_its_tokens(server, text):
             assert len(piece) == 1, "part of one character has that character"
     assert offsets == sorted(offsets) and (not text or (offsets[0][0] == 0 and offsets[-1][1] == len(text)))
     back = server.post("/detokenize", {"tokens": answer["tokens"], "return_offsets": True}).json
-    assert back == {"prompt": text, "offsets": offsets}
+    assert back == {"prompt": text, "content": text, "offsets": offsets}
 
 
 def test_special_tokens_are_a_choice(server):
@@ -49,7 +49,7 @@ def test_special_tokens_are_a_choice(server):
 
 def test_broken_bytes_have_no_offsets(server):
     ids = server.post("/tokenize", {"prompt": "\u4f60"}).json["tokens"]
-    assert server.post("/detokenize", {"tokens": ids[:1], "return_offsets": True}).json == {"prompt": "\ufffd", "offsets": None}
+    assert server.post("/detokenize", {"tokens": ids[:1], "return_offsets": True}).json == {"prompt": "\ufffd", "content": "\ufffd", "offsets": None}
 
 
 def test_apply_template(server):
@@ -85,6 +85,10 @@ def test_messages_as_a_string_are_one_users_message(server):
     ("/tokenize", {"prompt": "a", "parse_special": "no"}, "parse_special"), ("/tokenize", {"prompt": "a", "return_offsets": 2}, "return_offsets"),
     ("/tokenize", {"prompt": "a", "add_special_tokens": []}, "add_special_tokens"), ("/tokenize", {"prompt": None}, "prompt"),
     ("/tokenize", {"prompt": "a", "messages": HI}, "messages"),
+    ("/tokenize", {"content": 7}, "content"), ("/tokenize", {"content": "a", "prompt": "a"}, "content"), ("/tokenize", {"content": "a", "messages": HI}, "content"),
+    ("/tokenize", {"content": "a", "with_pieces": 1}, "with_pieces"), ("/tokenize", {"content": "a", "add_special": 1}, "add_special"),
+    ("/tokenize", {"prompt": "a", "add_special": False, "add_special_tokens": True}, "add_special"),
+    ("/tokenize", {"content": "a", "return_offsets": True}, "return_offsets"), ("/tokenize", {"prompt": "a", "with_pieces": True, "return_token_strs": True}, "return_token_strs"),
     ("/detokenize", {"tokens": [5], "skip_special_tokens": 1}, "skip_special_tokens"), ("/detokenize", {"tokens": [1e30]}, "tokens"),
 ])
 def test_faults_are_named(server, path, body, param):
@@ -153,3 +157,16 @@ def test_suffix_fills_the_middle(own_server, tmp_path):
 def test_suffix_needs_the_tokens(server):
     answer = server.post("/v1/completions", {"prompt": "a", "suffix": "b"})
     assert answer.status == 400 and answer.error["param"] == "suffix" and "<|fim_begin|>" in answer.error["message"]
+
+
+def test_llama_cpps_names_have_its_answers(server):
+    text = "Once upon \u4f60"
+    ids = server.post("/tokenize", {"prompt": text}).json["tokens"]
+    assert server.post("/tokenize", {"content": text}).json == {"tokens": ids}
+    pieces = server.post("/tokenize", {"content": text, "with_pieces": True, "add_special": True}).json["tokens"]
+    assert [p["id"] for p in pieces] == ids and all(set(p) == {"id", "piece"} for p in pieces)
+    assert b"".join(p["piece"].encode() if isinstance(p["piece"], str) else bytes(p["piece"]) for p in pieces) == text.encode()
+    assert {type(p["piece"]) for p in pieces} == {str, list}  # a part of a character is no text
+    assert server.post("/tokenize", {"prompt": text, "with_pieces": True}).json["tokens"] == pieces
+    assert server.post("/tokenize", {"content": ""}).json == {"tokens": []}
+    assert server.post("/detokenize", {"tokens": ids}).json["content"] == text

@@ -112,6 +112,21 @@ static void an_alias_is_the_field(void **state) {
     openai_request_fini(&r);
 }
 
+static void choices_by_another_name_are_choices(void **state) {
+    (void)state;
+    struct openai_request r;
+    for (int kind = OPENAI_COMPLETION; kind <= OPENAI_CHAT; kind++) {
+        accept(kind, "\"n_cmpl\": 3", &r);
+        assert_int_equal(r.n, 3);
+        openai_request_fini(&r);
+        refuse(kind, "\"n_cmpl\": 0", "n_cmpl", "n_cmpl must be 1 to 128, not 0.");
+        refuse(kind, "\"n_cmpl\": 2, \"n\": 3", "n_cmpl", "n_cmpl is another name of n");
+    }
+    accept(OPENAI_RESPONSE, "\"n_cmpl\": 1", &r);
+    openai_request_fini(&r);
+    refuse(OPENAI_RESPONSE, "\"n_cmpl\": 2", "n_cmpl", "n_cmpl is not available in /v1/responses.");
+}
+
 static void an_error_names_the_field_that_was_sent(void **state) {
     (void)state;
     refuse(OPENAI_COMPLETION, "\"n_predict\": -2", "n_predict", "n_predict must be 0 to 2147483647, not -2.");
@@ -272,6 +287,7 @@ int main(void) {
         cmocka_unit_test(each_refused_name_is_a_400_that_says_so_and_passes_where_it_asks_for_nothing),
         cmocka_unit_test(repeat_last_n_is_refused_beside_a_penalty_alone),
         cmocka_unit_test(an_alias_is_the_field),
+        cmocka_unit_test(choices_by_another_name_are_choices),
         cmocka_unit_test(an_error_names_the_field_that_was_sent),
         cmocka_unit_test(a_constraint_by_another_name_is_the_constraint),
         cmocka_unit_test(a_body_that_may_ask_for_a_grammar_is_seen_without_parsing_it),
