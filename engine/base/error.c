@@ -1,5 +1,6 @@
 /* error.c - the X-macro of rodimus.h as functions. */
 #include "fail.h"
+#include "utf8.h"
 
 #include <assert.h>
 #include <stdarg.h>
@@ -14,6 +15,7 @@ int rod_fail(struct rod_error *err, int code, const char *format, ...) {
         va_start(args, format);
         vsnprintf(err->message, sizeof err->message, format, args);
         va_end(args);
+        utf8_mend(err->message);
     }
     return code;
 }
@@ -28,6 +30,7 @@ int rod_fail_at(struct rod_error *err, int code, const char *param, const char *
     va_end(args);
     rod_fail(err, code, "%s", message);
     snprintf(err->param, sizeof err->param, "%s", param);
+    utf8_mend(err->param);
     return code;
 }
 

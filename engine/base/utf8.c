@@ -61,6 +61,31 @@ size_t utf8_check(const char *bytes, size_t len) {
     return len;
 }
 
+void utf8_mend(char *text) {
+    unsigned char *p = (unsigned char *)text;
+    size_t len = strlen(text), i = utf8_check(text, len), to = i;
+    while (i < len) {
+        const uint32_t want = utf8_lead_len(p[i]);
+        uint32_t n = want ? 1 : 0;
+        while (n && n < want && utf8_may_follow(p + i, n, p[i + n])) n++; /* the zero at the end does not */
+        if (!n) p[to++] = '?';
+        if (n == want)
+            for (uint32_t k = 0; k < n; k++) p[to++] = p[i + k];
+        i += n ? n : 1;
+    }
+    p[to] = 0;
+}
+
+size_t utf8_whole(const char *text, size_t n) {
+    const unsigned char *p = (const unsigned char *)text;
+    for (uint32_t back = 1; back < 4 && back <= n; back++) {
+        const uint32_t want = utf8_lead_len(p[n - back]);
+        if (want > back) return n - back;
+        if (want) break;
+    }
+    return n;
+}
+
 uint32_t utf8_decode(const char *text, size_t *n_bytes) {
     const unsigned char *p = (const unsigned char *)text;
     uint32_t n = utf8_lead_len(p[0]);

@@ -3,6 +3,7 @@
 
 #include "buf.h"
 #include "engine/base/clock.h"
+#include "engine/base/utf8.h"
 
 #include <assert.h>
 #include <stdarg.h>
@@ -73,9 +74,9 @@ static void line_add_fields(struct buf *b, bool json, const struct log_field *fi
         } else if (f->type == LOG_NUMBER) {
             line_add_number(b, f->number);
         } else if (json) {
-            buf_json_any(b, f->text, strnlen(f->text, max_bytes));
+            buf_json_any(b, f->text, utf8_whole(f->text, strnlen(f->text, max_bytes)));
         } else {
-            line_add_text(b, f->text, strnlen(f->text, max_bytes));
+            line_add_text(b, f->text, utf8_whole(f->text, strnlen(f->text, max_bytes)));
         }
     }
 }
@@ -89,7 +90,7 @@ struct line {
 
 static void line_render(struct buf *b, bool json, const struct line *line, size_t max_bytes) {
     buf_clear(b);
-    const size_t n = strnlen(line->message, max_bytes);
+    const size_t n = utf8_whole(line->message, strnlen(line->message, max_bytes));
     if (json) {
         buf_puts(b, "{\"time\":\"");
         line_add_time(b);
@@ -140,6 +141,7 @@ void log_line(struct log *log, enum log_level level, const char *message, const 
 }
 
 static void to_one_line(char *message) {
+    utf8_mend(message);
     for (char *c = message; *c; c++) {
         if ((unsigned char)*c < 0x20) *c = ' ';
     }

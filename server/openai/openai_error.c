@@ -1,6 +1,7 @@
 /* openai_error.c - the errors of the protocol: making one, and its JSON; see openai.h. */
 #include "openai_put.h"
 #include "engine/base/fail.h"
+#include "engine/base/utf8.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -12,6 +13,8 @@ void openai_error_vset(struct openai_error *e, unsigned http, const char *type, 
     *e = (struct openai_error){.http = http, .type = type, .code = code};
     snprintf(e->param, sizeof e->param, "%s", param);
     vsnprintf(e->message, sizeof e->message, format, args);
+    utf8_mend(e->param);
+    utf8_mend(e->message);
 }
 
 void openai_error_set(struct openai_error *e, unsigned http, const char *type, const char *code, const char *param,

@@ -195,6 +195,29 @@ static void a_long_line_on_a_pipe_is_cut_and_still_json(void **state) {
     free(path);
 }
 
+/* Euro signs, three bytes each, where the room ends: of a message, of an argument in it, of a field on a pipe. */
+static void a_line_is_not_cut_inside_a_character(void **state) {
+    (void)state;
+    static char euros[30001];
+    for (size_t i = 0; i + 3 < sizeof euros; i += 3) memcpy(euros + i, "\xe2\x82\xac", 3);
+    for (int shift = 0; shift < 3; shift++) {
+        int ends[2];
+        struct log log;
+        assert_int_equal(pipe(ends), 0);
+        log_init(&log, "info", "json", ends[1]);
+        log_text(&log, LOG_INFO, "%.*s%s", shift, "ab", euros);
+        log_text(&log, LOG_INFO, "%.*s: %.100s.", shift, "ab", euros);
+        log_line(&log, LOG_INFO, "request", (const struct log_field[]){log_words("path", euros + shift * 3)}, 1);
+        char *text = drain(ends[0]);
+        if (count(text, "\n") != 3 || strstr(text, "\xef\xbf\xbd") || strchr(text, '?'))
+            fail_msg("%u lines: %s", count(text, "\n"), text);
+        free(text);
+        log_fini(&log);
+        close(ends[0]);
+        close(ends[1]);
+    }
+}
+
 static void a_file_takes_a_line_of_any_length(void **state) {
     (void)state;
     FILE *file = tmpfile();
@@ -375,6 +398,7 @@ int main(void) {
         cmocka_unit_test(a_terminal_that_nobody_reads_too),
         cmocka_unit_test(lines_of_threads_are_whole_and_all_are_counted),
         cmocka_unit_test(a_long_line_on_a_pipe_is_cut_and_still_json),
+        cmocka_unit_test(a_line_is_not_cut_inside_a_character),
         cmocka_unit_test(a_file_takes_a_line_of_any_length),
         cmocka_unit_test(control_characters_and_ends_of_lines_beyond_ascii_are_escaped),
         cmocka_unit_test(characters_that_hide_or_turn_text_are_escaped_in_both_formats),
