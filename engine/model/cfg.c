@@ -2,6 +2,8 @@
 #include "cfg.h"
 #include "engine/base/fail.h"
 #include "engine/base/json_guard.h"
+#include "engine/base/json_python.h"
+#include "engine/base/utf8.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -15,9 +17,12 @@ json_t *cfg_get(const json_t *object, const char *path) {
 
 void cfg_fail(struct cfg *c, int code, const char *path, const json_t *value, const char *what) {
     if (c->rc) return;
-    char *text = value ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
-    if (text)
-        c->rc = rod_fail_at(c->err, code, path, "%s: %s is %.60s: %s", c->file, path, text, what);
+    const char *odd = json_python_number(value);
+    char *text = value && !odd ? json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT) : NULL;
+    if (text || odd)
+        c->rc = rod_fail_at(c->err, code, path, "%s: %s is %.60s: %s", c->file, path, text ? text : odd, what);
+    else if (value)
+        c->rc = rod_fail_at(c->err, code, path, "%s: %s holds a surrogate alone: %s", c->file, path, what);
     else
         c->rc = rod_fail_at(c->err, code, path, "%s: %s is missing: %s", c->file, path, what);
     free(text);
@@ -69,11 +74,13 @@ const json_t *cfg_object(struct cfg *c, const json_t *object, const char *path) 
 const char *cfg_string(struct cfg *c, const json_t *object, const char *path, const char *def) {
     const json_t *value = cfg_get(object, path);
     if (!value) return def;
-    if (!json_is_string(value)) {
-        cfg_fail(c, ROD_EMODEL, path, value, "a string is needed");
+    const char *text = json_python_text(value);
+    if (!text) {
+        cfg_fail(c, ROD_EMODEL, path, value,
+                 json_is_string(value) ? "a string without NUL and lone surrogates is needed" : "a string is needed");
         return def;
     }
-    return json_string_value(value);
+    return text;
 }
 
 void cfg_refuse(struct cfg *c, const char *path, const json_t *value, const char *why) {
@@ -92,20 +99,23 @@ void cfg_only(struct cfg *c, const json_t *object, const char *part, const char 
     json_t *o = (json_t *)(uintptr_t)object; /* jansson's iterators are not const */
     for (void *at = json_object_iter(o); at && !c->rc; at = json_object_iter_next(o, at)) {
         const char *key = json_object_iter_key(at);
+        const size_t len = json_object_iter_key_len(at); /* it may hold a NUL */
         size_t i = 0;
-        while (known[i] && strcmp(known[i], key)) i++;
+        while (known[i] && (strlen(known[i]) != len || memcmp(known[i], key, len) != 0)) i++;
         if (known[i] || cfg_says_nothing(json_object_iter_value(at))) continue;
         char path[96];
-        snprintf(path, sizeof path, "%s%s%.60s", part, *part ? "." : "", key);
-        for (char *p = path; *p; p++) /* a stranger's key reaches a terminal */
-            if ((unsigned char)*p < 0x20 || *p == 0x7f) *p = '?';
+        int n = snprintf(path, sizeof path, "%s%s", part, *part ? "." : "");
+        for (i = 0; i < len && i < 60 && n < (int)sizeof path - 1; i++) /* a stranger's key reaches a terminal */
+            path[n++] = (char)((unsigned char)key[i] < 0x20 || key[i] == 0x7f ? '?' : key[i]);
+        path[n] = 0;
+        utf8_mend(path);
         cfg_refuse(c, path, json_object_iter_value(at), "this key is not known, and may change results");
     }
 }
 
 json_t *cfg_load(struct cfg *c, const char *json, size_t len) {
     json_error_t json_err;
-    json_t *root = json_guard_load(json, len, JSON_REJECT_DUPLICATES, &json_err);
+    json_t *root = json_python_load(json, len, JSON_REJECT_DUPLICATES, &json_err);
     if (!root && json_guard_was_short(&json_err))
         c->rc = rod_fail_no_memory(c->err);
     else if (!root)

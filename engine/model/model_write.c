@@ -5,6 +5,7 @@
 #include "engine/base/fail.h"
 #include "engine/base/file.h"
 #include "engine/base/half.h"
+#include "engine/base/json_python.h"
 #include "model_internal.h"
 
 #include <dirent.h>
@@ -266,18 +267,73 @@ static json_t *quantization_config(const struct writing *w) {
                      "quantization_status", "compressed", "config_groups", groups, "ignore", ignore);
 }
 
+/* A member of a text's outermost object. */
+struct member {
+    const char *key, *value;
+    size_t n_key, n_value;
+};
+
+static const char *past_blanks(const char *at) { return at + strspn(at, " \t\r\n"); }
+
+static const char *past_string(const char *at) {
+    for (at++; *at && *at != '"'; at++)
+        if (*at == '\\' && at[1]) at++;
+    return at + (*at != 0);
+}
+
+/* at: behind the object's brace or a member's comma, in a text that was parsed before. NULL: there is none; else where
+ * the next one is looked for. */
+static const char *next_member(const char *at, struct member *m) {
+    unsigned depth = 0;
+    at = past_blanks(at);
+    if (*at != '"') return NULL;
+    m->key = at;
+    at = past_string(at);
+    m->n_key = (size_t)(at - m->key);
+    at = past_blanks(at);
+    m->value = at = past_blanks(at + (*at == ':'));
+    for (; *at && (depth || (*at != ',' && *at != '}')); at = *at == '"' ? past_string(at) : at + 1) {
+        depth += *at == '{' || *at == '[';
+        depth -= *at == '}' || *at == ']';
+    }
+    m->n_value = (size_t)(at - m->value);
+    while (m->n_value && strchr(" \t\r\n", m->value[m->n_value - 1])) m->n_value--;
+    return at + (*at == ',');
+}
+
+static bool member_is_ours(const struct member *m) {
+    json_error_t fault;
+    json_t *key = json_python_load(m->key, m->n_key, JSON_DECODE_ANY, &fault);
+    const char *name = json_python_text(key);
+    const bool ours = name && (!strcmp(name, "quantization_config") || !strcmp(name, "tie_word_embeddings"));
+    json_decref(key);
+    return ours;
+}
+
+/* The configuration as it is spelled, whatever its numbers are, but for the two members that say how weights are kept.
+ */
 static int write_config(const struct writing *w, const char *from) {
     struct file_bytes bytes;
     int rc = file_load(from, CONFIG_FILE, MAX_COPIED_BYTES, &bytes, w->err);
     if (rc) return rc;
-    json_t *root = json_loadb(bytes.data, bytes.n, 0, NULL); /* it was parsed before */
+    json_t *ours = quantization_config(w);
+    char *said = ours ? json_dumps(ours, JSON_INDENT(2)) : NULL, *text = NULL;
+    size_t n = 0;
+    FILE *out = open_memstream(&text, &n);
+    if (out) {
+        struct member m;
+        const char *at = past_blanks(bytes.data);
+        fputs("{\n", out);
+        for (at += *at == '{'; (at = next_member(at, &m));)
+            if (!member_is_ours(&m)) fprintf(out, "  %.*s: %.*s,\n", (int)m.n_key, m.key, (int)m.n_value, m.value);
+        fprintf(out, "  \"quantization_config\": %s,\n  \"tie_word_embeddings\": false\n}\n", said ? said : "");
+    }
+    const bool whole = out && !fclose(out) && said;
+    rc = whole ? write_text(w, CONFIG_FILE, text, n) : rod_fail_no_memory(w->err);
     file_wipe(&bytes);
-    json_object_set_new(root, "quantization_config", quantization_config(w));
-    json_object_set_new(root, "tie_word_embeddings", json_false());
-    char *text = root ? json_dumps(root, JSON_INDENT(2)) : NULL;
-    rc = text ? write_text(w, CONFIG_FILE, text, strlen(text)) : rod_fail_no_memory(w->err);
+    json_decref(ours);
+    free(said);
     free(text);
-    json_decref(root);
     return rc;
 }
 

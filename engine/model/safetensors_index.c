@@ -2,6 +2,8 @@
 #include "safetensors.h"
 #include "engine/base/fail.h"
 #include "engine/base/json_guard.h"
+#include "engine/base/json_python.h"
+#include "engine/base/utf8.h"
 
 #include <assert.h>
 #include <jansson.h>
@@ -34,8 +36,15 @@ static int index_parse_map(json_t *map, const char *file, struct safetensors_ind
     if (!out->places || !out->files) return rod_fail_no_memory(err);
     const char *tensor;
     json_t *value;
-    json_object_foreach(map, tensor, value) {
-        const char *shard = json_string_value(value);
+    size_t len;
+    json_object_keylen_foreach(map, tensor, len, value) {
+        const char *shard = json_python_text(value);
+        if (strlen(tensor) != len || utf8_check(tensor, len) != len)
+            return rod_fail(err, ROD_EMODEL, "%.150s: weight_map: tensor name %.120s holds NUL or a surrogate alone",
+                            file, tensor);
+        if (json_is_string(value) && !shard)
+            return rod_fail(err, ROD_EMODEL, "%.150s: weight_map of tensor %.120s holds NUL or a surrogate alone", file,
+                            tensor);
         if (!shard)
             return rod_fail(err, ROD_EMODEL, "%.150s: weight_map of tensor %.120s is not a string", file, tensor);
         if (!name_is_plain(shard))
@@ -63,7 +72,7 @@ int safetensors_parse_index(const char *json, size_t len, const char *file, stru
                             struct rod_error *err) {
     *out = (struct safetensors_index){0};
     json_error_t json_err;
-    json_t *root = json_guard_load(json, len, JSON_REJECT_DUPLICATES, &json_err);
+    json_t *root = json_python_load(json, len, JSON_REJECT_DUPLICATES, &json_err);
     if (!root && json_guard_was_short(&json_err)) return rod_fail_no_memory(err);
     if (!root)
         return rod_fail(err, ROD_EMODEL, "%.150s is not valid JSON: line %d: %.160s", file, json_err.line,

@@ -3,6 +3,7 @@
 #include "engine/base/fail.h"
 #include "engine/base/file.h"
 #include "engine/base/json_guard.h"
+#include "engine/base/json_python.h"
 #include "engine/base/utf8.h"
 
 #include <assert.h>
@@ -161,16 +162,26 @@ static const struct format *format_recognise(const char *jinja, size_t len) {
     return NULL;
 }
 
-/* chat_template of tokenizer_config.json: a string, or a list of named ones of which "default" counts. */
-static const json_t *config_template(const json_t *config) {
+/* chat_template of tokenizer_config.json: a string, or named ones, in a list or an object, of which "default" counts.
+ * *out NULL: there is none. */
+static int config_template(const json_t *config, const json_t **out, struct rod_error *err) {
     const json_t *value = json_object_get(config, "chat_template"), *item;
     size_t i;
-    if (json_is_string(value)) return value;
-    json_array_foreach(value, i, item) {
-        const char *name = json_string_value(json_object_get(item, "name"));
-        if (name && !strcmp(name, "default")) return json_object_get(item, "template");
+    *out = NULL;
+    if (json_is_object(value)) value = json_object_get(value, "default");
+    if (json_is_array(value)) {
+        const json_t *found = NULL;
+        json_array_foreach(value, i, item) {
+            const char *name = json_python_text(json_object_get(item, "name"));
+            if (name && !strcmp(name, "default")) found = json_object_get(item, "template");
+        }
+        value = found;
     }
-    return NULL;
+    if (value && !json_is_null(value) && !json_is_string(value))
+        return rod_fail(err, ROD_EMODEL,
+                        "tokenizer_config.json: \"chat_template\" must be a string or a list of named ones");
+    *out = json_is_string(value) ? value : NULL;
+    return 0;
 }
 
 /* ---- the table beside the model ---- */
@@ -180,8 +191,8 @@ static const json_t *config_template(const json_t *config) {
 static int table_take_text(const json_t *value, const char *key, char **out, struct rod_error *err) {
     if (!value) {
         *out = strdup("");
-    } else if (!json_is_string(value) || strlen(json_string_value(value)) != json_string_length(value)) {
-        return rod_fail(err, ROD_EMODEL, TABLE ": %s must be a string without NUL", key);
+    } else if (!json_python_text(value)) {
+        return rod_fail(err, ROD_EMODEL, TABLE ": %s must be a string without NUL and lone surrogates", key);
     } else {
         *out = strdup(json_string_value(value));
     }
@@ -191,10 +202,11 @@ static int table_take_text(const json_t *value, const char *key, char **out, str
 static int table_check_keys(const json_t *object, const char *what, const char *const *known, struct rod_error *err) {
     const char *key;
     json_t *value;
+    size_t len;
     if (!json_is_object(object)) return rod_fail(err, ROD_EMODEL, TABLE ": %s must be an object", what);
-    json_object_foreach((json_t *)object, key, value) {
+    json_object_keylen_foreach((json_t *)object, key, len, value) {
         size_t i = 0;
-        while (known[i] && strcmp(key, known[i]) != 0) i++;
+        while (known[i] && (strlen(known[i]) != len || memcmp(key, known[i], len) != 0)) i++;
         if (!known[i]) return rod_fail(err, ROD_EMODEL, TABLE ": unknown key \"%.64s\" in %s", key, what);
     }
     return 0;
@@ -240,7 +252,7 @@ static int table_take_stops(const json_t *stops, const struct tokenizer *t, stru
     if (!json_is_array(stops) || json_array_size(stops) > 4)
         return rod_fail(err, ROD_EMODEL, TABLE ": stop must be an array of up to 4 tokens");
     json_array_foreach(stops, i, item) {
-        const char *token = json_string_value(item);
+        const char *token = json_python_text(item);
         int32_t id = token ? tokenizer_find(t, token) : -1;
         if (id < 0) return rod_fail(err, ROD_EMODEL, TABLE ": stop[%zu] is not an added token of the tokenizer", i);
         assert(c->n_stop_ids < sizeof c->stop_ids / sizeof *c->stop_ids);
@@ -253,7 +265,7 @@ static int chat_from_table(const char *text, size_t len, const struct tokenizer 
                            struct rod_error *err) {
     static const char *const known[] = {"begin", "roles", "generation_prompt", "stop", "tools", NULL};
     json_error_t fault;
-    json_t *root = json_guard_load(text, len, JSON_REJECT_DUPLICATES, &fault);
+    json_t *root = json_python_load(text, len, JSON_REJECT_DUPLICATES, &fault);
     if (!root && json_guard_was_short(&fault)) return rod_fail_no_memory(err);
     if (!root) return rod_fail(err, ROD_EMODEL, TABLE ": line %d: %.120s", fault.line, fault.text);
     struct chat *c = calloc(1, sizeof *c);
@@ -277,15 +289,31 @@ static int chat_from_table(const char *text, size_t len, const struct tokenizer 
 
 /* ---- which one ---- */
 
+/* *config: what *value, its template, lies in. */
+static int chat_load_config(const struct chat_files *files, json_t **config, const json_t **value,
+                            struct rod_error *err) {
+    json_error_t fault;
+    *config = NULL;
+    *value = NULL;
+    if (!files->config) return 0;
+    *config = json_python_load(files->config, files->config_len, 0, &fault);
+    if (!*config && json_guard_was_short(&fault)) return rod_fail_no_memory(err);
+    if (!*config) return rod_fail(err, ROD_EMODEL, "tokenizer_config.json: %.120s (line %d)", fault.text, fault.line);
+    const int rc = json_is_object(*config) ? config_template(*config, value, err)
+                                           : rod_fail(err, ROD_EMODEL, "tokenizer_config.json: not an object");
+    if (rc) json_decref(*config);
+    return rc;
+}
+
 int chat_parse(const struct chat_files *files, const struct tokenizer *t, struct chat **out, char *note,
                size_t note_bytes, struct rod_error *err) {
     *out = NULL;
     *note = 0;
     if (files->table) return chat_from_table(files->table, files->table_len, t, out, err);
-    json_error_t fault;
-    json_t *config = files->config ? json_guard_load(files->config, files->config_len, 0, &fault) : NULL;
-    if (files->config && !config && json_guard_was_short(&fault)) return rod_fail_no_memory(err);
-    const json_t *value = config_template(config);
+    json_t *config;
+    const json_t *value;
+    int rc = chat_load_config(files, &config, &value, err);
+    if (rc) return rc;
     const char *from = "chat_template.jinja", *jinja = files->jinja;
     size_t len = files->jinja_len;
     if (!jinja && json_is_string(value)) {

@@ -44,7 +44,7 @@ struct chat_files {                     /* texts of a checkpoint's files, NULL =
 };
 
 /* *out NULL: the model has no chat format. note: "", or one sentence about a template that is ignored. Errors
- * (ROD_EMODEL) are faults of the table, by key. parse is pure. */
+ * (ROD_EMODEL) are faults of the files, by key. parse is pure. */
 int chat_open(const char *dir, const struct tokenizer *t, struct chat **out, char *note, size_t note_bytes,
               struct rod_error *err);
 int chat_parse(const struct chat_files *files, const struct tokenizer *t, struct chat **out, char *note,

@@ -220,6 +220,8 @@ static void files_of_a_model_and_schemas_are_read_as_they_are_or_not_at_all(void
         const char *text;
     } files[] = {
         {read_config, "{\"a-name-14-long\": \"and-30-bytes-of-a-value-for-it\", \"model_type\": \"rodimus\"}"},
+        {read_config,
+         "{\"a-name-14-lon\\ud800\": [\"\\u0000-and-30-bytes-of-a-value-for-it\", NaN], \"b\\u0000\": 1e999}"},
         {read_generation, "{\"a-name-14-long\": \"and-30-bytes-of-a-value-for-it\", \"temperature\": 0.5}"},
         {read_header, "{\"a-name-14-long\": {\"dtype\": \"F32\", \"shape\": [4], \"data_offsets\": [0, 16]}}"},
         {read_index, "{\"weight_map\": {\"a-name-14-long\": \"model-00001-of-00002.safetensors\"}}"},

@@ -1,4 +1,5 @@
-/* test_utf8.c - messages are cut to the room that they have, and stay UTF-8: as functions, and where messages are made. */
+/* test_utf8.c - messages are cut to the room that they have, and stay UTF-8: as functions, and where messages are made.
+ */
 #include "engine/base/fail.h"
 #include "engine/base/utf8.h"
 #include "server/openai/openai.h"
@@ -20,7 +21,9 @@ static void a_cut_message_ends_with_a_whole_character(void **state) {
                                            {"caf\xc3", "caf"},
                                            {"\xf0\x9f\x98", ""},
                                            {"a\xe2\x82: b", "a: b"},
-                                           {"a\xff" "b\x80", "a?b?"},
+                                           {"a\xff"
+                                            "b\x80",
+                                            "a?b?"},
                                            {"\xed\xa0\x80", "??"}}; /* its first byte is as of a cut one */
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[32];

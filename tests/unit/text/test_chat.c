@@ -354,7 +354,10 @@ static void a_table_gives_any_format(void **state) {
         {"{\"generation_prompt\": \"\", \"roles\": {\"user\": {\"prefx\": \"\"}}}", "prefx"},
         {"{\"generation_prompt\": \"\", \"roles\": {\"king\": {}}}", "king"},
         {"{\"generation_prompt\": \"\", \"roles\": {\"user\": {}}, \"stop\": [\"nope\"]}", "stop[0]"},
-        {"{\"generation_prompt\": \"a\\u0000\", \"roles\": {\"user\": {}}}", "line 1"},
+        {"{\"generation_prompt\": \"a\\u0000\", \"roles\": {\"user\": {}}}",
+         "generation_prompt must be a string without NUL"},
+        {"{\"generation_prompt\": \"\", \"roles\": {\"user\": {\"prefix\": \"\\ud800\"}}}", "prefix must be a string"},
+        {"{\"generation_prompt\": \"\", \"roles\": {\"user\": {}}, \"stop\\u0000\": []}", "unknown key"},
         {"{\"more\": 1}", "more"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         files = (struct chat_files){.table = bad[i][0], .table_len = strlen(bad[i][0])};
