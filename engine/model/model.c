@@ -162,7 +162,7 @@ static int model_list_tensors(struct model *model, const struct files *files, st
             *m = (struct model_tensor){.name = t->name,
                                        .file = files->st[f]->path,
                                        .data = safetensors_data(files->st[f], t),
-                                       .dtype = safetensors_dtype_name(t->dtype),
+                                       .dtype = t->dtype_name,
                                        .n_bytes = t->n_bytes,
                                        .n_dims = t->n_dims};
             memcpy(m->shape, t->shape, sizeof m->shape);

@@ -56,8 +56,8 @@ static int adapter_open_file(struct merging *m, const char *dir) {
     if (!a->deltas || !m->used || !m->known || !m->met) return rod_fail_no_memory(m->err);
     for (size_t i = 0; i < n; i++) {
         const struct safetensors_tensor *t = &a->st->table.tensors[i];
-        model_fingerprint_add_tensor(m->model, safetensors_dtype_name(t->dtype), t->shape, t->n_dims, t->name,
-                                     safetensors_data(a->st, t), t->n_bytes);
+        model_fingerprint_add_tensor(m->model, t->dtype_name, t->shape, t->n_dims, t->name, safetensors_data(a->st, t),
+                                     t->n_bytes);
     }
     if (a->st->modified_unix_s > m->model->created_unix_s) m->model->created_unix_s = a->st->modified_unix_s;
     return 0;
@@ -75,9 +75,9 @@ static int adapter_take_half(struct merging *m, const char *module, char half, u
     if (t->n_dims != 2 || t->shape[0] != rows || t->shape[1] != cols)
         return rod_fail(m->err, ROD_EMODEL, "tensor %s has shape %s, the model and " CONFIG_FILE " call for [%u, %u].",
                         name, safetensors_render_shape(t->shape, t->n_dims, text, sizeof text), rows, cols);
-    if (!dtype_by_name(safetensors_dtype_name(t->dtype), dtype))
+    if (!dtype_by_name(t->dtype_name, dtype))
         return rod_fail(m->err, ROD_EMODEL, "tensor %s has dtype %s, adapters must be F32, F16 or BF16.", name,
-                        safetensors_dtype_name(t->dtype));
+                        t->dtype_name);
     *out = safetensors_data(st, t);
     m->used[t - st->table.tensors] = true;
     return 0;

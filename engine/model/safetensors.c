@@ -4,6 +4,8 @@
 #include "engine/base/bytes.h"
 #include "engine/base/half.h"
 #include "engine/base/json_guard.h"
+#include "engine/base/json_python.h"
+#include "engine/base/utf8.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -14,6 +16,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <string.h>
 #include <unistd.h>
 
 #define MAX_EXACT 9007199254740992.0 /* 2^53: up to here a double names every integer */
@@ -64,23 +67,33 @@ static bool header_read_count(const json_t *value, uint64_t *out) {
     return true;
 }
 
-static int header_parse_tensor(const char *name, const json_t *entry, uint64_t data_first, uint64_t data_bytes,
-                               const char *file, struct safetensors_tensor *t, struct rod_error *err) {
-    for (const unsigned char *c = (const unsigned char *)name; *c; c++)
-        if (*c < 0x20 || *c == 0x7f)
-            return rod_fail(err, ROD_EMODEL, "%.150s: a tensor name holds control character %u", file, *c);
-    if (!json_is_object(entry))
-        return rod_fail(err, ROD_EMODEL, "%.150s: tensor %.120s is not described by an object", file, name);
-    t->name = name;
+/* Names are printed, and compared up to a zero. */
+static int header_check_name(const char *name, size_t len, const char *file, struct rod_error *err) {
+    for (size_t i = 0; i < len; i++)
+        if ((unsigned char)name[i] < 0x20 || name[i] == 0x7f)
+            return rod_fail(err, ROD_EMODEL, "%.150s: the tensor name %.120s holds control character %u", file, name,
+                            (unsigned)name[i]);
+    if (utf8_check(name, len) != len)
+        return rod_fail(err, ROD_EMODEL, "%.150s: the tensor name %.120s holds a surrogate alone", file, name);
+    return 0;
+}
 
-    const char *dtype = json_string_value(json_object_get(entry, "dtype"));
-    if (!dtype) return rod_fail(err, ROD_EMODEL, "%.150s: tensor %.120s has no dtype", file, name);
+/* A type that is not known here is a fault of who uses the tensor: most such tensors nobody does. */
+static int header_parse_dtype(const json_t *entry, const char *file, struct safetensors_tensor *t,
+                              struct rod_error *err) {
+    t->dtype_name = json_python_text(json_object_get(entry, "dtype"));
     t->dtype = SAFETENSORS_N_DTYPES;
+    bool is_name = t->dtype_name != NULL;
+    for (const char *c = t->dtype_name; is_name && *c; c++) is_name = (unsigned char)*c >= 0x20 && *c != 0x7f;
+    if (!is_name) return rod_fail(err, ROD_EMODEL, "%.150s: tensor %.120s has no dtype", file, t->name);
     for (uint32_t i = 0; i < SAFETENSORS_N_DTYPES; i++)
-        if (!strcmp(dtype, dtypes[i].name)) t->dtype = (enum safetensors_dtype)i;
-    if (t->dtype == SAFETENSORS_N_DTYPES)
-        return rod_fail(err, ROD_EMODEL, "%.150s: tensor %.120s has unknown dtype %.20s", file, name, dtype);
+        if (!strcmp(t->dtype_name, dtypes[i].name)) t->dtype = (enum safetensors_dtype)i;
+    return 0;
+}
 
+static int header_parse_shape(const json_t *entry, const char *file, struct safetensors_tensor *t,
+                              struct rod_error *err) {
+    const char *name = t->name;
     const json_t *shape = json_object_get(entry, "shape");
     if (!json_is_array(shape)) return rod_fail(err, ROD_EMODEL, "%.150s: tensor %.120s has no shape", file, name);
     if (json_array_size(shape) > SAFETENSORS_MAX_DIMS)
@@ -101,7 +114,18 @@ static int header_parse_tensor(const char *name, const json_t *entry, uint64_t d
         t->n_elems *= t->shape[i];
     }
     if (empty) t->n_elems = 0;
+    assert(t->n_elems <= (uint64_t)MAX_EXACT && t->n_dims <= SAFETENSORS_MAX_DIMS);
+    return 0;
+}
 
+static int header_parse_tensor(const json_t *entry, uint64_t data_first, uint64_t data_bytes, const char *file,
+                               struct safetensors_tensor *t, struct rod_error *err) {
+    const char *name = t->name;
+    if (!json_is_object(entry))
+        return rod_fail(err, ROD_EMODEL, "%.150s: tensor %.120s is not described by an object", file, name);
+    int rc = header_parse_dtype(entry, file, t, err);
+    if (!rc) rc = header_parse_shape(entry, file, t, err);
+    if (rc) return rc;
     const json_t *offsets = json_object_get(entry, "data_offsets");
     uint64_t begin, end;
     if (json_array_size(offsets) != 2 || !header_read_count(json_array_get(offsets, 0), &begin) ||
@@ -115,16 +139,17 @@ static int header_parse_tensor(const char *name, const json_t *entry, uint64_t d
         return rod_fail(err, ROD_EMODEL,
                         "%.150s: tensor %.120s ends at byte %llu of the data, the file has only %llu: truncated?", file,
                         name, (unsigned long long)end, (unsigned long long)data_bytes);
-    assert(t->n_elems <= (uint64_t)MAX_EXACT && t->n_dims <= SAFETENSORS_MAX_DIMS);
+    t->first_byte = data_first + begin;
+    t->n_bytes = end - begin;
+    if (t->dtype == SAFETENSORS_N_DTYPES) return 0;
     t->n_bytes = t->n_elems * dtypes[t->dtype].bytes; /* at most 2^53 * 8: no overflow */
     if (end - begin != t->n_bytes) {
         char text[128];
         return rod_fail(err, ROD_EMODEL,
                         "%.150s: tensor %.120s: shape %s of %s needs %llu bytes, its offsets give %llu", file, name,
-                        safetensors_render_shape(t->shape, t->n_dims, text, sizeof text), dtype,
+                        safetensors_render_shape(t->shape, t->n_dims, text, sizeof text), t->dtype_name,
                         (unsigned long long)t->n_bytes, (unsigned long long)(end - begin));
     }
-    t->first_byte = data_first + begin;
     return 0;
 }
 
@@ -164,14 +189,17 @@ static int header_parse_entries(json_t *root, uint64_t data_first, uint64_t file
     out->tensors = calloc(json_object_size(root) + 1, sizeof *out->tensors);
     if (!out->tensors) return rod_fail_no_memory(err);
     const char *name;
+    size_t len;
     json_t *entry;
-    json_object_foreach(root, name, entry) {
-        if (!strcmp(name, "__metadata__")) {
+    json_object_keylen_foreach(root, name, len, entry) {
+        if (len == 12 && !memcmp(name, "__metadata__", 12)) {
             if (!json_is_object(entry)) return rod_fail(err, ROD_EMODEL, "%.150s: __metadata__ is not an object", file);
             continue;
         }
-        int rc = header_parse_tensor(name, entry, data_first, file_bytes - data_first, file,
-                                     &out->tensors[out->n_tensors], err);
+        struct safetensors_tensor *t = &out->tensors[out->n_tensors];
+        t->name = name;
+        int rc = header_check_name(name, len, file, err);
+        if (!rc) rc = header_parse_tensor(entry, data_first, file_bytes - data_first, file, t, err);
         if (rc) return rc;
         out->n_tensors++;
     }
@@ -217,8 +245,8 @@ int safetensors_parse(const void *bytes, size_t n_bytes, uint64_t file_bytes, co
         return rod_fail(err, ROD_EMODEL, "%.150s: header length %llu exceeds the limit of %u bytes", file,
                         (unsigned long long)header_bytes, SAFETENSORS_MAX_HEADER_BYTES);
     json_error_t json_err;
-    json_t *root = json_guard_load((const char *)bytes + 8, (size_t)header_bytes,
-                                   JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &json_err);
+    json_t *root = json_python_load((const char *)bytes + 8, (size_t)header_bytes,
+                                    JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &json_err);
     if (!root && json_error_code(&json_err) == json_error_duplicate_key && json_err.position > 0 &&
         (uint64_t)json_err.position <= header_bytes)
         return header_refuse_duplicate((const char *)bytes + 8, (size_t)json_err.position, file, err);
@@ -242,10 +270,12 @@ void safetensors_free(struct safetensors_table *table) {
 
 static int file_map(struct safetensors *st, struct rod_error *err) {
     int fd = open(st->path, O_RDONLY | O_NONBLOCK | O_CLOEXEC); /* a pipe answers at once and is refused */
-    if (fd < 0)
-        return rod_fail(err, errno == ENOENT ? ROD_ENOTFOUND : ROD_EIO, "cannot open %.300s: %s", st->path,
-                        strerror(errno));
     struct stat info;
+    if (fd < 0) {
+        const int why = errno;
+        const bool is_missing = why == ENOENT && lstat(st->path, &info); /* a link that leads nowhere is there */
+        return rod_fail(err, is_missing ? ROD_ENOTFOUND : ROD_EIO, "cannot open %.300s: %s", st->path, strerror(why));
+    }
     if (fstat(fd, &info) || !S_ISREG(info.st_mode) || info.st_size < 8) {
         close(fd);
         return rod_fail(err, ROD_EMODEL, "%.300s is not a safetensors file: not a regular file of 8 bytes or more",
@@ -317,7 +347,7 @@ int safetensors_read_f32(const struct safetensors *st, const struct safetensors_
             break;
         default:
             return rod_fail(err, ROD_EMODEL, "%.150s: tensor %.120s has dtype %s, a float type was expected", st->path,
-                            t->name, safetensors_dtype_name(t->dtype));
+                            t->name, t->dtype_name);
         }
     }
     return 0;
@@ -336,7 +366,7 @@ int safetensors_read_i64(const struct safetensors *st, const struct safetensors_
             break;
         default:
             return rod_fail(err, ROD_EMODEL, "%.150s: tensor %.120s has dtype %s, I32 or I64 was expected", st->path,
-                            t->name, safetensors_dtype_name(t->dtype));
+                            t->name, t->dtype_name);
         }
     }
     return 0;
