@@ -246,6 +246,20 @@ static void model_check_tied_head(struct model *model) {
     if (!dtype_by_name(t->dtype, &head.dtype) || t->n_dims != 2 || t->shape[0] != model->dims.V ||
         t->shape[1] != model->dims.D ||
         !same_values(&model->embed.part[0], &head, (size_t)model->dims.V * model->dims.D))
+/* Some programs write a bias of zeros beside every weight that they quantise. */
+static bool tensor_is_zero(const struct model_tensor *t) {
+    enum dtype dtype;
+    const bool is_float = dtype_by_name(t->dtype, &dtype);
+    const struct weight_part part = {.data = t->data, .dtype = is_float ? dtype : DTYPE_F32};
+    const uint64_t n = is_float ? t->n_bytes / dtype_bytes(dtype) : 0;
+    for (uint64_t i = 0; i < n; i++) {
+        float x;
+        weight_part_to_f32(&part, i, 1, &x);
+        if (x != 0) return false; /* nor is NaN */
+    }
+    return is_float;
+}
+
         model_warn(model, "tie_word_embeddings is true, but lm_head.weight is stored and differs from the embedding; "
                           "the embedding is used");
 }
@@ -258,8 +272,11 @@ static int binding_refuse_left_out(void *arg, const struct model_piece *piece) {
     snprintf(bias, sizeof bias, "%s", piece->name);
     const size_t stem = strlen(bias) - strlen("weight");
     if (strlen(bias) > strlen("weight") && !strcmp(bias + stem, "weight")) memcpy(bias + stem, "bias", 5);
-    const struct model_tensor *t = model_find_tensor(b->model, piece->name);
-    if (!t || t->used) t = model_find_tensor(b->model, bias);
+    struct model_tensor *t = model_find_tensor(b->model, piece->name);
+    if (!t || t->used) {
+        t = model_find_tensor(b->model, bias);
+        if (t && !t->used) t->used = tensor_is_zero(t);
+    }
     if (!t || t->used) return 0;
     return rod_fail(b->err, ROD_EMODEL,
                     "tensor %s in %.200s has no place in the model of config.json: without it results would differ",

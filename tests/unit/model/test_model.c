@@ -307,6 +307,34 @@ static void a_bias_where_there_is_none_is_refused(void **state) {
     remove_files(dir, checkpoint_files);
 }
 
+/* As above: what becomes the bias is all zeros, with either sign, or has one number that is none. */
+static void a_bias_of_zeros_changes_nothing_and_is_read(void **state) {
+    (void)state;
+    static const char old[] = "model.layers.1.attn.q_proj.weight", new[] = "model.layers.0.attn.out_proj.bias";
+    char dir[] = "/tmp/rodimus-test-XXXXXX";
+    struct safetensors *st;
+    struct rod_error err;
+    size_t n;
+    assert_non_null(mkdtemp(dir));
+    copy_checkpoint(SMALL, dir);
+    edit_config(dir, "\"n_layer\": 2", "\"n_layer\": 1");
+    assert_int_equal(safetensors_open(SMALL "/model.safetensors", &st, &err), 0);
+    const struct safetensors_tensor t = *safetensors_find(st, old);
+    safetensors_close(st);
+    rename_tensor(dir, old, new);
+    char *bytes = read_file_in(dir, "model.safetensors", &n);
+    for (uint64_t i = 0; i < t.n_bytes; i++) bytes[t.first_byte + i] = (char)(i % 4 == 1 ? 0x80 : 0); /* bf16 */
+    write_text(dir, "model.safetensors", bytes, n);
+    struct model *m = open_good(dir);
+    for (uint32_t i = 0; i < m->n_warnings; i++) assert_null(strstr(m->warnings[i], ".bias"));
+    model_close(m);
+    bytes[t.first_byte + t.n_bytes - 2] = 1;
+    write_text(dir, "model.safetensors", bytes, n);
+    expect_refusal(dir, ROD_EMODEL, new, "results would differ");
+    free(bytes);
+    remove_files(dir, checkpoint_files);
+}
+
 static void replace_by_fifo(const char *dir, const char *file) {
     char path[256];
     snprintf(path, sizeof path, "%s/%s", dir, file);
@@ -597,3 +625,4 @@ int main(void) {
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
+        cmocka_unit_test(a_bias_of_zeros_changes_nothing_and_is_read),
