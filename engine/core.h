@@ -64,7 +64,7 @@ struct engine_parts {
     struct tokenizer *tokenizer;
     struct chat *chat; /* NULL: no chat format */
     uint32_t V;
-    int32_t eos_ids[8];
+    int32_t eos_ids[24]; /* the model's and the chat format's */
     uint32_t n_eos_ids;
     bool measures;              /* its steps, before the first request (pace.c) */
     uint8_t fingerprint[16];    /* of the weights (model.h): states of others are refused */

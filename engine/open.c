@@ -3,6 +3,7 @@
 #include "engine/base/test_hooks.h"
 #include "engine/model/model.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -93,28 +94,36 @@ static int open_backend(const struct rod_engine_config *config, const struct mod
     return rc;
 }
 
-static void open_find_end_ids(const struct model *model, struct engine_parts *parts) {
-    for (uint32_t i = 0; i < model->n_eos_ids && i < 8; i++) parts->eos_ids[parts->n_eos_ids++] = model->eos_ids[i];
-    if (!parts->n_eos_ids && model->dims.eos_id >= 0) parts->eos_ids[parts->n_eos_ids++] = model->dims.eos_id;
-}
-
 /* Tokens that end an answer of the chat format end every text: the model was trained to stop there. */
 static int open_chat(const struct rod_engine_config *config, struct engine_parts *parts, struct rod_error *err) {
     char note[320];
     int rc = chat_open(config->model_dir, parts->tokenizer, &parts->chat, note, sizeof note, err);
     if (rc) return rc;
     if (*note && config->log) config->log(config->log_arg, 2, note);
-    for (uint32_t i = 0; parts->chat && i < parts->chat->n_stop_ids && parts->n_eos_ids < 8; i++) {
+    for (uint32_t i = 0; parts->chat && i < parts->chat->n_stop_ids; i++) {
         bool known = false;
+        assert(parts->n_eos_ids < sizeof parts->eos_ids / sizeof *parts->eos_ids);
         for (uint32_t k = 0; k < parts->n_eos_ids; k++) known |= parts->eos_ids[k] == parts->chat->stop_ids[i];
         if (!known) parts->eos_ids[parts->n_eos_ids++] = parts->chat->stop_ids[i];
     }
     return 0;
 }
 
-static void open_log_warnings(const struct rod_engine_config *config, const struct model *model, uint32_t first) {
-    for (uint32_t i = first; i < model->n_warnings && config->log; i++)
-        config->log(config->log_arg, 2, model->warnings[i]);
+/* The tokenizer, where there is one, what ends an answer, and the chat format. */
+static int open_text(const struct rod_engine_config *config, struct model *model, struct engine_parts *parts,
+                     struct rod_error *err) {
+    int rc = config->synthetic ? ROD_ENOTFOUND : tokenizer_open(config->model_dir, &parts->tokenizer, err);
+    const bool has_none = rc == ROD_ENOTFOUND;
+    if (rc && !has_none) return rc;
+    if (has_none) parts->tokenizer = NULL;
+    model_check_tokenizer(model, has_none ? 0 : tokenizer_n_ids(parts->tokenizer),
+                          has_none ? TOKENIZER_NO_NAME : tokenizer_eos(parts->tokenizer));
+    for (uint32_t i = 0; i < model->n_warnings && config->log; i++) config->log(config->log_arg, 2, model->warnings[i]);
+    memcpy(parts->eos_ids, model->eos_ids, sizeof model->eos_ids);
+    parts->n_eos_ids = model->n_eos_ids;
+    if (has_none && !config->synthetic && config->log)
+        config->log(config->log_arg, 2, "there is no tokenizer.json: prompts must be token ids");
+    return has_none ? 0 : open_chat(config, parts, err);
 }
 
 /* Its ids have to mean what the model's mean. */
@@ -198,25 +207,10 @@ int rod_engine_open(const struct rod_engine_config *config, struct rod_engine **
     const struct model_choice choice = {config->model_dir, config->synthetic, config->adapter_dir, config->weights};
     int rc = model_open_either(&choice, &config->progress, &model, err);
     if (rc) return rc;
-    open_log_warnings(config, model, 0);
-
     struct engine_parts parts = {.V = model->dims.V};
     memcpy(parts.fingerprint, model->fingerprint, sizeof parts.fingerprint);
+    rc = open_text(config, model, &parts, err);
     open_fill_info(&parts.info, model, config->synthetic != NULL);
-    open_find_end_ids(model, &parts);
-    if (!config->synthetic) {
-        rc = tokenizer_open(config->model_dir, &parts.tokenizer, err);
-        if (rc == ROD_ENOTFOUND) {
-            if (config->log) config->log(config->log_arg, 2, "there is no tokenizer.json: prompts must be token ids");
-            parts.tokenizer = NULL;
-            rc = 0;
-        } else if (!rc) {
-            const uint32_t n_logged = model->n_warnings;
-            model_check_tokenizer(model, tokenizer_n_ids(parts.tokenizer));
-            open_log_warnings(config, model, n_logged);
-            rc = open_chat(config, &parts, err);
-        }
-    }
     if (!rc) rc = open_find_device(config, &parts, err);
     if (!rc) rc = open_draft_model(config, &parts, &draft, err);
     if (!rc) rc = open_backend(config, model, draft, &parts, err);

@@ -1,13 +1,13 @@
 /* model.c - opens a checkpoint directory: config.json says what must be there, the safetensors files say what is. */
 #include "engine/base/fail.h"
 #include "engine/base/file.h"
+#include "engine/base/utf8.h"
 #include "model_internal.h"
 #include "safetensors.h"
 
 #include <assert.h>
 #include <limits.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,13 +32,11 @@ static char *join_path(const char *dir, const char *file) {
     return asprintf(&path, "%s/%s", dir, file) < 0 ? NULL : path;
 }
 
-static void model_warn(struct model *model, const char *format, ...) __attribute__((format(printf, 2, 3)));
-static void model_warn(struct model *model, const char *format, ...) {
-    if (model->n_warnings == sizeof model->warnings / sizeof *model->warnings) return;
-    va_list args;
-    va_start(args, format);
-    vsnprintf(model->warnings[model->n_warnings++], sizeof model->warnings[0], format, args);
-    va_end(args);
+static bool file_is_there(const char *dir, const char *file) {
+    char *path = join_path(dir, file);
+    const bool there = path && access(path, F_OK) == 0;
+    free(path);
+    return there;
 }
 
 /* dir/file; data stays NULL when it is optional and not there. */
@@ -124,6 +122,8 @@ static int files_open(struct model *model, const char *dir, struct files *files,
     files->st = calloc(1, sizeof *files->st);
     if (!files->st) return rod_fail_no_memory(err);
     int rc = files_open_shard(dir, "model.safetensors", files, err);
+    if (!rc && file_is_there(dir, "model.safetensors.index.json"))
+        model_warn(model, "model.safetensors is read; model.safetensors.index.json beside it, and its shards, are not");
     if (rc != ROD_ENOTFOUND) return rc;
 
     free(files->st);
@@ -138,11 +138,7 @@ static int files_open(struct model *model, const char *dir, struct files *files,
     }
     bool has_pickle = false;
     static const char *const pickles[] = {"pytorch_model.bin", "pytorch_model.bin.index.json"};
-    for (size_t i = 0; i < 2; i++) {
-        char *pickle = join_path(dir, pickles[i]);
-        has_pickle |= pickle && access(pickle, F_OK) == 0;
-        free(pickle);
-    }
+    for (size_t i = 0; i < 2; i++) has_pickle |= file_is_there(dir, pickles[i]);
     return rod_fail(err, ROD_ENOTFOUND, "%.250s has neither model.safetensors nor model.safetensors.index.json%s", dir,
                     has_pickle ? "; pytorch_model.bin is not read: deploy/convert-checkpoint makes safetensors of it"
                                : "");
@@ -246,6 +242,10 @@ static void model_check_tied_head(struct model *model) {
     if (!dtype_by_name(t->dtype, &head.dtype) || t->n_dims != 2 || t->shape[0] != model->dims.V ||
         t->shape[1] != model->dims.D ||
         !same_values(&model->embed.part[0], &head, (size_t)model->dims.V * model->dims.D))
+        model_warn(model, "tie_word_embeddings is true, but lm_head.weight is stored and differs from the embedding; "
+                          "the embedding is used");
+}
+
 /* Some programs write a bias of zeros beside every weight that they quantise. */
 static bool tensor_is_zero(const struct model_tensor *t) {
     enum dtype dtype;
@@ -258,10 +258,6 @@ static bool tensor_is_zero(const struct model_tensor *t) {
         if (x != 0) return false; /* nor is NaN */
     }
     return is_float;
-}
-
-        model_warn(model, "tie_word_embeddings is true, but lm_head.weight is stored and differs from the embedding; "
-                          "the embedding is used");
 }
 
 /* A weight that the model has with another configuration, or a bias of one that has none here: without it the layer
@@ -333,29 +329,7 @@ static void model_check_mixed(struct model *model) {
                    n, n == 1 ? "x is" : "ces are", dtype_name(model->weight_dtype), first->name, first->dtype);
 }
 
-void model_check_tokenizer(struct model *model, uint32_t n_ids) {
-    if (n_ids > model->dims.V)
-        model_warn(
-            model,
-            "tokenizer.json has ids up to %u, vocab_size is %u: is it another model's? Texts that need the others "
-            "are refused",
-            n_ids - 1, model->dims.V);
-}
-
 /* ---- open ---- */
-
-static void model_add_eos(struct model *model, const int32_t *ids, uint32_t n) {
-    for (uint32_t i = 0; i < n; i++) {
-        bool known = false;
-        for (uint32_t j = 0; j < model->n_eos_ids; j++) known |= model->eos_ids[j] == ids[i];
-        if (known) continue;
-        if (model->n_eos_ids == MODEL_MAX_EOS)
-            model_warn(model, "more than %d end tokens; %d is not one here", MODEL_MAX_EOS, ids[i]);
-        else
-            model->eos_ids[model->n_eos_ids++] = ids[i];
-        assert(model->n_eos_ids <= MODEL_MAX_EOS);
-    }
-}
 
 static int model_read_generation(struct model *model, const char *dir, struct rod_error *err) {
     struct file_bytes json;
@@ -370,9 +344,8 @@ static int model_read_generation(struct model *model, const char *dir, struct ro
     model->default_min_p = g.min_p;
     model->default_repetition_penalty = g.repetition_penalty;
     model->default_top_k = g.top_k;
-    model_add_eos(model, g.eos_ids, g.n_eos_ids);
+    model_take_ends(model, MODEL_ENDS_GENERATION, &g.ends);
     if (model->dims.bos_id < 0) model->dims.bos_id = g.bos_id;
-    if (model->dims.eos_id < 0 && g.n_eos_ids) model->dims.eos_id = g.eos_ids[0];
     return 0;
 }
 
@@ -386,7 +359,7 @@ static int model_read_config(struct model *model, const char *dir, struct model_
     if (rc) return rc;
     model->dims = config->dims;
     snprintf(model->layout, sizeof model->layout, "%s", config->fla ? "fla" : "published");
-    model_add_eos(model, config->eos_ids, config->n_eos_ids);
+    model_take_ends(model, MODEL_ENDS_CONFIG, &config->ends);
     return 0;
 }
 
@@ -414,6 +387,7 @@ static void copy_name(const char *dir, char *name, size_t size) {
     char *real = realpath(dir, NULL);
     const char *slash = real ? strrchr(real, '/') : NULL;
     snprintf(name, size, "%s", slash && slash[1] ? slash + 1 : "model");
+    utf8_mend(name);
     free(real);
 }
 

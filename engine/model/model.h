@@ -88,6 +88,14 @@ struct model_tensor {
     bool used;
 };
 
+/* End tokens, no id twice, by the file that names them. */
+enum { MODEL_MAX_EOS = 8 /* of a file */, MODEL_MAX_ENDS = 2 * MODEL_MAX_EOS + 1, MODEL_EOS_UNKNOWN = -2 };
+enum model_ends_source { MODEL_ENDS_CONFIG, MODEL_ENDS_GENERATION, MODEL_ENDS_TOKENIZER, MODEL_N_ENDS };
+struct model_ends {
+    int32_t ids[MODEL_MAX_EOS];
+    uint32_t n;
+};
+
 struct model {
     struct model_dims dims;
     char name[128], layout[16];                       /* layout: "published", "fla", "synthetic" */
@@ -106,9 +114,10 @@ struct model {
     uint8_t fingerprint[MODEL_FINGERPRINT_BYTES];
     float default_temperature, default_top_p, default_min_p, default_repetition_penalty; /* NAN = unsaid */
     int32_t default_top_k;                                                               /* -1 = unsaid */
-    int32_t eos_ids[8];
-    uint32_t n_eos_ids; /* config.json's and generation_config.json's end tokens (int or list) */
-    char warnings[6][256];
+    struct model_ends ends[MODEL_N_ENDS];
+    int32_t eos_ids[MODEL_MAX_ENDS];
+    uint32_t n_eos_ids; /* all of them, config.json's first */
+    char warnings[12][256];
     uint32_t n_warnings; /* "config.json says float32, the weights are bf16" ... */
     void *priv;
 };
@@ -135,8 +144,10 @@ struct model_choice {
 int model_open_either(const struct model_choice *choice, const struct rod_progress_to *progress, struct model **out,
                       struct rod_error *err);
 void model_close(struct model *model);
-/* Adds a warning where its tokenizer has ids that the model has no embedding for. n_ids: the highest id and one. */
-void model_check_tokenizer(struct model *model, uint32_t n_ids);
+/* What the tokenizer says: the highest id and one, and the id of its eos_token, -1 = it names none, MODEL_EOS_UNKNOWN =
+ * one that it does not have. Without a tokenizer: 0 and -1. Adds that end token, and warnings: ids that the model has
+ * no embedding for, end tokens that differ from file to file. */
+void model_check_tokenizer(struct model *model, uint32_t n_ids, int32_t eos_id);
 /* In hexadecimal. Returns text. */
 char *model_render_fingerprint(const uint8_t fingerprint[MODEL_FINGERPRINT_BYTES],
                                char text[2 * MODEL_FINGERPRINT_BYTES + 1]);

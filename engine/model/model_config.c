@@ -6,6 +6,7 @@
  */
 #include "cfg.h"
 #include "engine/base/fail.h"
+#include "engine/base/json_python.h"
 #include "model_internal.h"
 
 #include <assert.h>
@@ -46,27 +47,29 @@ static uint32_t cfg_align8(struct cfg *c, const char *path, const json_t *value,
 }
 
 /* An end token, or several: an integer or a list of them. -1 (none) is passed over. */
-static void cfg_ids(struct cfg *c, const json_t *object, const char *key, uint32_t vocab, int32_t *ids,
-                    uint32_t *n_ids) {
+static void cfg_ids(struct cfg *c, const json_t *object, const char *key, uint32_t vocab, struct model_ends *ends) {
     const json_t *value = cfg_get(object, key);
     size_t n = json_is_array(value) ? json_array_size(value) : value ? 1 : 0;
-    *n_ids = 0;
+    ends->n = 0;
     for (size_t i = 0; i < n && !c->rc; i++) {
         const json_t *id = json_is_array(value) ? json_array_get(value, i) : value;
         if (json_is_integer(id) && json_integer_value(id) == -1) continue;
+        bool known = false;
+        for (uint32_t k = 0; k < ends->n; k++) known |= json_is_integer(id) && json_integer_value(id) == ends->ids[k];
+        if (known) continue;
         if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) >= vocab)
             cfg_fail(c, ROD_EMODEL, key, value, "token ids below vocab_size are needed");
-        else if (*n_ids == MODEL_MAX_EOS)
+        else if (ends->n == MODEL_MAX_EOS)
             cfg_fail(c, ROD_EUNSUPPORTED, key, value, "at most 8 end tokens are supported");
         else
-            ids[(*n_ids)++] = (int32_t)json_integer_value(id);
+            ends->ids[ends->n++] = (int32_t)json_integer_value(id);
     }
 }
 
 /* "auto" = max(D / 64, 16) */
 static uint32_t cfg_rank(struct cfg *c, const json_t *object, const char *path, uint32_t D) {
     const json_t *value = cfg_get(object, path);
-    const char *text = json_string_value(value);
+    const char *text = json_python_text(value);
     if (!value || (text && !strcmp(text, "auto"))) return D / 64 > 16 ? D / 64 : 16;
     return (uint32_t)cfg_int(c, object, path, 0, 1, MAX_D);
 }
@@ -219,11 +222,12 @@ static void parse_root(struct cfg *c, const json_t *root, struct model_config *o
         parse_published(c, root, d);
 
     d->bos_id = (int32_t)cfg_int(c, root, "bos_token_id", -1, -1, (int64_t)d->V - 1);
-    cfg_ids(c, root, "eos_token_id", d->V, out->eos_ids, &out->n_eos_ids);
-    d->eos_id = out->n_eos_ids ? out->eos_ids[0] : -1;
+    cfg_ids(c, root, "eos_token_id", d->V, &out->ends);
+    d->eos_id = out->ends.n ? out->ends.ids[0] : -1;
     value = cfg_get(root, "torch_dtype");
     if (!value) value = cfg_get(root, "dtype"); /* newer files */
-    snprintf(out->torch_dtype, sizeof out->torch_dtype, "%s", json_is_string(value) ? json_string_value(value) : "");
+    const char *dtype = json_python_text(value);
+    snprintf(out->torch_dtype, sizeof out->torch_dtype, "%s", dtype ? dtype : "");
 }
 
 /* What is true of every configuration that was accepted, whatever its text. */
@@ -271,7 +275,7 @@ int model_generation_parse(const char *json, size_t len, uint32_t vocab_size, st
         int64_t top_k = cfg_int(&c, root, "top_k", INT32_MIN, INT32_MIN, INT32_MAX);
         out->top_k = !cfg_get(root, "top_k") ? -1 : top_k < 0 ? 0 : (int32_t)top_k; /* -1 there means off, as 0 does */
         out->bos_id = (int32_t)cfg_int(&c, root, "bos_token_id", -1, -1, (int64_t)vocab_size - 1);
-        cfg_ids(&c, root, "eos_token_id", vocab_size, out->eos_ids, &out->n_eos_ids);
+        cfg_ids(&c, root, "eos_token_id", vocab_size, &out->ends);
     }
     json_decref(root);
     return c.rc;
@@ -280,8 +284,8 @@ int model_generation_parse(const char *json, size_t len, uint32_t vocab_size, st
 /* ---- adapters ---- */
 
 /* In PEFT a pattern is a regular expression for the end of a module's name; those that are plain names are honoured. */
-static bool name_is_plain(const char *name) {
-    return *name && !name[strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-")];
+static bool name_is_plain(const char *name, size_t len) {
+    return *name && strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-") == len;
 }
 
 static void parse_patterns(struct cfg *c, const json_t *root, const char *key, struct adapter_pattern **out,
@@ -292,11 +296,12 @@ static void parse_patterns(struct cfg *c, const json_t *root, const char *key, s
     *out = calloc(json_object_size(o), sizeof **out);
     if (!*out && !c->rc) c->rc = rod_fail_no_memory(c->err);
     const char *name;
+    size_t len;
     json_t *value;
     if (c->rc) return;
-    json_object_foreach(o, name, value) {
+    json_object_keylen_foreach(o, name, len, value) {
         const double x = json_number_value(value);
-        if (!name_is_plain(name)) {
+        if (!name_is_plain(name, len)) {
             cfg_refuse(c, key, o, "only plain names of modules are supported, no regular expressions");
         } else if (whole && !(json_is_integer(value) && x >= 1 && x <= MAX_D)) {
             cfg_fail(c, ROD_EMODEL, key, o, "integers from 1 to 65536 are needed");
@@ -319,7 +324,7 @@ static void parse_targets(struct cfg *c, const json_t *root, struct adapter_conf
     out->targets = calloc(json_array_size(value), sizeof *out->targets);
     if (!out->targets && !c->rc) c->rc = rod_fail_no_memory(c->err);
     for (size_t i = 0; i < json_array_size(value) && !c->rc; i++) {
-        const char *name = json_string_value(json_array_get(value, i));
+        const char *name = json_python_text(json_array_get(value, i));
         if (name && *name)
             out->targets[out->n_targets++] = name;
         else
@@ -333,7 +338,7 @@ static void check_beginning(struct cfg *c, const json_t *root) {
     static const char *const good[] = {"gaussian", "eva", "orthogonal"};
     if (!value || json_is_boolean(value)) return;
     for (size_t i = 0; i < sizeof good / sizeof *good; i++)
-        if (json_is_string(value) && !strcmp(json_string_value(value), good[i])) return;
+        if (json_python_text(value) && !strcmp(json_python_text(value), good[i])) return;
     cfg_refuse(c, "init_lora_weights", value, "the base model's weights may have been changed with it");
 }
 

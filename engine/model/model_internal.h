@@ -5,12 +5,13 @@
 
 #include "model.h"
 
-#define MODEL_MAX_EOS 8
-
 /* First member of the struct that model.priv points to: the owner of the weights' bytes closes them. */
 struct model_storage {
     void (*close)(struct model_storage *storage);
 };
+/* A sentence for the log. */
+void model_warn(struct model *model, const char *format, ...) __attribute__((format(printf, 2, 3)));
+void model_take_ends(struct model *model, enum model_ends_source source, const struct model_ends *ends);
 /* An empty model with no defaults set; NULL without memory. model_close frees it and its storage. */
 struct model *model_new(void);
 /* Once its embedding is there. */
@@ -44,8 +45,7 @@ struct model_config {
     bool fla;
     struct quant_config quant;
     char torch_dtype[16]; /* as the file says, "" = unsaid: only good for a warning */
-    int32_t eos_ids[MODEL_MAX_EOS];
-    uint32_t n_eos_ids;
+    struct model_ends ends;
 };
 int model_config_parse(const char *json, size_t len, struct model_config *out, struct rod_error *err);
 
@@ -54,8 +54,7 @@ int model_config_parse(const char *json, size_t len, struct model_config *out, s
 struct model_generation {
     float temperature, top_p, min_p, repetition_penalty;
     int32_t top_k, bos_id;
-    int32_t eos_ids[MODEL_MAX_EOS];
-    uint32_t n_eos_ids;
+    struct model_ends ends;
 };
 int model_generation_parse(const char *json, size_t len, uint32_t vocab_size, struct model_generation *out,
                            struct rod_error *err);

@@ -246,8 +246,7 @@ int model_synthetic_of(const char *name, const char *json, uint64_t seed, const 
         return rc;
     }
     model_tie_head(model);
-    model->eos_ids[0] = model->dims.eos_id;
-    model->n_eos_ids = 1;
+    model_take_ends(model, MODEL_ENDS_CONFIG, &config.ends);
     model->weight_dtype = DTYPE_BF16;
     snprintf(model->name, sizeof model->name, "%s", name);
     snprintf(model->layout, sizeof model->layout, "synthetic");

@@ -42,6 +42,8 @@ int32_t tokenizer_find(const struct tokenizer *t, const char *content) {
     return -1;
 }
 
+int32_t tokenizer_eos(const struct tokenizer *t) { return t->eos_id; }
+
 /* ---- encoding ---- */
 
 struct encoding {

@@ -37,6 +37,10 @@ const char *tokenizer_bytes(const struct tokenizer *t, int32_t id, size_t *len, 
 int32_t tokenizer_find(const struct tokenizer *t,
                        const char *content); /* id of an added token's exact content, or -1 */
 
+/* The id of tokenizer_config.json's eos_token. */
+enum { TOKENIZER_NO_NAME = -1 /* it names none */, TOKENIZER_NO_TOKEN = -2 /* one that tokenizer.json lacks */ };
+int32_t tokenizer_eos(const struct tokenizer *t);
+
 /* Streaming decode: bytes in, whole UTF-8 characters out; never half a character. */
 struct detok {
     unsigned char held[4];

@@ -8,6 +8,7 @@
 #include "tokenizer_parts.h"
 #include "engine/base/fail.h"
 #include "engine/base/json_guard.h"
+#include "engine/base/json_python.h"
 #include "engine/base/utf8.h"
 
 #include <assert.h>
@@ -99,8 +100,10 @@ static int parse_sizes(struct parse *p, const json_t *added) {
     uint32_t n = 0;
     const char *key;
     json_t *v;
-    size_t i;
-    json_object_foreach((json_t *)p->vocab, key, v) {
+    size_t i, len;
+    json_object_keylen_foreach((json_t *)p->vocab, key, len, v) {
+        if (utf8_check(key, len) != len)
+            return rod_fail(p->err, ROD_EMODEL, "tokenizer.json: vocab: \"%.64s\" has a surrogate alone", key);
         if (!parse_is_id(v))
             return rod_fail(p->err, ROD_EMODEL, "tokenizer.json: vocab: \"%.64s\" has an invalid id", key);
         if (json_integer_value(v) >= n) n = (uint32_t)json_integer_value(v) + 1;
@@ -121,10 +124,10 @@ static int parse_vocab(struct parse *p) {
     struct tokenizer *t = p->t;
     const char *key;
     json_t *v;
+    size_t len, n;
     for (int b = 0; b < 256; b++) t->bpe.byte_id[b] = -1;
-    json_object_foreach((json_t *)p->vocab, key, v) {
+    json_object_keylen_foreach((json_t *)p->vocab, key, len, v) {
         int32_t id = (int32_t)json_integer_value(v);
-        size_t len = strlen(key), n; /* jansson refuses keys with a NUL */
         int rc = parse_reserve_scratch(p, len);
         if (rc) return rc;
         if (t->tokens[id].present)
@@ -154,6 +157,8 @@ static int parse_added_token(struct parse *p, const json_t *node) {
         return rod_fail(p->err, ROD_EMODEL, "tokenizer.json: added token %d has no \"content\"", a.id);
     const char *text = json_string_value(content);
     size_t len = json_string_length(content);
+    if (utf8_check(text, len) != len)
+        return rod_fail(p->err, ROD_EMODEL, "tokenizer.json: added token %d has a surrogate alone", a.id);
     bool normalized = false;
     int rc = parse_flag(p, node, "special", false, &a.special);
     if (!rc) rc = parse_flag(p, node, "single_word", false, &a.single_word);
@@ -260,7 +265,7 @@ static int parse_words(struct parse *p) {
 
 static int parse_normalizer(struct parse *p, const json_t *node, int depth) {
     if (!node || json_is_null(node)) return 0;
-    const char *type = json_string_value(json_object_get(node, "type"));
+    const char *type = json_python_text(json_object_get(node, "type"));
     const json_t *list = json_object_get(node, "normalizers");
     if (type && !strcmp(type, "NFC")) {
         p->t->nfc = true;
@@ -293,7 +298,7 @@ static int parse_template(struct parse *p, const json_t *node) {
         }
         const json_t *name = json_object_get(special, "id");
         const json_t *ids =
-            json_object_get(json_object_get(specials, json_is_string(name) ? json_string_value(name) : ""), "ids");
+            json_object_get(json_object_getn(specials, json_string_value(name), json_string_length(name)), "ids");
         if (seen || !json_is_array(ids)) return parse_unsupported(p, "post_processor TemplateProcessing");
         json_array_foreach(ids, k, id) {
             if (!parse_is_id(id) || json_integer_value(id) >= p->t->n_ids ||
@@ -308,7 +313,7 @@ static int parse_template(struct parse *p, const json_t *node) {
 
 static int parse_post_processor(struct parse *p, const json_t *node, int depth) {
     if (!node || json_is_null(node)) return 0;
-    const char *type = json_string_value(json_object_get(node, "type"));
+    const char *type = json_python_text(json_object_get(node, "type"));
     const json_t *list = json_object_get(node, "processors");
     if (type && !strcmp(type, "ByteLevel")) return 0; /* offsets only */
     if (type && !strcmp(type, "TemplateProcessing")) return parse_template(p, node);
@@ -324,7 +329,7 @@ static int parse_post_processor(struct parse *p, const json_t *node, int depth) 
 }
 
 static int parse_decoder(struct parse *p, const json_t *node, int depth) {
-    const char *type = json_string_value(json_object_get(node, "type"));
+    const char *type = json_python_text(json_object_get(node, "type"));
     const json_t *list = json_object_get(node, "decoders");
     if (type && !strcmp(type, "ByteLevel")) return 0;
     if (type && !strcmp(type, "Sequence") && json_array_size(list) == 1 && depth < 4)
@@ -333,30 +338,79 @@ static int parse_decoder(struct parse *p, const json_t *node, int depth) {
                     type ? type : "null");
 }
 
-/* tokenizer_config.json: add_bos_token and add_eos_token are what the model's own tokenizer class reads. */
+/* ---- tokenizer_config.json ---- */
+
+static int config_flag(struct parse *p, const json_t *config, const char *key, bool *out) {
+    const json_t *v = json_object_get(config, key);
+    *out = json_is_true(v);
+    if (!v || json_is_null(v) || json_is_boolean(v)) return 0;
+    return rod_fail(p->err, ROD_EMODEL, "tokenizer_config.json: \"%s\" must be true or false", key);
+}
+
+/* The id of a token that the configuration names: by a string, or by an object that has it as content. */
+static int config_token(struct parse *p, const json_t *config, const char *key, int32_t *out) {
+    const json_t *value = json_object_get(config, key);
+    if (json_is_object(value)) value = json_object_get(value, "content");
+    const char *text = json_string_value(value);
+    const size_t len = json_string_length(value);
+    *out = TOKENIZER_NO_NAME;
+    if (!value || json_is_null(value) || (text && !len)) return 0;
+    if (!text || utf8_check(text, len) != len)
+        return rod_fail(p->err, ROD_EMODEL, "tokenizer_config.json: \"%s\" must be a string of UTF-8 or null", key);
+    const json_t *id = json_object_getn(p->vocab, text, len);
+    *out = id ? (int32_t)json_integer_value(id) : TOKENIZER_NO_TOKEN;
+    for (uint32_t i = 0; i < p->t->n_ids && *out < 0; i++) {
+        const struct token *token = &p->t->tokens[i]; /* an added one has its own text */
+        if (token->present && !p->from_bytes[i] && token->len == len && !memcmp(p->t->blob + token->bytes, text, len))
+            *out = (int32_t)i;
+    }
+    return 0;
+}
+
+/* add_bos_token and add_eos_token are what the model's own tokenizer class reads. */
+static int config_take(struct parse *p, const json_t *config) {
+    struct tokenizer *t = p->t;
+    int32_t bos;
+    bool adds_bos, adds_eos;
+    int rc = config_flag(p, config, "add_eos_token", &adds_eos);
+    if (!rc) rc = config_flag(p, config, "add_bos_token", &adds_bos);
+    if (!rc) rc = config_token(p, config, "eos_token", &t->eos_id);
+    if (!rc && adds_eos)
+        rc = rod_fail(p->err, ROD_EUNSUPPORTED, "tokenizer_config.json: \"add_eos_token\" true is not supported");
+    if (rc || !adds_bos || t->n_prefix) return rc;
+    rc = config_token(p, config, "bos_token", &bos);
+    if (!rc && bos < 0)
+        rc = rod_fail(p->err, ROD_EMODEL, "tokenizer_config.json: \"bos_token\" is no token of tokenizer.json");
+    if (!rc) t->prefix[t->n_prefix++] = bos;
+    return rc;
+}
+
 static int parse_config(struct parse *p, const char *json, size_t len) {
     json_error_t where;
-    json_t *config = json_guard_load(json, len, JSON_ALLOW_NUL, &where);
-    struct tokenizer *t = p->t;
-    int rc = 0;
+    json_t *config = json_python_load(json, len, 0, &where);
+    int rc;
     if (!config && json_guard_was_short(&where))
         rc = rod_fail_no_memory(p->err);
     else if (!json_is_object(config))
         rc = rod_fail(p->err, ROD_EMODEL, "tokenizer_config.json: %s (line %d)", config ? "not an object" : where.text,
                       config ? 1 : where.line);
-    else if (json_is_true(json_object_get(config, "add_eos_token")))
-        rc = rod_fail(p->err, ROD_EUNSUPPORTED, "tokenizer_config.json: \"add_eos_token\" true is not supported");
-    else if (json_is_true(json_object_get(config, "add_bos_token")) && !t->n_prefix) {
-        const json_t *bos = json_object_get(config, "bos_token");
-        if (json_is_object(bos)) bos = json_object_get(bos, "content");
-        int32_t id = json_is_string(bos) ? tokenizer_find(t, json_string_value(bos)) : -1;
-        if (id < 0)
-            rc = rod_fail(p->err, ROD_EMODEL, "tokenizer_config.json: \"bos_token\" is not an added token");
-        else
-            t->prefix[t->n_prefix++] = id;
-    }
+    else
+        rc = config_take(p, config);
     json_decref(config);
     return rc;
+}
+
+/* A surrogate alone in a string of the part: it is no UTF-8. */
+static bool has_broken_string(const json_t *value) {
+    const json_t *one;
+    size_t i;
+    if (json_is_string(value))
+        return utf8_check(json_string_value(value), json_string_length(value)) != json_string_length(value);
+    json_array_foreach(value, i, one) if (has_broken_string(one)) return true;
+    json_t *o = (json_t *)(uintptr_t)value; /* jansson's iterators are not const */
+    for (void *at = json_object_iter(o); at; at = json_object_iter_next(o, at))
+        if (has_broken_string(json_object_iter_value(at))) return true;
+    return false;
 }
 
 static int parse_all(struct parse *p, const json_t *root) {
@@ -366,13 +420,16 @@ static int parse_all(struct parse *p, const json_t *root) {
     json_t *v;
     if (!json_is_object(root)) return parse_bad(p, "not an object");
     if (!json_is_object(model)) return parse_bad(p, "no \"model\"");
-    if (kind && !json_is_null(kind) && (!json_is_string(kind) || strcmp(json_string_value(kind), "BPE")))
+    const char *kind_name = json_python_text(kind);
+    if (kind && !json_is_null(kind) && (!kind_name || strcmp(kind_name, "BPE") != 0))
         return rod_fail(p->err, ROD_EUNSUPPORTED, "tokenizer.json: model type \"%.64s\" is not supported",
-                        json_is_string(kind) ? json_string_value(kind) : "?");
+                        kind_name ? kind_name : "?");
     p->vocab = json_object_get(model, "vocab");
     if (!json_is_object(p->vocab)) return parse_bad(p, "\"model\" has no \"vocab\"");
     if (added && !json_is_null(added) && !json_is_array(added)) return parse_bad(p, "\"added_tokens\" is not an array");
 
+    if (has_broken_string(json_object_get(root, "pre_tokenizer")))
+        return parse_bad(p, "\"pre_tokenizer\" has a surrogate alone");
     int rc = split_init(&p->t->split, json_object_get(root, "pre_tokenizer"), p->err);
     if (!rc) rc = parse_normalizer(p, json_object_get(root, "normalizer"), 0);
     if (!rc) rc = parse_decoder(p, json_object_get(root, "decoder"), 0);
@@ -390,8 +447,9 @@ int tokenizer_parse(const char *json, size_t len, const char *config_json, size_
     json_error_t where;
     struct parse p = {.err = err, .t = calloc(1, sizeof *p.t)};
     if (!p.t) return rod_fail_no_memory(err);
+    p.t->eos_id = TOKENIZER_NO_NAME;
     parse_alphabet(&p);
-    json_t *root = json_guard_load(json, len, JSON_ALLOW_NUL, &where);
+    json_t *root = json_python_load(json, len, 0, &where);
     int rc = 0;
     if (root)
         rc = parse_all(&p, root);

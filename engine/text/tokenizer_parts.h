@@ -167,6 +167,7 @@ struct tokenizer {
     bool nfc;
     int32_t prefix[4]; /* what the post-processor puts before a text, mostly nothing */
     uint32_t n_prefix;
+    int32_t eos_id; /* of eos_token, or TOKENIZER_NO_... */
 };
 
 #endif

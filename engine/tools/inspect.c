@@ -37,7 +37,7 @@ static void report_copy_dims(struct rod_inspect_report *r, const struct model *m
     r->rot_interleaved = d->rot_interleaved;
     r->bos_id = d->bos_id;
     r->n_eos_ids = m->n_eos_ids;
-    memcpy(r->eos_ids, m->eos_ids, sizeof r->eos_ids);
+    memcpy(r->eos_ids, m->eos_ids, sizeof m->eos_ids);
     r->n_params = m->n_params;
     r->weight_bytes = model_step_bytes(m);
     r->S_bytes = model_state_bytes(d, 4, 0, 0);
@@ -65,12 +65,13 @@ static void report_copy_tensors(struct rod_inspect_report *r, const struct model
 }
 
 /* None is fine, as it is for serving. */
-static int read_tokenizer(const char *dir, bool *has, uint32_t *n_ids, struct rod_error *err) {
+static int read_tokenizer(const char *dir, bool *has, uint32_t *n_ids, int32_t *eos_id, struct rod_error *err) {
     struct tokenizer *tokenizer;
     int rc = tokenizer_open(dir, &tokenizer, err);
     *has = !rc;
     if (rc) return rc == ROD_ENOTFOUND ? 0 : rc;
     *n_ids = tokenizer_n_ids(tokenizer);
+    *eos_id = tokenizer_eos(tokenizer);
     tokenizer_close(tokenizer);
     return 0;
 }
@@ -82,12 +83,13 @@ int rod_inspect(const char *dir, const struct rod_progress_to *progress, struct 
     if (rc) return rc;
     bool has_tokenizer;
     uint32_t tokenizer_ids = 0;
-    rc = read_tokenizer(dir, &has_tokenizer, &tokenizer_ids, err);
+    int32_t eos_id = -1;
+    rc = read_tokenizer(dir, &has_tokenizer, &tokenizer_ids, &eos_id, err);
     if (rc) {
         model_close(model);
         return rc;
     }
-    model_check_tokenizer(model, tokenizer_ids);
+    model_check_tokenizer(model, tokenizer_ids, eos_id);
     struct rod_inspect_report *report = calloc(1, sizeof *report);
     struct inspected *inspected = calloc(1, sizeof *inspected);
     struct rod_tensor_info *tensors = calloc(model->n_tensors + 1, sizeof *tensors);

@@ -21,7 +21,7 @@ struct rod_inspect_report { /* the letters: kernels/README.md, "Equations": D d_
     float norm_eps, k_eps;
     bool tied, scale_embed, norm_embed, qk_norm, rot_interleaved;
     int32_t bos_id;
-    int32_t eos_ids[8];
+    int32_t eos_ids[24];
     uint32_t n_eos_ids;
     bool has_tokenizer;                          /* else prompts must be token ids */
     uint32_t tokenizer_ids;                      /* the tokenizer's highest id + 1 */
@@ -30,7 +30,7 @@ struct rod_inspect_report { /* the letters: kernels/README.md, "Equations": D d_
     uint64_t S_bytes, conv16_bytes, window16_bytes, session16_bytes, session32_bytes;
     const struct rod_tensor_info *tensors;
     size_t n_tensors; /* sorted by name */
-    const char *warnings[6];
+    const char *warnings[12];
     uint32_t n_warnings;
     void *priv;
 };

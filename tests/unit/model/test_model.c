@@ -572,6 +572,62 @@ static void end_tokens_of_both_files_are_joined(void **state) {
     remove_files(dir, checkpoint_files);
 }
 
+static void expect_ends(struct model *m, uint32_t n, uint32_t n_warnings, const char *says) {
+    assert_int_equal(m->n_eos_ids, n);
+    assert_int_equal(m->n_warnings, n_warnings);
+    if (n_warnings && !strstr(m->warnings[0], says)) fail_msg("%s lacks %s", m->warnings[0], says);
+    model_close(m);
+}
+
+static void end_tokens_of_three_files_are_joined_and_a_difference_is_told(void **state) {
+    (void)state;
+    char dir[] = "/tmp/rodimus-test-XXXXXX";
+    assert_non_null(mkdtemp(dir));
+    copy_checkpoint(SMALL, dir); /* config.json: 1 */
+    struct model *m = open_good(dir);
+    model_check_tokenizer(m, 0, -1);
+    expect_ends(m, 1, 0, "");
+    m = open_good(dir);
+    model_check_tokenizer(m, 10, 1);
+    expect_ends(m, 1, 0, "");
+    m = open_good(dir);
+    model_check_tokenizer(m, 10, 6);
+    assert_int_equal(m->eos_ids[1], 6);
+    expect_ends(m, 2, 1, "eos_token_id of config.json is 1; eos_token of tokenizer_config.json is 6");
+    m = open_good(dir);
+    model_check_tokenizer(m, 10, MODEL_EOS_UNKNOWN);
+    expect_ends(m, 1, 1, "is no token of tokenizer.json");
+    const char *json = "{\"eos_token_id\":[2,3,4,5,6,7,8,9]}";
+    write_text(dir, "generation_config.json", json, strlen(json));
+    m = open_good(dir);
+    model_check_tokenizer(m, 20, 19);
+    assert_int_equal(m->eos_ids[9], 19);
+    expect_ends(m, 10, 1, "eos_token_id of generation_config.json is 2, 3, 4, 5, 6, 7, 8, 9; eos_token of");
+    edit_config(dir, "\"eos_token_id\": 1", "\"eos_token_id\": [9,2,3,4,5,6,7,8]");
+    m = open_good(dir);
+    model_check_tokenizer(m, 0, -1);
+    expect_ends(m, 8, 0, ""); /* the same in another order */
+    remove_files(dir, checkpoint_files);
+}
+
+static void a_file_beside_an_index_is_read_and_told(void **state) {
+    (void)state;
+    char dir[] = "/tmp/rodimus-test-XXXXXX", path[64];
+    assert_non_null(mkdtemp(dir));
+    copy_checkpoint(SMALL, dir);
+    write_text(dir, "model.safetensors.index.json", "{", 1); /* it is not looked at */
+    struct model *m = open_good(dir);
+    assert_int_equal(m->n_warnings, 1);
+    assert_non_null(strstr(m->warnings[0], "model.safetensors is read; model.safetensors.index.json beside it"));
+    model_close(m);
+    /* a link that leads nowhere is no reason to take the index */
+    snprintf(path, sizeof path, "%s/model.safetensors", dir);
+    unlink(path);
+    assert_int_equal(symlink("nothing", path), 0);
+    expect_refusal(dir, ROD_EIO, "model.safetensors", "No such file");
+    remove_files(dir, checkpoint_files);
+}
+
 /* Matrices of a layer that may be in fewer bits: their weights, rows and groups of 128 columns. */
 static void add_product(uint64_t n[3], uint64_t rows, uint64_t cols) {
     n[0] += rows * cols;
@@ -613,6 +669,7 @@ int main(void) {
         cmocka_unit_test(faults_of_a_checkpoint_name_tensor_file_and_shape),
         cmocka_unit_test(weights_that_the_configuration_leaves_out_are_refused),
         cmocka_unit_test(a_bias_where_there_is_none_is_refused),
+        cmocka_unit_test(a_bias_of_zeros_changes_nothing_and_is_read),
         cmocka_unit_test(pipes_and_directories_are_refused_at_once),
         cmocka_unit_test(a_pickle_alone_is_explained),
         cmocka_unit_test(tensors_of_a_wrong_type_are_refused),
@@ -621,8 +678,9 @@ int main(void) {
         cmocka_unit_test(a_tensor_that_the_index_omits_is_used_with_a_warning),
         cmocka_unit_test(a_fingerprint_is_of_what_gives_the_results),
         cmocka_unit_test(end_tokens_of_both_files_are_joined),
+        cmocka_unit_test(end_tokens_of_three_files_are_joined_and_a_difference_is_told),
+        cmocka_unit_test(a_file_beside_an_index_is_read_and_told),
         cmocka_unit_test(a_step_reads_codes_and_scales_of_what_is_kept_in_fewer_bits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
-        cmocka_unit_test(a_bias_of_zeros_changes_nothing_and_is_read),

@@ -186,7 +186,7 @@ static void options_are_understood(void **state) {
     assert_int_equal(c.dims.E, 88); /* int(83.2) = 83, to a multiple of 8 */
     assert_true(c.dims.k_eps == 1e-12f);
     assert_int_equal(c.dims.eos_id, 5);
-    assert_int_equal(c.n_eos_ids, 2);
+    assert_int_equal(c.ends.n, 2);
     assert_int_equal(
         parse("{\"hidden_size\":64,\"num_hidden_layers\":1,\"vocab_size\":9,\"ska_attn\":{\"num_heads\":4},"
               "\"intermediate_size\":100,\"hidden_act\":\"silu\"}",
@@ -305,7 +305,7 @@ static void generation_defaults_are_read(void **state) {
     assert_int_equal(model_generation_parse(json, strlen(json), 300, &g, &err), 0);
     assert_true(g.temperature == 0.7f && g.top_p == 0.9f && g.min_p == 0.05f && g.repetition_penalty == 1.1f);
     assert_int_equal(g.top_k, 20);
-    assert_int_equal(g.n_eos_ids, 2);
+    assert_int_equal(g.ends.n, 2);
     assert_int_equal(model_generation_parse("{}", 2, 300, &g, &err), 0);
     assert_true(isnan(g.temperature) && isnan(g.top_p) && isnan(g.min_p) && isnan(g.repetition_penalty));
     assert_int_equal(g.top_k, -1);

@@ -329,6 +329,38 @@ static void add_bos_token_is_honoured(void **state) {
     free(json);
 }
 
+static void eos_token_is_a_token_by_its_text(void **state) {
+    (void)state;
+    static const struct {
+        const char *config;
+        int32_t id;
+    } cases[] = {{"{}", TOKENIZER_NO_NAME},
+                 {"{\"eos_token\": null}", TOKENIZER_NO_NAME},
+                 {"{\"eos_token\": \"\"}", TOKENIZER_NO_NAME},
+                 {"{\"eos_token\": \"<|endoftext|>\"}", 1},
+                 {"{\"eos_token\": {\"content\": \"<role>\", \"lstrip\": false, \"x\": NaN}}", 4},
+                 {"{\"eos_token\": \".\"}", 19},
+                 {"{\"eos_token\": \"<|endoftext|>\\u0000\"}", TOKENIZER_NO_TOKEN},
+                 {"{\"eos_token\": \"</s>\"}", TOKENIZER_NO_TOKEN}};
+    static const char *const bad[] = {"{\"eos_token\": 1}", "{\"eos_token\": NaN}", "{\"eos_token\": \"\\udc00\"}",
+                                      "{\"eos_token\": {\"content\": [\"a\"]}}"};
+    size_t len;
+    char *json = read_file(TALES "/tokenizer.json", &len);
+    struct tokenizer *t;
+    struct rod_error err;
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const char *config = cases[i].config;
+        if (tokenizer_parse(json, len, config, strlen(config), &t, &err)) fail_msg("%s: %s", config, err.message);
+        if (tokenizer_eos(t) != cases[i].id) fail_msg("%s: %d", config, tokenizer_eos(t));
+        tokenizer_close(t);
+    }
+    for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
+        assert_int_equal(tokenizer_parse(json, len, bad[i], strlen(bad[i]), &t, &err), ROD_EMODEL);
+        assert_non_null(strstr(err.message, "eos_token"));
+    }
+    free(json);
+}
+
 /* ---- threads ---- */
 
 struct shared {
@@ -381,6 +413,7 @@ int main(void) {
         cmocka_unit_test(ignore_merges_never_makes_a_special_token),
         cmocka_unit_test(an_added_token_decodes_to_its_content),
         cmocka_unit_test(add_bos_token_is_honoured),
+        cmocka_unit_test(eos_token_is_a_token_by_its_text),
         cmocka_unit_test(threads_share_a_tokenizer),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
