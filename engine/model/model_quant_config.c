@@ -4,6 +4,7 @@
  * what is refused by name as results would differ. What is said of activations and of caches is passed over: they stay
  * wide here. */
 #include "cfg.h"
+#include "engine/base/json_python.h"
 #include "model_internal.h"
 
 #include <stdio.h>
@@ -23,10 +24,13 @@ static void quant_check_group(struct cfg *c, const json_t *object, const char *p
         cfg_refuse(c, path, cfg_get(object, path), "128 columns a scale, or a scale a row, are supported");
 }
 
+/* A list of two, or the same as "128x128". */
 static void quant_check_block(struct cfg *c, const json_t *object, const char *path) {
     const json_t *block = cfg_get(object, path);
-    if (block && !(json_array_size(block) == 2 && json_integer_value(json_array_get(block, 0)) == WEIGHT_GROUP &&
-                   json_integer_value(json_array_get(block, 1)) == WEIGHT_GROUP))
+    const char *text = json_python_text(block);
+    if (block && !(text && !strcmp(text, "128x128")) &&
+        !(json_array_size(block) == 2 && json_integer_value(json_array_get(block, 0)) == WEIGHT_GROUP &&
+          json_integer_value(json_array_get(block, 1)) == WEIGHT_GROUP))
         cfg_refuse(c, path, block, "only blocks of [128, 128] are supported");
 }
 
@@ -54,7 +58,7 @@ static void quant_parse_weights(struct cfg *c, const json_t *w) {
     const json_t *value = cfg_get(w, "dynamic");
     if (value && !json_is_false(value)) cfg_refuse(c, AT("dynamic"), value, "weights need scales that are stored");
     value = cfg_get(w, "actorder");
-    if (value && !json_is_false(value) && !(json_is_string(value) && is_one_of(json_string_value(value), orders)))
+    if (value && !json_is_false(value) && !(json_python_text(value) && is_one_of(json_python_text(value), orders)))
         cfg_refuse(c, AT("actorder"), value, "columns out of their order are not supported");
 #undef AT
 }
@@ -119,7 +123,7 @@ static bool quant_made_by(const json_t *quantizer, const char *name) {
     const size_t n = json_is_array(quantizer) ? json_array_size(quantizer) : 1;
     for (size_t i = 0; i < n; i++) {
         const json_t *one = json_is_array(quantizer) ? json_array_get(quantizer, i) : quantizer;
-        if (json_is_string(one) && !strncmp(json_string_value(one), name, strlen(name))) return true;
+        if (json_python_text(one) && !strncmp(json_python_text(one), name, strlen(name))) return true;
     }
     return false;
 }
@@ -169,7 +173,7 @@ static void quant_parse_awq(struct cfg *c, const json_t *q) {
 
 void quant_config_parse(struct cfg *c, const json_t *root, struct quant_config *out) {
     const json_t *q = cfg_object(c, root, KEY);
-    if (!q) return;
+    if (!q || !json_object_size(q)) return;
     const char *method = cfg_string(c, q, KEY ".quant_method", "");
     if (!strcmp(method, "compressed-tensors")) {
         out->method = QUANT_COMPRESSED;

@@ -273,8 +273,6 @@ static void bad_configs_are_refused_by_key(void **state) {
         {FLA("\"attn\":{\"layers\":[1]}"), ROD_EUNSUPPORTED, "attn", "full-attention"},
         {FLA("\"quantization_config\":{\"bits\":4}"), ROD_EUNSUPPORTED, "quantization_config.quant_method",
          "is missing"},
-        {"{\"d_model\":256," PUBLISHED "\"block_type\":\"rodimus\",\"quantization_config\":{}}", ROD_EUNSUPPORTED,
-         "quantization_config.quant_method", "is missing"},
         {FLA("\"use_short_conv\":false"), ROD_EUNSUPPORTED, "use_short_conv", "false"},
         {FLA("\"hidden_act\":\"gelu\""), ROD_EUNSUPPORTED, "hidden_act", "gelu"},
         {FLA("\"ska_attn\":{\"qkv_bias\":true}"), ROD_EUNSUPPORTED, "ska_attn.qkv_bias", "true"},
@@ -293,6 +291,53 @@ static void bad_configs_are_refused_by_key(void **state) {
             !strstr(err.message, cases[i].says))
             fail_msg("%s: code %d (expected %d), key \"%s\", \"%s\" lacks \"%s\" or \"%s\"", cases[i].json, rc,
                      cases[i].code, err.param, err.message, cases[i].key, cases[i].says);
+    }
+}
+
+static void no_end_token_counts_twice_and_none_is_lost(void **state) {
+    (void)state;
+    struct model_config c;
+    struct model_generation g;
+    struct rod_error err;
+    if (parse(FLA("\"eos_token_id\":[7,7,-1,2,7,7,7,7,7,7,2,7]"), &c, &err)) fail_msg("%s", err.message);
+    assert_int_equal(c.ends.n, 2);
+    assert_int_equal(c.ends.ids[0], 7);
+    assert_int_equal(c.ends.ids[1], 2);
+    const char *many = "{\"eos_token_id\":[1,2,3,4,5,6,7,8,8,1]}";
+    assert_int_equal(model_generation_parse(many, strlen(many), 300, &g, &err), 0);
+    assert_int_equal(g.ends.n, 8);
+    many = "{\"eos_token_id\":[1,2,3,4,5,6,7,8,9]}";
+    assert_int_equal(model_generation_parse(many, strlen(many), 300, &g, &err), ROD_EUNSUPPORTED);
+}
+
+static void a_quantization_config_that_says_nothing_is_none(void **state) {
+    (void)state;
+    struct model_config c;
+    struct rod_error err;
+    static const char *const nothing[] = {FLA("\"quantization_config\":{}"), FLA("\"quantization_config\":null"),
+                                          FLA("\"pad_token_id\":NaN")};
+    for (size_t i = 0; i < sizeof nothing / sizeof *nothing; i++) {
+        if (parse(nothing[i], &c, &err)) fail_msg("%s: %s", nothing[i], err.message);
+        assert_int_equal(c.quant.method, QUANT_NONE);
+    }
+}
+
+#define BLOCK(value)                                                                                                   \
+    FLA("\"quantization_config\":{\"quant_method\":\"compressed-tensors\",\"config_groups\":{\"group_0\":{"            \
+        "\"weights\":{"                                                                                                \
+        "\"num_bits\":8,\"type\":\"float\",\"strategy\":\"block\",\"block_structure\":" value "}}}}")
+
+static void a_block_structure_is_a_list_or_a_text(void **state) {
+    (void)state;
+    struct model_config c;
+    struct rod_error err;
+    if (parse(BLOCK("[128,128]"), &c, &err) || parse(BLOCK("\"128x128\""), &c, &err)) fail_msg("%s", err.message);
+    assert_int_equal(c.quant.method, QUANT_COMPRESSED);
+    static const char *const others[] = {BLOCK("\"128x64\""), BLOCK("\"128\""), BLOCK("\"128x128\\u0000\""),
+                                         BLOCK("[128]"), BLOCK("[128,Infinity]")};
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) {
+        assert_int_equal(parse(others[i], &c, &err), ROD_EUNSUPPORTED);
+        assert_non_null(strstr(err.message, "block_structure"));
     }
 }
 
@@ -349,6 +394,9 @@ int main(void) {
         cmocka_unit_test(absent_and_null_keys_have_their_defaults),
         cmocka_unit_test(options_are_understood),
         cmocka_unit_test(bad_configs_are_refused_by_key),
+        cmocka_unit_test(no_end_token_counts_twice_and_none_is_lost),
+        cmocka_unit_test(a_quantization_config_that_says_nothing_is_none),
+        cmocka_unit_test(a_block_structure_is_a_list_or_a_text),
         cmocka_unit_test(generation_defaults_are_read),
         cmocka_unit_test(bounds_are_printed_as_plain_numbers),
     };
