@@ -61,6 +61,12 @@ static void line_add_text(struct buf *b, const char *text, size_t len) {
     }
 }
 
+/* A text that is cut ends with a whole character. */
+static size_t shown_bytes(const char *text, size_t max_bytes) {
+    const size_t n = strnlen(text, max_bytes);
+    return n == max_bytes ? utf8_whole(text, n) : n;
+}
+
 static void line_add_fields(struct buf *b, bool json, const struct log_field *fields, int n_fields, size_t max_bytes) {
     for (int i = 0; i < n_fields; i++) {
         const struct log_field *f = &fields[i];
@@ -74,9 +80,9 @@ static void line_add_fields(struct buf *b, bool json, const struct log_field *fi
         } else if (f->type == LOG_NUMBER) {
             line_add_number(b, f->number);
         } else if (json) {
-            buf_json_any(b, f->text, utf8_whole(f->text, strnlen(f->text, max_bytes)));
+            buf_json_any(b, f->text, shown_bytes(f->text, max_bytes));
         } else {
-            line_add_text(b, f->text, utf8_whole(f->text, strnlen(f->text, max_bytes)));
+            line_add_text(b, f->text, shown_bytes(f->text, max_bytes));
         }
     }
 }
@@ -90,7 +96,7 @@ struct line {
 
 static void line_render(struct buf *b, bool json, const struct line *line, size_t max_bytes) {
     buf_clear(b);
-    const size_t n = utf8_whole(line->message, strnlen(line->message, max_bytes));
+    const size_t n = shown_bytes(line->message, max_bytes);
     if (json) {
         buf_puts(b, "{\"time\":\"");
         line_add_time(b);
