@@ -137,11 +137,12 @@ static bool take_tool_use(const struct place *at, const json_t *block, json_t *c
     const json_t *input = json_object_get(block, "input");
     if (!name) return false;
     if (!json_is_object(input)) return bad_block(at, "must have an object input");
-    char *arguments = json_dumps(input, 0);
-    json_t *call = arguments ? json_pack("{s:O,s:s,s:{s:O,s:s}}", "id", id, "type", "function", "function", "name",
-                                         name, "arguments", arguments)
-                             : NULL;
-    free(arguments);
+    struct buf arguments = {0}; /* spelled as the model's own calls are */
+    openai_put_line(&arguments, input);
+    json_t *call = arguments.failed ? NULL
+                                    : json_pack("{s:O,s:s,s:{s:O,s:s%}}", "id", id, "type", "function", "function",
+                                                "name", name, "arguments", arguments.data, arguments.len);
+    buf_fini(&arguments);
     return push(at->fields, calls, call);
 }
 

@@ -143,17 +143,19 @@ def test_a_call_is_a_block_whole_and_in_a_stream(claude):
 
 
 def test_a_result_goes_on_from_its_call(server, claude):
-    call = {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"city": "Oslo"}}
+    call = {"type": "tool_use", "id": "toolu_1", "name": "get_weather", "input": {"city": "Oslo", "height": 0.1}}
     result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "rain"}]}
     history = [ASK["messages"][0], {"role": "assistant", "content": [call]}, {"role": "user", "content": [result, {"type": "text", "text": "So?"}]}]
     answer = claude.messages.create(model="tales", max_tokens=12, messages=history, tools=[TOOL], extra_body={"temperature": 0})
     function = {"name": "get_weather", "description": TOOL["description"], "parameters": TOOL["input_schema"]}
     chat = [ASK["messages"][0], {"role": "assistant", "content": None, "tool_calls": [
-        {"id": "1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Oslo"}'}}]},
+        {"id": "1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Oslo", "height": 0.1}'}}]},
         {"role": "tool", "tool_call_id": "1", "content": "rain"}, {"role": "user", "content": "So?"}]
     want = chat_text(server, chat, tools=[{"type": "function", "function": function}])
     assert [b.text for b in answer.content] == [want]
     count = claude.messages.count_tokens(model="tales", messages=history, tools=[TOOL])
+    tools = {"tools": [{"type": "function", "function": function}]}
+    assert count.input_tokens == server.post("/tokenize", {"messages": chat, **tools}).json["count"]  # the fraction has the same digits
     assert count.input_tokens == answer.usage.input_tokens + answer.usage.cache_read_input_tokens
 
 
