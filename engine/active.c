@@ -87,6 +87,8 @@ int active_new(const struct rod_engine *e, struct rod_request *request, struct a
     }
     a->submit_ns = clock_now_ns();
     a->submission.n_tok = request->n_prompt;
+    a->submission.key = request->key;
+    a->submission.share = request->queue_share;
     if (request->queue_timeout_ns) {
         bool never = request->queue_timeout_ns > UINT64_MAX - a->submit_ns;
         a->sched.deadline_ns = never ? 0 : a->submit_ns + request->queue_timeout_ns;

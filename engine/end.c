@@ -45,6 +45,7 @@ static void end_work(struct rod_engine *e, struct active *a) {
         shared_leave(e, a);
     }
     end_disown_rows(e, a);
+    if (a->session.turn) mailbox_left(&e->mailbox, &a->submission); /* it takes a place until its session has it */
     if (!a->session.turn || !turn_leave(e, a)) end_post(e, a);
 }
 

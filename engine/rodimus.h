@@ -426,6 +426,7 @@ struct rod_request {       /* make with rod_request_new; every pointer malloc'd 
     size_t n_grammar_begun;
     bool grammar_again;   /* with a tag: behind what the grammar describes the text is free up to the next tag */
     uint32_t key, weight; /* the API key, below ROD_MAX_KEYS, and its share of slots beside others' weights (0 = 1) */
+    uint32_t queue_share; /* what waits of its key has so many times what is left free of the queue at most; 0 = all */
     uint64_t queue_timeout_ns; /* 0 = none: ROD_ETIMEDOUT if no slot by then */
     void *user;                /* comes back with every event */
     /* Gets the last event instead of rod_next_event, on the engine's thread, and takes it: for a caller that waits for
@@ -438,6 +439,8 @@ void rod_request_free(struct rod_request *request);
 
 /* Whether the engine takes such a request, whatever the queue: a caller that will make many of a kind asks once. */
 int rod_request_fits(const struct rod_engine *engine, const struct rod_request *request, struct rod_error *err);
+/* Whether the queue has a place for one more request of this key now, by queue_share of its requests. */
+bool rod_queue_fits(const struct rod_engine *engine, uint32_t key, uint32_t queue_share);
 /* On success the request belongs to the engine and *ticket names it; on failure it stays the caller's. */
 int rod_submit(struct rod_engine *engine, struct rod_request *request, uint64_t *ticket, struct rod_error *err);
 /* All n or none, in order and at once. */

@@ -366,18 +366,8 @@ static bool taking_requests(struct http_call *call) {
     return false;
 }
 
-/* While several keys are known, a key that floods the queue leaves places free: it may have waiting a multiple of what
- * is free (four fifths of the queue for one key alone, at priority 1). Its share of the waiting requests is estimated
- * from its share of all. */
-static bool key_has_share(const struct http_call *call, const struct rod_stats *stats) {
-    const uint64_t live = (uint64_t)stats->running + stats->queued, others_share = 4;
-    if (!call->key || call->server->keys.n < 2 || !stats->queued) return true;
-    assert(call->key->n_completions && live); /* key_begin has counted this one */
-    const uint64_t waiting = (call->key->n_completions - 1) * (uint64_t)stats->queued / live;
-    return waiting <= others_share * call->key->priority * (stats->queued_max - stats->queued);
-}
-
-/* Before the body is read, so that a refusal costs next to nothing however many come. */
+/* Before the body is read, so that a refusal costs next to nothing however many come. Where requests enter the queue
+ * the engine counts again. */
 static bool queue_has_room(struct http_call *call) {
     struct server *s = call->server;
     struct rod_stats stats;
@@ -385,7 +375,8 @@ static bool queue_has_room(struct http_call *call) {
     bool full = (uint64_t)stats.running + stats.queued >= (uint64_t)stats.n_slots + stats.queued_max;
     const uint64_t limit_tok = s->config.max_queue_tokens;
     full = full || (limit_tok && stats.queued_tok >= limit_tok);
-    if (!full && key_has_share(call, &stats)) return true;
+    const struct key *key = call->key;
+    if (!full && (!key || rod_queue_fits(s->engine, key->index, keys_queue_share(&s->keys, key)))) return true;
     s->metrics.refused_early++;
     http_call_refuse(call, 429, "rate_limit", "queue_full", "", "%s: %u requests run and %u wait.",
                      full ? "The queue is full" : "This key has its share of the queue", stats.running, stats.queued);
@@ -399,16 +390,13 @@ static bool key_has_room(struct http_call *call) {
     struct openai_error err;
     if (!call->key) return true;
     const uint64_t closed_s = route->tokens ? key_closed_s(call->key, uv_hrtime()) : 0;
-    call->counted = !closed_s && key_begin(call->key, route->slot);
+    call->counted = !closed_s && key_begin(call->key);
     http_count_body(call->http, &call->key->body_bytes);
     if (call->counted) return true;
     if (closed_s) {
         access_key_spent(&err, call->key, closed_s);
     } else {
-        openai_error_set(&err, 429, "rate_limit", "key_requests", "",
-                         "This key has reached its limit of %llu requests in flight.",
-                         (unsigned long long)call->key->max_requests);
-        err.retry_s = 1;
+        access_key_busy(&err, call->key);
     }
     http_call_fail(call, &err);
     return false;
@@ -557,7 +545,7 @@ static void on_done(void *arg, struct http_request *r) {
     assert(!call->counted || call->key);
     if (call->completion) completion_done(call->completion);
     if (call->job) job_gone(call->job);
-    if (call->counted) key_end(call->key, routes[call->route].slot);
+    if (call->counted) key_end(call->key, 1);
     if (call->key) key_drop(&s->keys, call->key);
     free(call);
 }

@@ -41,29 +41,66 @@ static struct submission **mailbox_bucket(struct mailbox *m, uint64_t ticket) {
     return &m->table[ticket & (m->n_table - 1)];
 }
 
-/* The place of all of them: who finds a slot free does not wait. */
+/* So much of a common limit, with what a key takes now, leaves others something. */
+static bool mailbox_leaves_some(uint64_t mine, uint64_t all, uint64_t max, uint64_t share) {
+    return all <= max && (!share || mine <= share * (max - all));
+}
+
+/* Whether one more submission may take place number `place` of the queue and tokens beside waiting_tok, where `key`
+ * says what its key has. A key's first place needs only a free one. */
+static int mailbox_check_share(const struct mailbox *m, const struct submission *s, const struct mailbox_key *key,
+                               uint64_t place, uint64_t waiting_tok, struct rod_error *err) {
+    const uint64_t mine = (key->n_places < place ? key->n_places : place) + 1; /* others find slots, perhaps its own */
+    if (mine > 1 && !mailbox_leaves_some(mine, place + 1, m->max_queue, s->share))
+        return rod_fail(err, ROD_EQUEUEFULL, "This key has its share of the queue: %llu of %u places.",
+                        (unsigned long long)mine - 1, m->max_queue);
+    if (m->max_queue_tok &&
+        !mailbox_leaves_some(key->tok + s->n_tok, waiting_tok + s->n_tok, m->max_queue_tok, s->share))
+        return rod_fail(err, ROD_EQUEUEFULL, "This key has its share of the queue: %llu of %llu prompt tokens.",
+                        (unsigned long long)key->tok, (unsigned long long)m->max_queue_tok);
+    return 0;
+}
+
+/* The place of all of them: who finds a slot free does not wait. They are of one key. */
 static int mailbox_check_admission(const struct mailbox *m, struct submission *const *submissions, size_t n,
                                    struct rod_error *err) {
     if (m->refusal == ROD_EDEVICE)
         return rod_fail(err, ROD_EDEVICE, "The device failed; this server takes no requests.");
     if (m->refusal) return rod_fail(err, m->refusal, "The server is shutting down and takes no new requests.");
     uint64_t waiting_tok = m->waiting_tok;
+    struct mailbox_key key = m->keys[submissions[0]->key];
     for (uint64_t i = 0, live = m->n_live; i < n; i++, live++) {
-        if (live < m->n_slots) continue;
-        if (live - m->n_slots >= m->max_queue)
-            return rod_fail(err, ROD_EQUEUEFULL, "The queue is full: %u requests run and %u wait.", m->n_slots,
-                            m->max_queue);
-        if (m->max_queue_tok && waiting_tok + submissions[i]->n_tok > m->max_queue_tok)
-            return rod_fail(err, ROD_EQUEUEFULL, "The queue is full: %llu prompt tokens wait and the limit is %llu.",
-                            (unsigned long long)waiting_tok, (unsigned long long)m->max_queue_tok);
-        waiting_tok += submissions[i]->n_tok;
+        const struct submission *s = submissions[i];
+        assert(s->key == submissions[0]->key);
+        if (live >= m->n_slots) {
+            if (live - m->n_slots >= m->max_queue)
+                return rod_fail(err, ROD_EQUEUEFULL, "The queue is full: %u requests run and %u wait.", m->n_slots,
+                                m->max_queue);
+            if (m->max_queue_tok && waiting_tok + s->n_tok > m->max_queue_tok)
+                return rod_fail(err, ROD_EQUEUEFULL,
+                                "The queue is full: %llu prompt tokens wait and the limit is %llu.",
+                                (unsigned long long)waiting_tok, (unsigned long long)m->max_queue_tok);
+            const int rc = s->share ? mailbox_check_share(m, s, &key, live - m->n_slots, waiting_tok, err) : 0;
+            if (rc) return rc;
+            waiting_tok += s->n_tok;
+            key.tok += s->n_tok;
+        }
+        key.n_places++;
     }
     return 0;
 }
 
+bool mailbox_fits(struct mailbox *m, uint32_t key, uint32_t share) {
+    struct submission one = {.key = key, .share = share}, *all[] = {&one};
+    pthread_mutex_lock(&m->lock);
+    const bool fits = !mailbox_check_admission(m, all, 1, NULL);
+    pthread_mutex_unlock(&m->lock);
+    return fits;
+}
+
 static void mailbox_push(struct mailbox *m, struct submission *submission) {
     submission->next = submission->cancel_next = submission->cancel_prev = NULL;
-    submission->cancelled = submission->cancel_listed = submission->started = false;
+    submission->cancelled = submission->cancel_listed = submission->started = submission->in_slot = false;
     assert(m->n_live < (uint64_t)m->n_slots + m->max_queue && m->n_waiting <= m->n_live);
     assert(!m->head == !m->tail);
     submission->ticket = ++m->last_ticket;
@@ -73,6 +110,8 @@ static void mailbox_push(struct mailbox *m, struct submission *submission) {
     m->n_live++;
     m->n_waiting++;
     m->waiting_tok += submission->n_tok;
+    m->keys[submission->key].n_places++;
+    m->keys[submission->key].tok += submission->n_tok;
     if (m->tail)
         m->tail->next = submission;
     else
@@ -167,15 +206,32 @@ void mailbox_pop(struct mailbox *m, bool wait, struct mailbox_batch *batch) {
 
 static void mailbox_leave_queue(struct mailbox *m, struct submission *submission) {
     if (submission->started) return;
-    assert(m->n_waiting > 0 && m->waiting_tok >= submission->n_tok);
+    struct mailbox_key *key = &m->keys[submission->key];
+    assert(m->n_waiting > 0 && m->waiting_tok >= submission->n_tok && key->tok >= submission->n_tok);
     submission->started = true;
     m->n_waiting--;
     m->waiting_tok -= submission->n_tok;
+    key->tok -= submission->n_tok;
+}
+
+static void mailbox_leave_place(struct mailbox *m, const struct submission *submission) {
+    if (submission->in_slot) return;
+    assert(m->keys[submission->key].n_places > 0);
+    m->keys[submission->key].n_places--;
 }
 
 void mailbox_started(struct mailbox *m, struct submission *submission) {
     pthread_mutex_lock(&m->lock);
     mailbox_leave_queue(m, submission);
+    mailbox_leave_place(m, submission);
+    submission->in_slot = true;
+    pthread_mutex_unlock(&m->lock);
+}
+
+void mailbox_left(struct mailbox *m, struct submission *submission) {
+    pthread_mutex_lock(&m->lock);
+    if (submission->in_slot) m->keys[submission->key].n_places++;
+    submission->in_slot = false;
     pthread_mutex_unlock(&m->lock);
 }
 
@@ -194,6 +250,7 @@ void mailbox_retire(struct mailbox *m, struct submission *submission) {
         if (submission->cancel_next) submission->cancel_next->cancel_prev = submission->cancel_prev;
     }
     mailbox_leave_queue(m, submission);
+    mailbox_leave_place(m, submission);
     assert(m->n_live > m->n_waiting);
     m->n_live--;
     pthread_mutex_unlock(&m->lock);

@@ -2,9 +2,10 @@
  *
  * Who owns what: a submission belongs to the mailbox from push until retire; the engine thread works on it in between.
  * Events are moved through as a list. The links are inside of them: nothing is allocated after init. Threads: push,
- * cancel, return, poke, refuse, stop: any. wait, pop, started, retire, post: the engine thread. take: one consumer.
- * Invariants: both locks are held for a few pointer moves only, so no side waits on the other's work; at most
- * n_slots + max_queue submissions live at once.
+ * cancel, return, poke, refuse, stop: any. wait, pop, started, left, retire, post: the engine thread. take: one
+ * consumer. Invariants: both locks are held for a few pointer moves only, so no side waits on the other's work; at most
+ * n_slots + max_queue submissions live at once. Those of a key that take places of the queue, one each, leave others
+ * something free of it (share): whoever comes late, and however many come at once, is counted where it is pushed.
  */
 #ifndef MAILBOX_H
 #define MAILBOX_H
@@ -18,7 +19,8 @@ struct submission {
     struct submission *chain; /* in the table by ticket */
     struct submission *cancel_next, *cancel_prev;
     uint64_t ticket, n_tok; /* n_tok: the prompt's tokens, for max_queue_tok */
-    bool cancelled, cancel_listed, started;
+    uint32_t key, share;    /* share: its key's have so many times what is left free at most; 0 = all */
+    bool cancelled, cancel_listed, started, in_slot;
 };
 
 struct mailbox_event {
@@ -26,6 +28,10 @@ struct mailbox_event {
 };
 struct mailbox_events {
     struct mailbox_event *head, *tail;
+};
+
+struct mailbox_key { /* of its live submissions those without a slot, and the tokens of those that wait for one */
+    uint64_t n_places, tok;
 };
 
 struct mailbox {
@@ -37,6 +43,7 @@ struct mailbox {
     uint64_t last_ticket, n_live, n_waiting, waiting_tok;
     uint32_t n_slots, max_queue;
     uint64_t max_queue_tok;
+    struct mailbox_key keys[ROD_MAX_KEYS];
     int refusal; /* 0, ROD_EDRAINING or ROD_EDEVICE */
     bool stop, poked;
     pthread_mutex_t out_lock;
@@ -57,6 +64,8 @@ void mailbox_fini(
  * ROD_EDRAINING or ROD_EDEVICE: none is taken, they stay the caller's. */
 int mailbox_push_all(struct mailbox *m, struct submission *const *submissions, size_t n, uint64_t *tickets,
                      struct rod_error *err);
+/* Whether one more of this key, without tokens, would find its share of the queue. */
+bool mailbox_fits(struct mailbox *m, uint32_t key, uint32_t share);
 void mailbox_cancel(struct mailbox *m, uint64_t ticket); /* unknown or ended tickets are ignored */
 void mailbox_refuse(struct mailbox *m, int code);        /* every later push fails with code; ROD_EDEVICE is final */
 void mailbox_stop(struct mailbox *m);                    /* pop reports stop from now on */
@@ -71,6 +80,7 @@ void mailbox_wait(struct mailbox *m, uint64_t ns);
  * earlier pop. */
 void mailbox_pop(struct mailbox *m, bool wait, struct mailbox_batch *batch);
 void mailbox_started(struct mailbox *m, struct submission *submission); /* it no longer waits: it has a slot */
+void mailbox_left(struct mailbox *m, struct submission *submission);    /* it has no slot any more, and lives on */
 void mailbox_retire(struct mailbox *m, struct submission *submission);  /* it ended; may be freed afterwards */
 
 void mailbox_append(struct mailbox_events *events, struct mailbox_event *event);

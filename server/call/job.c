@@ -176,7 +176,7 @@ static void job_finish(struct job *j) {
     if (j->key) {
         key_settle(j->key, &j->tokens, j->n_tok);
         j->key->text_tok += j->n_tok;
-        if (j->counted) key_end(j->key, false);
+        if (j->counted) key_end(j->key, 1);
         key_drop(&j->server->keys, j->key);
     }
     assert(j->server->n_jobs);

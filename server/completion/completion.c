@@ -59,7 +59,7 @@ static void completion_free(struct completion *c) {
     free(c->choices);
     openai_request_fini(&c->request);
     rod_grammar_close(c->grammar);
-    if (c->counted) key_end(c->key, true);
+    if (c->n_counted) key_end(c->key, c->n_counted);
     if (c->key) key_drop(&s->keys, c->key);
     buf_fini(&c->prefix);
     buf_fini(&c->frame);

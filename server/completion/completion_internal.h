@@ -54,7 +54,7 @@ struct completion {
     struct key *key;          /* of the call; NULL without keys. Held */
     struct key_tokens tokens; /* taken from its minute: what it may use at most */
     uint64_t answer_tok;      /* of all choices, for the key */
-    bool counted;             /* among the key's requests in flight, until the completion ends */
+    uint32_t n_counted;       /* among the key's requests in flight, until the completion ends: its choices */
     struct list_link link;    /* in the server's completions */
     enum openai_kind kind;
     bool is_message; /* a chat in the words of Anthropic's API */

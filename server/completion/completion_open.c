@@ -205,6 +205,20 @@ static uint64_t repeated_bytes(const struct completion *c) {
     return q->n > 1 && (c->kind == OPENAI_COMPLETION || q->stream) ? bytes * q->n : 0;
 }
 
+/* Those of a request come at once: they must find room in an empty server, and their key must be allowed so many. */
+static bool choices_fit(struct completion *c) {
+    const struct server *s = c->server;
+    const uint64_t wanted = (uint64_t)c->n_prompts * c->request.n, queue = s->config.max_queue_requests;
+    const uint64_t share = keys_queue_share(&s->keys, c->key), of_key = c->key ? c->key->max_requests : 0;
+    const uint64_t places = share ? (queue > 1 ? share * queue / (share + 1) : queue) : queue;
+    const bool key_limits = of_key && of_key < s->info->n_slots + places;
+    const uint64_t most = key_limits ? of_key : s->info->n_slots + places;
+    if (wanted <= most) return true;
+    openai_error_field(&c->err, c->request.n > 1 ? "n" : "prompt", "asks for %llu choices, the limit%s is %llu",
+                       (unsigned long long)wanted, key_limits ? " of this key" : "", (unsigned long long)most);
+    return false;
+}
+
 /* Checks the limits that no later try can pass. */
 static bool completion_fits(struct completion *c) {
     struct server *s = c->server;
@@ -233,11 +247,7 @@ static bool completion_fits(struct completion *c) {
                            (unsigned long long)n_repeated, MAX_REPEATED_BYTES);
         return false;
     }
-    uint64_t wanted = (uint64_t)c->n_prompts * c->request.n, most = s->info->n_slots + s->config.max_queue_requests;
-    if (wanted <= most) return true;
-    openai_error_field(&c->err, c->request.n > 1 ? "n" : "prompt", "asks for %llu choices, the limit is %llu",
-                       (unsigned long long)wanted, (unsigned long long)most);
-    return false;
+    return choices_fit(c);
 }
 
 static void *copy_bytes(const void *from, size_t bytes, bool *ok) {
@@ -310,6 +320,7 @@ static struct rod_request *engine_request(struct completion *c, struct completio
     if (c->key) {
         r->key = c->key->index;
         r->weight = c->key->priority;
+        r->queue_share = keys_queue_share(&c->server->keys, c->key);
     }
     r->queue_timeout_ns = c->server->config.request_timeout_ms * 1000000;
     r->user = choice;
@@ -357,6 +368,18 @@ static bool key_affords(struct completion *c) {
     return access_take_tokens(c->key, c->usage.prompt_tok + most, &c->tokens, &c->err);
 }
 
+/* Each choice takes a slot, and so counts as a request; the first one has counted since the headers. */
+static bool key_allows(struct completion *c) {
+    const uint32_t more = (uint32_t)(c->n_prompts * c->request.n) - 1;
+    if (!c->n_counted || !more) return true;
+    if (!key_add(c->key, more)) {
+        access_key_busy(&c->err, c->key);
+        return false;
+    }
+    c->n_counted += more;
+    return true;
+}
+
 /* A request that the engine refuses counts nowhere. */
 static void account_prompt(struct completion *c, bool taken) {
     if (taken) c->server->metrics.prompt_tok += c->usage.prompt_tok;
@@ -370,7 +393,7 @@ static void completion_submit(struct completion *c) {
     assert(c->call && !c->over && !c->working && !c->choices);
     c->stream = c->request.stream;
     if (!s->info->has_tokenizer) c->request.return_token_ids = true; /* there is no text to answer with */
-    if (c->has_err || !completion_fits(c) || !key_affords(c)) {
+    if (c->has_err || !completion_fits(c) || !key_allows(c) || !key_affords(c)) {
         completion_fail(c, &c->err);
         return;
     }
@@ -446,7 +469,7 @@ void completion_start(struct http_call *call, enum openai_kind kind) {
     c->is_message = call->anthropic;
     c->key = call->key;
     if (c->key) key_hold(c->key);
-    c->counted = call->counted;
+    c->n_counted = call->counted;
     call->counted = false;
     list_push_first(&s->completions, &c->link);
     c->started_ns = c->sent_ns = http_started_ns(call->http);

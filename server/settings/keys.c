@@ -206,7 +206,7 @@ static void give_index(struct keys *k, struct key *key) {
 }
 
 static void key_release(struct keys *k, struct key *key) {
-    assert(!key->n_requests && !key->n_completions && !key->body_bytes && !key->queue.waiting.n);
+    assert(!key->n_requests && !key->body_bytes && !key->queue.waiting.n);
     k->used[key->index] = false;
     key_free(key);
 }
@@ -346,21 +346,29 @@ void keys_each(struct keys *k, void (*each)(void *arg, const struct key *key), v
 
 /* ---- how much ---- */
 
-bool key_begin(struct key *key, bool completion) {
-    if (key->max_requests && key->n_requests >= key->max_requests) {
+bool key_add(struct key *key, uint32_t n) {
+    if (key->max_requests && key->n_requests + n > key->max_requests) {
         key->rejected_total++;
         return false;
     }
-    key->n_requests++;
-    key->requests_total++;
-    key->n_completions += completion;
+    key->n_requests += n;
     return true;
 }
 
-void key_end(struct key *key, bool completion) {
-    assert(key->n_requests && key->n_completions >= completion);
-    key->n_requests--;
-    key->n_completions -= completion;
+bool key_begin(struct key *key) {
+    const bool begins = key_add(key, 1);
+    key->requests_total += begins;
+    return begins;
+}
+
+void key_end(struct key *key, uint32_t n) {
+    assert(n && key->n_requests >= n);
+    key->n_requests -= n;
+}
+
+/* At priority 1 a key alone has four fifths. */
+uint32_t keys_queue_share(const struct keys *k, const struct key *key) {
+    return key && k->n > 1 ? 4 * key->priority : 0;
 }
 
 /* What has come back by now. A limit that is new or has changed begins with a whole minute's tokens. */

@@ -27,10 +27,10 @@ struct key {
     uint64_t max_sessions;      /* that there are at once; 0 = a share of the setting of this name */
     double level_tok; /* what it may still take at level_ns; below 0 behind a request beyond a whole minute's */
     uint64_t level_ns;
-    uint32_t era;                      /* counts the changes of tokens_per_minute */
-    uint32_t n_holders, n_completions; /* n_completions: requests in flight that want a slot */
-    size_t body_bytes;                 /* of its bodies that come in */
-    struct pool_queue queue;           /* of its work for the pool */
+    uint32_t era; /* counts the changes of tokens_per_minute */
+    uint32_t n_holders;
+    size_t body_bytes;       /* of its bodies that come in */
+    struct pool_queue queue; /* of its work for the pool */
     _Atomic uint64_t n_requests, requests_total, rejected_total, prompt_tok, completion_tok,
         text_tok; /* n_: in flight */
 };
@@ -70,9 +70,12 @@ void keys_each(struct keys *k, void (*each)(void *arg, const struct key *key), v
 void key_hold(struct key *key);
 void key_drop(struct keys *k, struct key *key);
 
-/* One more request in flight; false: it has its limit of them already. completion: it wants a slot. */
-bool key_begin(struct key *key, bool completion);
-void key_end(struct key *key, bool completion);
+/* One more request in flight; then n more choices of it, as each takes a slot. false: beyond its limit of them. */
+bool key_begin(struct key *key);
+bool key_add(struct key *key, uint32_t n);
+void key_end(struct key *key, uint32_t n);
+/* What waits of the key has at most so many times what it leaves free of the queue; 0: it is the only one. */
+uint32_t keys_queue_share(const struct keys *k, const struct key *key);
 /* Takes what a request may use at most from this minute's tokens. 0, or the seconds until that may succeed. What is
  * more than a whole minute's passes when the minute is untouched, and the next one waits the longer. */
 uint64_t key_take(struct key *key, uint64_t n_tok, uint64_t now_ns, struct key_tokens *out);

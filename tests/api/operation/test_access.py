@@ -89,14 +89,14 @@ def test_an_answer_uses_the_minute_up_while_it_comes(own_server, tmp_path):
 
 
 def test_a_request_that_the_queue_refuses_takes_no_tokens_of_its_key(own_server, tmp_path):
-    """Its choices are more than the places that are free, which is known when it is read and the key was asked."""
+    """Its choices are more than the places that its key may have, which is known when it is read and the key was asked."""
     s = own_server("--slots", 1, "--max-queue-requests", 4, "--device", "null:5", "--api-key-file",
                    key_file(tmp_path, "one name=small tokens_per_minute=60\ntwo name=other\n"), key="one")
     connection, response = s.open("POST", "/v1/completions", {**ENDLESS, "prompt": [300]}, headers=bearer("two"))
     next(read_events(response))
     ask = {"prompt": [300] * 50, "max_tokens": 1, "ignore_eos": True}
     for _ in range(3):
-        answer = s.post("/v1/completions", {**ask, "n": 5})
+        answer = s.post("/v1/completions", {**ask, "n": 4})
         assert answer.status == 429 and answer.error["code"] == "queue_full", answer
     metrics = s.metrics()
     assert metrics['rodimus_key_tokens_total{key="small",kind="prompt"}'] == 0 and metrics["rodimus_prompt_tokens_total"] == 1

@@ -216,6 +216,90 @@ def test_many_long_texts_under_a_limit_of_one_request_do_not_stop_another_key(ow
     assert statuses.count(429) >= 20 and {*statuses} <= {200, 429}, statuses
 
 
+# ---- a key's places of the queue ----
+
+QUEUED = {"prompt": [300], "max_tokens": 100000, "ignore_eos": True}
+
+
+def others_find_places(s, n):
+    """The other key's requests are taken, one after the other, and leave again."""
+    for i in range(n):
+        with s.socket() as c:
+            body = json.dumps({**QUEUED, "stream": True}).encode()
+            before = s.metric('rodimus_key_requests_in_flight{key="other"}')
+            c.sendall(head("POST", "/v1/completions", len(body), "two") + body)
+            s.wait_metric("rodimus_queue_requests", lambda waiting: waiting >= FLOOD_PLACES + 1)
+            assert s.metric('rodimus_key_requests_in_flight{key="other"}') == before + 1, i
+        s.wait_metric('rodimus_key_requests_in_flight{key="other"}', lambda n: n == 0)
+    assert s.metrics().get('rodimus_http_requests_total{route="/v1/completions",code="429"}', 0) == 0 or \
+        s.metric('rodimus_key_rejected_total{key="other"}') == 0
+
+
+FLOOD_PLACES = 12  # of 16: four fifths
+
+
+def flooded_server(own_server, tmp_path):
+    return own_server("--device", "null:5", "--slots", 4, "--max-queue-requests", 16, "--api-key-file", key_file(tmp_path, "one name=flood\ntwo name=other\n"), key="two")
+
+
+@pytest.mark.parametrize("what", ["plain", "schema", "long"])
+def test_bodies_whose_last_bytes_come_together_leave_places_to_another_key(own_server, tmp_path, what):
+    """At their headers the queue is empty, so they are counted where they enter it: also behind the pool."""
+    s = flooded_server(own_server, tmp_path)
+    more = {"plain": {}, "long": {"user": "a" * 100000}, "schema": {"structured_outputs": {"regex": "[a-z ]*"}, "ignore_eos": True}}[what]
+    if what == "schema":
+        s = own_server("--slots", 4, "--max-queue-requests", 16, "--api-key-file", key_file(tmp_path, "one name=flood\ntwo name=other\n"), key="two")
+        path, body = "/v1/chat/completions", {"messages": [{"role": "user", "content": "a"}], "max_tokens": 100000, **more}
+    else:
+        path, body = "/v1/completions", {**QUEUED, **more}
+    data = json.dumps(body).encode()
+    with unfinished(s, [head("POST", path, len(data), "one")] * 30, data[:-1]) as sockets:
+        s.wait_metric('rodimus_key_requests_in_flight{key="flood"}', lambda n: n == 30)
+        for c in sockets:
+            c.sendall(data[-1:])
+        s.wait_metric("rodimus_queue_requests", lambda n: n == FLOOD_PLACES)
+        s.wait_metric('rodimus_key_requests_in_flight{key="flood"}', lambda n: n == 4 + FLOOD_PLACES)
+        refused = []
+        for c in sockets:
+            c.settimeout(0.05)
+            try:
+                refused.append(c.recv(65536))
+            except TimeoutError:
+                continue
+        assert len(refused) == 30 - 4 - FLOOD_PLACES and all(status_of(r) == 429 and b"queue_full" in r and b"share of the queue" in r for r in refused), refused
+        others_find_places(s, 3)
+
+
+@pytest.mark.parametrize("kind", ["n", "prompts"])
+def test_choices_of_one_request_leave_places_to_another_key(own_server, tmp_path, kind):
+    s = flooded_server(own_server, tmp_path)
+    wide = lambda n: {**QUEUED, "n": n} if kind == "n" else {**QUEUED, "prompt": [[300]] * n}
+    answer = s.post("/v1/completions", wide(20), headers=bearer("one"))
+    assert answer.status == 400 and "asks for 20 choices, the limit is 16" in answer.error["message"], answer
+    connection, response = s.open("POST", "/v1/completions", {**wide(16), "stream": True}, headers=bearer("one"))
+    assert response.status == 200, response.read()
+    s.wait_metric("rodimus_queue_requests", lambda n: n == FLOOD_PLACES)
+    assert s.post("/v1/completions", QUEUED, headers=bearer("one")).status == 429
+    others_find_places(s, 3)
+    connection.close()
+    response.close()
+
+
+def test_each_choice_counts_as_a_request_of_its_key(own_server, tmp_path):
+    s = own_server("--device", "null:5", "--slots", 8, "--api-key-file", key_file(tmp_path, "one name=small requests=4\ntwo name=other\n"), key="one")
+    answer = s.post("/v1/completions", {**QUEUED, "n": 5})
+    assert answer.status == 400 and answer.error["param"] == "n" and "asks for 5 choices, the limit of this key is 4" in answer.error["message"], answer
+    connection, response = s.open("POST", "/v1/completions", {**QUEUED, "prompt": [[300], [301]], "stream": True})
+    assert response.status == 200
+    assert s.metric('rodimus_key_requests_in_flight{key="small"}') == 2
+    answer = s.post("/v1/completions", {**QUEUED, "n": 3})
+    assert answer.status == 429 and answer.error["code"] == "key_requests" and answer.header("Retry-After") == "1", answer
+    assert s.post("/v1/completions", {**QUEUED, "n": 2, "max_tokens": 1}).status == 200
+    connection.close()
+    response.close()
+    s.wait_metric('rodimus_key_requests_in_flight{key="small"}', lambda n: n == 0)
+
+
 # ---- a key's tokens of a minute ----
 
 def ask_of(n_prompt, n):

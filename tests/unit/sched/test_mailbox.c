@@ -115,6 +115,96 @@ static void what_was_given_away_comes_back_in_order(void **state) {
     mailbox_fini(&m);
 }
 
+/* How many of a key are taken, one by one or all at once. */
+static size_t taken(struct mailbox *m, struct submission *of, size_t n, bool together) {
+    struct submission *all[100];
+    uint64_t tickets[100];
+    for (size_t i = 0; i < n; i++) all[i] = &of[i];
+    if (together) return mailbox_push_all(m, all, n, tickets, NULL) ? 0 : n;
+    for (size_t i = 0; i < n; i++)
+        if (mailbox_push_all(m, &all[i], 1, tickets, NULL)) return i;
+    return n;
+}
+
+static void fill(struct submission *of, size_t n, uint32_t key, uint32_t share, uint64_t n_tok) {
+    for (size_t i = 0; i < n; i++) of[i] = (struct submission){.key = key, .share = share, .n_tok = n_tok};
+}
+
+/* Whatever a key sends, however late and however much at once, another one finds places. */
+static void a_key_leaves_places_of_the_queue_to_others(void **state) {
+    (void)state;
+    static struct submission flood[100], one[100];
+    for (int together = 0; together < 2; together++) {
+        struct mailbox m = make(4, 64, 0);
+        struct rod_error err;
+        uint64_t ticket;
+        fill(flood, 100, 1, 4, 10), fill(one, 100, 2, 4, 10);
+        size_t n = 55; /* the slots, and four fifths of the queue */
+        if (together) {
+            assert_int_equal(taken(&m, flood, 56, true), 0);
+            assert_int_equal(taken(&m, flood, 55, true), 55);
+        } else {
+            assert_int_equal(taken(&m, flood, 78, false), 55);
+        }
+        assert_false(mailbox_fits(&m, 1, 4));
+        assert_true(mailbox_fits(&m, 2, 4));
+        assert_int_equal(push(&m, &flood[n], &ticket, &err), ROD_EQUEUEFULL);
+        assert_non_null(strstr(err.message, "This key has its share of the queue: 51 of 64 places."));
+        for (size_t i = 0; i < 4; i++) mailbox_started(&m, &flood[i]); /* the others wait still */
+        assert_int_equal(push(&m, &flood[n], &ticket, &err), ROD_EQUEUEFULL);
+        assert_int_equal(taken(&m, one, 100, false), 10);
+        mailbox_retire(&m, &flood[0]); /* a slot is free: it is for whoever waits, and a place is the flood's again */
+        mailbox_started(&m, &flood[4]);
+        for (size_t i = 1; i < n; i++) mailbox_retire(&m, &flood[i]);
+        for (size_t i = 0; i < 10; i++) mailbox_retire(&m, &one[i]);
+        assert_int_equal(taken(&m, flood, 100, false), 55);
+        for (size_t i = 0; i < n; i++) mailbox_retire(&m, &flood[i]);
+        mailbox_fini(&m);
+    }
+}
+
+static void a_key_leaves_prompt_tokens_of_the_queue_to_others(void **state) {
+    (void)state;
+    struct mailbox m = make(1, 100, 1000);
+    static struct submission first, flood[100], one[1];
+    fill(&first, 1, 3, 4, 5000), fill(flood, 100, 1, 4, 100), fill(one, 1, 2, 4, 100);
+    assert_int_equal(taken(&m, &first, 1, false), 1);
+    mailbox_started(&m, &first);
+    assert_int_equal(taken(&m, flood, 100, false), 8);
+    assert_int_equal(taken(&m, one, 1, false), 1);
+    mailbox_retire(&m, &first), mailbox_retire(&m, one);
+    for (size_t i = 0; i < 8; i++) mailbox_retire(&m, &flood[i]);
+    mailbox_fini(&m);
+}
+
+/* A turn whose session is being kept has no slot, and takes a place until that is done. */
+static void what_left_its_slot_and_lives_on_counts_to_its_key(void **state) {
+    (void)state;
+    struct mailbox m = make(1, 10, 0);
+    static struct submission flood[20], one[2];
+    fill(flood, 20, 1, 4, 0), fill(one, 2, 2, 4, 0);
+    for (size_t i = 0; i < 9; i++) {
+        assert_int_equal(taken(&m, &flood[i], 1, false), 1);
+        mailbox_started(&m, &flood[i]);
+        mailbox_left(&m, &flood[i]);
+    }
+    assert_int_equal(taken(&m, &flood[9], 1, false), 0);
+    assert_int_equal(taken(&m, one, 1, false), 1);
+    for (size_t i = 0; i < 9; i++) mailbox_retire(&m, &flood[i]);
+    mailbox_retire(&m, one);
+    mailbox_fini(&m);
+}
+
+static void a_key_alone_has_the_whole_queue(void **state) {
+    (void)state;
+    struct mailbox m = make(4, 64, 0);
+    static struct submission all[100];
+    fill(all, 100, 1, 0, 10);
+    assert_int_equal(taken(&m, all, 100, false), 68);
+    for (size_t i = 0; i < 68; i++) mailbox_retire(&m, &all[i]);
+    mailbox_fini(&m);
+}
+
 static void after_drain_or_fault_pushes_are_refused_by_name(void **state) {
     (void)state;
     struct mailbox m = make(1, 1, 0);
@@ -250,6 +340,10 @@ int main(void) {
         cmocka_unit_test(waiting_prompt_tokens_are_limited_but_not_those_that_find_a_slot),
         cmocka_unit_test(a_cancel_arrives_once_with_or_after_its_mail_and_never_for_ended_ones),
         cmocka_unit_test(what_was_given_away_comes_back_in_order),
+        cmocka_unit_test(a_key_leaves_places_of_the_queue_to_others),
+        cmocka_unit_test(a_key_leaves_prompt_tokens_of_the_queue_to_others),
+        cmocka_unit_test(what_left_its_slot_and_lives_on_counts_to_its_key),
+        cmocka_unit_test(a_key_alone_has_the_whole_queue),
         cmocka_unit_test(after_drain_or_fault_pushes_are_refused_by_name),
         cmocka_unit_test(events_come_out_in_the_order_posted),
         cmocka_unit_test(many_threads_submit_and_cancel_and_nothing_is_lost),

@@ -267,19 +267,29 @@ static void requests_in_flight_have_a_limit(void **state) {
     (void)state;
     struct keys *k = open_file("k requests=2\n");
     struct key *key = keys_find(k, "k");
-    assert_true(key_begin(key, false) && key_begin(key, false) && !key_begin(key, false));
+    assert_true(key_begin(key) && key_begin(key) && !key_begin(key));
     assert_int_equal(key->rejected_total, 1);
-    key_end(key, false);
-    assert_true(key_begin(key, false) && !key_begin(key, false));
-    key_end(key, false);
-    key_end(key, false);
+    key_end(key, 1);
+    assert_true(key_begin(key) && !key_begin(key));
+    key_end(key, 1);
+    key_end(key, 1);
     assert_int_equal(key->n_requests, 0);
     assert_int_equal(key->requests_total, 3);
-    assert_true(key_begin(key, true) && key_begin(key, false) && !key_begin(key, true));
-    assert_int_equal(key->n_completions, 1);
-    key_end(key, true);
-    key_end(key, false);
-    assert_int_equal(key->n_requests + key->n_completions, 0);
+    close_keys(k);
+}
+
+static void each_choice_counts_as_a_request_in_flight(void **state) {
+    (void)state;
+    struct keys *k = open_file("k requests=4\nother\n");
+    struct key *key = keys_find(k, "k");
+    assert_true(key_begin(key) && key_add(key, 2) && !key_add(key, 2));
+    assert_int_equal(key->n_requests, 3); /* all or none */
+    assert_true(key_begin(key) && !key_begin(key));
+    assert_int_equal(key->requests_total, 2);
+    assert_int_equal(key->rejected_total, 2);
+    key_end(key, 3);
+    key_end(key, 1);
+    assert_int_equal(key->n_requests, 0);
     close_keys(k);
 }
 
@@ -420,16 +430,16 @@ static void a_reload_keeps_counts_by_name_and_changes_secret_and_limits(void **s
     struct keys *k = open_file("old name=a requests=1\nx name=b\n");
     struct key *key = keys_find(k, "old");
     const uint32_t index = key->index;
-    assert_true(key_begin(key, false));
+    assert_true(key_begin(key));
     reload_file(k, "new name=a requests=2\ny name=c\n");
     assert_null(keys_find(k, "old"));
     assert_null(keys_find(k, "x"));
     assert_ptr_equal(keys_find(k, "new"), key);
     assert_int_equal(key->index, index);
     assert_int_equal(key->n_requests, 1);
-    assert_true(key_begin(key, false) && !key_begin(key, false));
-    key_end(key, false);
-    key_end(key, false);
+    assert_true(key_begin(key) && !key_begin(key));
+    key_end(key, 1);
+    key_end(key, 1);
     close_keys(k);
 }
 
@@ -438,14 +448,14 @@ static void a_key_that_is_removed_lives_as_long_as_its_requests(void **state) {
     struct keys *k = open_file("k1\n");
     struct key *key = keys_find(k, "k1");
     key_hold(key);
-    assert_true(key_begin(key, false));
+    assert_true(key_begin(key));
     reload_file(k, "k2 name=other\n");
     assert_null(keys_find(k, "k1"));
     assert_int_not_equal(keys_find(k, "k2")->index, key->index);
     struct key_tokens taken = {0};
     assert_int_equal(key_take(key, 5, SECOND, &taken), 0);
     key_settle(key, &taken, 0);
-    key_end(key, false);
+    key_end(key, 1);
     key_drop(k, key);
     reload_file(k, "k2 name=other\nk3 name=third\n");
     assert_int_equal(k->n, 2);
@@ -478,6 +488,7 @@ int main(void) {
         cmocka_unit_test(a_reload_does_not_take_the_last_key_away),
         cmocka_unit_test(a_name_that_a_reload_gives_is_the_operators),
         cmocka_unit_test(requests_in_flight_have_a_limit),
+        cmocka_unit_test(each_choice_counts_as_a_request_in_flight),
         cmocka_unit_test(tokens_of_a_minute_come_back_evenly),
         cmocka_unit_test(what_a_request_may_use_is_taken_when_it_comes_and_the_rest_goes_back),
         cmocka_unit_test(what_goes_back_fills_no_more_than_a_minute),
