@@ -44,6 +44,21 @@ struct flights {
     struct step_cost cost;        /* of a flight's tokens */
 };
 
+/* Whose masks are made before a step, mask_turns.c. */
+struct mask_turns {
+    uint64_t used[SCHED_N_KEYS]; /* effort that each key has used lately */
+    uint64_t halved_ns;          /* when that was halved */
+    double step_ns, effort_ns;   /* what a step takes without masks; what effort takes */
+    uint64_t dear;               /* the ticket of whom the last piece was beyond its first */
+    /* of one plan */
+    struct active **rows; /* [n_slots] those that wait, whose key has used the least first; NULL: it failed */
+    uint32_t n, n_first;  /* n_first: those before have had a first piece */
+    uint32_t n_runs;      /* rows that have what they need */
+    int64_t budget, left; /* effort */
+    uint64_t began_ns;
+    const struct grammar *last; /* whose mask was worked at; NULL: none */
+};
+
 struct engine_counters {
     atomic_uint_fast64_t finished, cancelled, failed, rejected, nan;
     atomic_uint_fast64_t prefill_tok, decode_tok, steps, last_step_end_ns, step_ns_sum, rows_sum, running;
@@ -83,6 +98,7 @@ struct step {
     bool ahead, waited;          /* it was planned before the step before it was collected; that step had waits */
     bool put_off;                /* it was not ahead because of drafts */
     uint64_t begin_ns, draft_ns; /* draft_ns: what the draft model took before it */
+    uint64_t mask_ns;            /* what masks took */
 };
 
 struct rod_engine {
@@ -107,6 +123,7 @@ struct rod_engine {
     uint32_t *moving;               /* [n_slots], n_moving: slots with a move */
     uint32_t n_moving;
     struct flights flights;
+    struct mask_turns masks;
     struct sched sched;
     struct sampler sampler;
     struct draft_price price[SCHED_N_SITES]; /* of steps without prompts */
@@ -322,6 +339,19 @@ void end_replayed(struct rod_engine *engine, struct active *active);
 
 /* ---- pace.c ---- */
 int pace_measure(struct rod_engine *engine, struct rod_error *err); /* before the engine thread */
+
+/* ---- mask_turns.c: masks of a plan's rows, as far as a step has time for them ---- */
+void mask_turns_begin(struct rod_engine *engine, const struct sched_row *rows, uint32_t n, uint64_t now_ns);
+/* Whose mask is worked at next, until NULL. Then rows with mask_waits are not part of the step. An error ends the
+ * request. */
+struct active *mask_turns_next(struct rod_engine *engine);
+int mask_turns_work(struct rod_engine *engine, struct active *active, struct rod_error *err);
+/* Behind a draft; *mask NULL: there is no time for it. */
+int mask_turns_draft(struct rod_engine *engine, struct active *active, struct grammar_walk *walk, const uint64_t **mask,
+                     struct rod_error *err);
+uint64_t mask_turns_end(struct rod_engine *engine); /* what they took, ns */
+/* A step took so long since the one before it, of that so much for masks. */
+void mask_turns_learn(struct rod_engine *engine, uint64_t ns, uint64_t mask_ns);
 
 /* ---- step.c ---- */
 /* Plans and runs the next step, or what may run of it. A failure is a device fault. */

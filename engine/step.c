@@ -42,52 +42,76 @@ static void step_fail_row(struct rod_engine *e, struct active *a, const struct r
 }
 
 /* What the grammar allows behind n drafts, where its gate is this one, goes to the device. *mask: it, or NULL: all. */
-static int step_mask(struct rod_engine *e, struct active *a, struct grammar_gate *gate, uint32_t n,
-                     const uint64_t **mask, struct rod_error *err) {
+static void step_give_mask(struct rod_engine *e, struct active *a, const struct grammar_gate *gate, uint32_t n,
+                           const uint64_t *mask) {
     const uint32_t bit = 1u << n;
-    struct rod_error fault;
-    *mask = NULL;
-    if (gate->on && grammar_walk_mask(&gate->walk, grammar_vocab(a->request->grammar), mask, &fault))
-        return token_grammar_fault(&fault, err);
+    if (a->sched.site == SITE_HOST) return; /* it looks at the mask when it samples */
     if (gate->on || a->masked & bit)
-        e->parts.ops->slot_mask(e->parts.backend, a->sched.slot, n, *mask, grammar_gate_accepts(gate));
+        e->parts.ops->slot_mask(e->parts.backend, a->sched.slot, n, mask, grammar_gate_accepts(gate));
     a->masked = gate->on ? a->masked | bit : a->masked & ~bit;
-    return 0;
 }
 
-/* A row under a grammar: its mask, and one behind each of its drafts, as if those before had come. Of these it keeps
- * what the grammar lets come and goes on behind. What a gate that is on allows next is known when the host has read
- * the row's token: until then the request is held. */
-static int step_mask_row(struct rod_engine *e, struct active *a, struct sched_row *row, struct rod_error *err) {
+/* A mask behind each of the row's drafts, as if those before had come. Of these it keeps what the grammar lets come,
+ * and there is time for, and goes on behind. */
+static void step_mask_drafts(struct rod_engine *e, struct active *a, struct sched_row *row, const uint64_t *mask) {
     const uint32_t n_drafts = row->req->state == SCHED_DECODE ? row->n_tok - 1 : 0;
-    const uint64_t *mask;
     struct grammar_gate ahead;
-    const int rc = step_mask(e, a, &a->gate, 0, &mask, err);
-    if (rc) return rc;
-    a->sched.held = a->gate.on;
     grammar_gate_copy(&ahead, &a->gate);
     for (uint32_t i = 1; i <= n_drafts; i++) {
         const int32_t id = a->draft.tok[i];
-        const bool comes = !mask || mask[id / 64] >> id % 64 & 1;
         struct rod_error none;
-        if (comes && !token_follow_grammar(a, &ahead, e->parts.tokenizer, id, &none) &&
-            !grammar_gate_finished(&ahead) && !step_mask(e, a, &ahead, i, &mask, &none))
+        bool comes = !mask || mask[id / 64] >> id % 64 & 1;
+        comes =
+            comes && !token_follow_grammar(a, &ahead, e->parts.tokenizer, id, &none) && !grammar_gate_finished(&ahead);
+        mask = NULL;
+        if (comes && ahead.on) comes = !mask_turns_draft(e, a, &ahead.walk, &mask, &none) && mask;
+        if (comes) {
+            step_give_mask(e, a, &ahead, i, mask);
             continue;
+        }
         row->n_tok = row->n_out = i;
         break;
     }
     grammar_gate_fini(&ahead);
+}
+
+/* A row under a grammar, whose mask is there. What a gate that is on allows next is known when the host has read the
+ * row's token: until then the request is held, where the device draws. */
+static int step_mask_row(struct rod_engine *e, struct active *a, struct sched_row *row, struct rod_error *err) {
+    const uint64_t *mask = NULL;
+    struct rod_error fault;
+    const bool needs = a->gate.on && (a->sched.site == SITE_DEVICE || grammar_walk_has_mask(&a->gate.walk));
+    if (needs && grammar_walk_mask(&a->gate.walk, grammar_vocab(a->request->grammar), &mask, &fault))
+        return token_grammar_fault(&fault, err);
+    step_give_mask(e, a, &a->gate, 0, mask);
+    a->sched.held = a->gate.on && a->sched.site == SITE_DEVICE;
+    step_mask_drafts(e, a, row, mask);
     return 0;
 }
 
-/* A row whose mask cannot be made leaves the plan. Where every token of the step is waited for, a step ahead would only
- * split the rows between two steps. */
-static void step_mask_rows(struct rod_engine *e, struct step *step) {
+/* Those of the step's rows, as far as there is time for them. */
+static void step_make_masks(struct rod_engine *e, struct step *step, uint64_t now_ns) {
+    mask_turns_begin(e, step->rows, step->n_rows, now_ns);
+    for (struct active *a; (a = mask_turns_next(e));) {
+        struct rod_error fault, err;
+        if (!mask_turns_work(e, a, &fault)) continue;
+        token_grammar_fault(&fault, &err);
+        for (uint32_t i = 0; i < step->n_rows; i++)
+            if (step->rows[i].req == &a->sched) step->rows[i].req = NULL;
+        step_fail_row(e, a, &err);
+    }
+}
+
+/* A row without its mask leaves the plan. Where every token of the step is waited for, a step ahead would only split
+ * the rows between two steps. */
+static void step_mask_rows(struct rod_engine *e, struct step *step, uint64_t now_ns) {
     uint32_t n = 0, n_out = 0, n_held = 0;
+    step_make_masks(e, step, now_ns);
     for (uint32_t i = 0; i < step->n_rows; i++) {
         struct sched_row row = step->rows[i];
-        struct active *a = active_of_sched(row.req);
+        struct active *a = row.req ? active_of_sched(row.req) : NULL;
         struct rod_error err;
+        if (!a || a->mask_waits) continue;
         if (row.n_out && a->request->grammar && step_mask_row(e, a, &row, &err)) {
             step_fail_row(e, a, &err);
             continue;
@@ -98,6 +122,7 @@ static void step_mask_rows(struct rod_engine *e, struct step *step) {
     }
     step->n_rows = n;
     step->needs_host = n_held && n_held == n_out;
+    step->mask_ns = mask_turns_end(e);
 }
 
 /* Plans the next step into e->segs and its struct step; NULL: nothing runs. */
@@ -111,8 +136,7 @@ static struct step *step_plan(struct rod_engine *e, enum sampling_site site, uin
         step->draft_ns = now_ns - then_ns;
     }
     step->n_rows = sched_plan(&e->sched, site, step->rows);
-    step->needs_host = false;
-    if (site == SITE_DEVICE) step_mask_rows(e, step);
+    step_mask_rows(e, step, now_ns);
     if (step->n_rows == 0) return NULL;
     step_put_drawn_first(step);
     step->begin_ns = now_ns;
@@ -170,6 +194,7 @@ static void step_count(struct rod_engine *e, const struct step *step) {
     engine_count(&c->steps, 1);
     atomic_store_explicit(&c->last_step_end_ns, end_ns, memory_order_relaxed);
     draft_use_learn(e, step, end_ns - last_ns);
+    mask_turns_learn(e, ns, step->mask_ns);
     sched_took(&e->sched, step->site, step->n_decode, step->n_prompt_tok, ns);
 }
 

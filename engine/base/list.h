@@ -30,6 +30,9 @@ static inline struct list_link *list_next(const struct list *list, const struct 
     return link->next == &list->ends ? NULL : link->next;
 }
 
+static inline struct list_link *list_before(const struct list *list, const struct list_link *link) {
+    return link->prev == &list->ends ? NULL : link->prev;
+}
 static inline void list_insert_before(struct list *list, struct list_link *at, struct list_link *link) {
     assert(!link->next && !link->prev);
     assert(at->prev && at->prev->next == at);

@@ -80,6 +80,7 @@ int grammar_compile(enum rod_grammar_kind kind, const char *text, size_t len, st
 
 void grammar_free(struct grammar *g) {
     if (!g) return;
+    if (g->vocab) atomic_fetch_sub_explicit(&g->vocab->state_bytes, g->counted, memory_order_relaxed);
     gram_units_free(g);
     gram_stop(g);
     free(g->notes);
@@ -135,6 +136,21 @@ static void cache_drop_locked(struct grammar_cache *c) {
         list_remove(&c->all, l);
         shared_free(s);
     }
+}
+
+void grammar_cache_trim(struct grammar_cache *c, const struct grammar *but) {
+    struct rod_error none;
+    if (!c || !c->vocab || atomic_load_explicit(&c->vocab->state_bytes, memory_order_relaxed) <= GRAMMAR_ALL_BYTES)
+        return;
+    pthread_mutex_lock(&c->lock);
+    /* the oldest used first; what a grammar has from the start stays */
+    for (size_t least = GRAMMAR_STATE_BYTES / 16; least; least = least > 1 << 16 ? 1 << 16 : 0)
+        for (struct list_link *l = list_last(&c->all); l; l = list_before(&c->all, l)) {
+            struct grammar *g = shared_of(l)->grammar;
+            if (atomic_load_explicit(&c->vocab->state_bytes, memory_order_relaxed) <= GRAMMAR_ALL_BYTES / 4 * 3) break;
+            if (g != but && g->found.bytes >= least) gram_drop_states(g, &none);
+        }
+    pthread_mutex_unlock(&c->lock);
 }
 
 /* Unlocks; frees the cache if nobody needs it any more. */

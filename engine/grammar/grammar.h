@@ -8,7 +8,8 @@
  * Ownership: a grammar owns its states; a walk is its owner's and must end (grammar_walk_fini) before the grammar.
  * Threads: compile is pure and runs anywhere; all walks of one grammar run on one thread at a time (the engine's).
  * Invariants: from every state that a walk reaches the end can be reached, within GRAMMAR_MAX_DEPTH calls; memory of
- * the states stays near GRAMMAR_STATE_BYTES: past it, states in which no walk stands are dropped.
+ * the states stays near GRAMMAR_STATE_BYTES: past it, states in which no walk stands are dropped, and while masks are
+ * being made near GRAMMAR_BEGUN_BYTES.
  */
 #ifndef GRAMMAR_H
 #define GRAMMAR_H
@@ -23,6 +24,10 @@
 #define GRAMMAR_MAX_WORK    (1u << 19) /* places looked at for one mask, some 20 ms */
 #define GRAMMAR_MAX_BEGIN   (1u << 20) /* places that the beginning of an answer may pass, some 100 ms */
 #define GRAMMAR_STATE_BYTES ((size_t)16 << 20)
+#define GRAMMAR_BEGUN_BYTES                                                                                            \
+    (6 * GRAMMAR_STATE_BYTES)                 /* while masks are being made: one takes up to four times 16 MB          \
+                                               */
+#define GRAMMAR_ALL_BYTES ((size_t)256 << 20) /* states of all grammars of a cache */
 
 struct grammar;
 struct tokenizer;
@@ -37,9 +42,10 @@ const char *grammar_notes(const struct grammar *g); /* what it does not hold of 
 
 /* ---- a walk: one request's way ---- */
 struct grammar_walk {
-    struct grammar *grammar; /* NULL: none, everything may come */
-    uint32_t state, moved;   /* moved: while states are dropped, its number among the new ones */
-    struct list_link link;   /* of the grammar's walks, once it may stand elsewhere than at the start */
+    struct grammar *grammar;     /* NULL: none, everything may come */
+    uint32_t state, moved;       /* moved: while states are dropped, its number among the new ones */
+    struct list_link link;       /* of the grammar's walks, once it may stand elsewhere than at the start */
+    struct grammar_begun *begun; /* its mask that is not whole yet, or NULL */
 };
 void grammar_walk_init(struct grammar_walk *w, struct grammar *g);
 void grammar_walk_fini(struct grammar_walk *w);
@@ -65,11 +71,19 @@ int grammar_prepare(struct grammar *g, struct vocab *v, struct rod_error *err);
 /* The tokens that may come next, a bit each (64 a word), valid until the next call for this grammar. Tokens without
  * bytes and special ones never may. */
 int grammar_walk_mask(struct grammar_walk *w, const struct vocab *v, const uint64_t **mask, struct rod_error *err);
+/* The same, as far as *effort goes, which becomes less: one a node of the trie, some 4 ns. *mask NULL: it is not whole
+ * yet, and the next call goes on. Whatever the pieces, the mask is the same. */
+int grammar_walk_mask_some(struct grammar_walk *w, const struct vocab *v, int64_t *effort, const uint64_t **mask,
+                           struct rod_error *err);
+bool grammar_walk_has_mask(const struct grammar_walk *w); /* it is there already */
 
 /* ---- compiled grammars that requests share ---- */
 struct grammar_cache;
 int grammar_cache_new(const struct tokenizer *tokenizer, uint32_t V, struct grammar_cache **out, struct rod_error *err);
 void grammar_cache_close(struct grammar_cache *c); /* it lives on until the last of its grammars is closed */
+/* Where the states of all its grammars are more than GRAMMAR_ALL_BYTES, drops those of grammars that have many, but not
+ * of `but` unless that is not enough. On the thread of the walks. */
+void grammar_cache_trim(struct grammar_cache *c, const struct grammar *but);
 struct grammar *grammar_of(const struct rod_grammar *shared);
 const struct vocab *grammar_vocab(const struct rod_grammar *shared);
 int grammar_cache_open(struct grammar_cache *c, enum rod_grammar_kind kind, const char *text, size_t len,

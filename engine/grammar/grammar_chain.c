@@ -296,5 +296,6 @@ int grammar_prepare(struct grammar *g, struct vocab *v, struct rod_error *err) {
         }
         if (!ok) unit_fini(u, v);
     }
+    gram_count(g);
     return 0;
 }

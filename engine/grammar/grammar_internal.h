@@ -7,6 +7,7 @@
 #include "grammar_ir.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 
 enum gram_kind { GRAM_FAIL, GRAM_END, GRAM_RANGE, GRAM_SPLIT, GRAM_CALL };
 /* RANGE: a byte lo..hi, then node a. SPLIT: a or b. CALL: rule a (its first node is rules[a]), then node b. */
@@ -94,9 +95,11 @@ struct grammar {
     struct vocab *vocab; /* whose tables the units have; NULL: none */
     size_t table_bytes;
     struct gram_states found;
+    size_t counted;    /* of found.bytes in the vocabulary's sum */
     struct list walks; /* that left the start */
+    uint32_t n_begun;  /* of them with a mask that is not whole yet */
     /* Scratch of one transition. */
-    struct gram_place *todo, *out, *rest;
+    struct gram_place *todo, *out;
     uint32_t n_todo, n_out;
     struct gram_seen *seen;
     uint32_t turn, work, n_seen;
@@ -118,8 +121,13 @@ int gram_state_of(struct grammar *g, struct gram_place *places, uint32_t n, bool
 /* Room for n more items of an array of the states. */
 int gram_reserve(struct gram_states *s, void **items, uint32_t *cap, uint32_t used, uint32_t n, size_t item_bytes,
                  struct rod_error *err);
-/* Lists the walk; past GRAMMAR_STATE_BYTES drops all states in which no walk stands. */
-int gram_trim(struct grammar *g, struct grammar_walk *w, struct rod_error *err);
+/* Past GRAMMAR_STATE_BYTES drops all states in which no walk stands, and masks that are not whole.
+ * While there are such masks, past GRAMMAR_BEGUN_BYTES: so much a mask needs at most, so each one becomes whole. */
+int gram_trim(struct grammar *g, struct rod_error *err);
+void gram_list_walk(struct grammar_walk *w); /* before its state may be looked for, or may change */
+int gram_drop_states(struct grammar *g, struct rod_error *err);
+void gram_drop_begun(struct grammar_walk *w); /* its mask that is not whole, if there is one */
+void gram_count(struct grammar *g);           /* the states' bytes into the vocabulary's sum */
 
 /* ---- grammar_vocab.c: the vocabulary as a trie, a node's children side by side, level after level ---- */
 struct vocab_node {
@@ -133,14 +141,37 @@ struct vocab_way { /* how far a walk through the trie is on one level */
 struct vocab {
     struct vocab_node *nodes; /* 0 is the root */
     uint32_t n_nodes, V, max_depth;
-    struct vocab_way *ways; /* [max_depth + 1] for the one thread that makes masks */
-    pthread_mutex_t lock;   /* of what follows */
+    _Atomic size_t state_bytes; /* of all grammars over it */
+    pthread_mutex_t lock;       /* of what follows */
     struct list tables;
     uint64_t **spare; /* masks that no state has; their pages are there already */
     uint32_t n_spare;
 };
 uint64_t *vocab_mask(struct vocab *v);                 /* all zero; NULL: no memory */
 void vocab_give_mask(struct vocab *v, uint64_t *mask); /* v NULL: it is freed */
+
+/* ---- grammar_mask.c: a mask that is not whole yet ---- */
+enum { GRAM_MAX_GROUPED = 256 }; /* places of a state in which chains are looked for */
+struct chain_table;
+struct gram_part { /* some places of a state that stand in one chain */
+    const struct chain_table *table;
+    uint32_t least, most; /* units, with the one that is begun */
+    uint32_t follow;      /* the state behind the chain */
+};
+struct grammar_begun {
+    uint64_t *mask;
+    uint32_t work; /* places looked at so far */
+    struct gram_place rest[GRAM_MAX_GROUPED];
+    uint32_t n_rest, from; /* places that no part has; those before `from` stand in no chain */
+    bool grouping;         /* chains are looked for */
+    struct gram_part part; /* whose exits are being found; table NULL: none */
+    uint32_t byte, leave;  /* where they are looked for next */
+    struct gram_exit_token *tokens;
+    uint32_t n_tokens, cap_tokens;
+    bool walking;            /* through the trie */
+    uint32_t depth, units;   /* units: of the tokens that are met */
+    struct vocab_way ways[]; /* [max_depth + 1] */
+};
 
 /* ---- grammar_chain.c: tables of repeated parts ---- */
 struct chain_entry { /* a token of units, or where a token leaves: after so many units, at a node of the trie */

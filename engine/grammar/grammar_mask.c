@@ -5,6 +5,9 @@
  * leave after least..most units those that what follows the chain lets on. The latter are found once for each table
  * and state that follows. For all other places the trie of the vocabulary is walked beside the grammar.
  *
+ * A mask is made in pieces of so much effort, between which others go on: what is there of it is its walk's
+ * (struct grammar_begun), and the states that were found are the grammar's.
+ *
  * Order of the files: grammar_vocab.c and grammar_walk.c below, grammar_chain.c beside, this one above them.
  */
 #include "grammar_internal.h"
@@ -15,58 +18,72 @@
 #include <string.h>
 
 enum {
-    MAX_GROUPED = 256,                      /* places of a state in which chains are looked for */
-    MAX_CHAIN_DEPTH = GRAMMAR_MAX_DEPTH / 2 /* of a stack; far from where the depth decides */
+    MAX_CHAIN_DEPTH = GRAMMAR_MAX_DEPTH / 2, /* of a stack; far from where the depth decides */
+    PLACE_EFFORT = 8                         /* a look at a place takes so many times what one at a node takes */
 };
 
 /* ---- a walk through the trie ---- */
 
-static int exits_add_token(struct gram_states *s, uint32_t id, uint32_t units, struct rod_error *err) {
-    void *items = s->exit_tokens;
-    int rc = gram_reserve(s, &items, &s->cap_exit_tokens, s->n_exit_tokens, 1, sizeof *s->exit_tokens, err);
-    s->exit_tokens = items;
-    if (!rc) s->exit_tokens[s->n_exit_tokens++] = (struct gram_exit_token){id, units};
-    return rc;
+static int begun_add_token(struct grammar_begun *b, uint32_t id, uint32_t units, struct rod_error *err) {
+    if (b->n_tokens == b->cap_tokens) {
+        const uint32_t cap = b->cap_tokens ? 2 * b->cap_tokens : 256;
+        struct gram_exit_token *more = realloc(b->tokens, cap * sizeof *more);
+        if (!more) return rod_fail_no_memory(err);
+        b->tokens = more;
+        b->cap_tokens = cap;
+    }
+    b->tokens[b->n_tokens++] = (struct gram_exit_token){id, units};
+    return 0;
 }
 
-/* Walks from `state` through nodes [node, node + n) and what is below. A token that may come: its bit in mask, or,
- * where mask is NULL, an exit token of the grammar, with `units`. */
-static int mask_walk_vocab(struct grammar *g, const struct vocab *v, uint32_t node, uint32_t n, uint32_t state,
-                           uint64_t *mask, uint32_t units, struct rod_error *err) {
-    assert(node + n <= v->n_nodes && state < g->found.n_states);
-    struct vocab_way *ways = v->ways;
-    uint32_t depth = 0;
-    ways[0] = (struct vocab_way){.at = node, .end = node + n, .state = state};
-    for (;;) {
+/* From `state` through nodes [node, node + n) and what is below. */
+static void begun_walk(struct grammar_begun *b, uint32_t node, uint32_t n, uint32_t state, uint32_t units) {
+    b->ways[0] = (struct vocab_way){.at = node, .end = node + n, .state = state};
+    b->units = units;
+    b->depth = 0;
+    b->walking = true;
+}
+
+/* As far as *effort lets it. A token that may come: its bit in the mask, or, where exits of a part are looked for, one
+ * of these. */
+static int begun_walk_on(struct grammar *g, const struct vocab *v, struct grammar_begun *b, int64_t *effort,
+                         struct rod_error *err) {
+    struct vocab_way *ways = b->ways;
+    const bool exits = b->part.table != NULL;
+    uint32_t depth = b->depth;
+    int64_t left = *effort;
+    int rc = 0;
+    while (!rc && left > 0) {
         struct vocab_way *w = &ways[depth];
         if (w->at == w->end) {
-            if (depth-- == 0) return 0;
+            b->walking = depth > 0;
+            if (depth-- == 0) break;
             continue;
         }
         const struct vocab_node *at = &v->nodes[w->at++];
         const uint8_t byte_class = g->class_of[at->byte];
         uint32_t next = g->found.next[(size_t)w->state * g->n_classes + byte_class];
+        left--;
         if (next == GRAM_DEAD) continue;
-        int rc = next == GRAM_UNKNOWN ? gram_next(g, w->state, byte_class, &next, err) : 0;
-        if (rc) return rc;
-        if (next == GRAM_DEAD) continue;
-        if (at->id >= 0 && mask)
-            mask[at->id >> 6] |= 1ull << (at->id & 63);
-        else if (at->id >= 0 && (rc = exits_add_token(&g->found, (uint32_t)at->id, units, err)))
-            return rc;
+        if (next == GRAM_UNKNOWN) {
+            const uint32_t work = g->work;
+            rc = gram_next(g, w->state, byte_class, &next, err);
+            left -= (int64_t)(g->work - work) * PLACE_EFFORT;
+            if (rc || next == GRAM_DEAD) continue;
+        }
+        if (at->id >= 0 && !exits)
+            b->mask[at->id >> 6] |= 1ull << (at->id & 63);
+        else if (at->id >= 0)
+            rc = begun_add_token(b, (uint32_t)at->id, b->units, err);
         if (at->n_children)
             ways[++depth] = (struct vocab_way){.at = at->child, .end = at->child + at->n_children, .state = next};
     }
+    b->depth = depth;
+    *effort = left;
+    return rc;
 }
 
 /* ---- places in chains ---- */
-
-/* Some places of a state that stand in one chain. */
-struct part {
-    const struct chain_table *table;
-    uint32_t least, most; /* units, with the one that is begun */
-    uint32_t follow;      /* the state behind the chain */
-};
 
 static uint32_t chain_one_more(uint32_t n) { return n == IR_NO_LIMIT ? n : n + 1; }
 
@@ -79,11 +96,11 @@ static bool chain_is_apart(const struct grammar *g, const struct gram_unit *u, u
 }
 
 /* The part of the chain behind node `at`, from state i of its unit; table NULL: no chain is there. */
-static int part_of_chain(struct grammar *g, uint32_t at, uint32_t below, uint32_t unit, uint32_t i, struct part *out,
-                         struct rod_error *err) {
+static int part_of_chain(struct grammar *g, uint32_t at, uint32_t below, uint32_t unit, uint32_t i,
+                         struct gram_part *out, struct rod_error *err) {
     const struct gram_chain *c = &g->chains[g->chain_at[at] - 1];
     const struct gram_unit *u = &g->units[unit];
-    *out = (struct part){.least = c->least + 1, .most = chain_one_more(c->most)};
+    *out = (struct gram_part){.least = c->least + 1, .most = chain_one_more(c->most)};
     if (!u->tables[i]) return 0;
     int rc = gram_state_at(g, c->follow, below, &out->follow, err);
     if (!rc && chain_is_apart(g, u, out->follow)) out->table = u->tables[i];
@@ -91,7 +108,7 @@ static int part_of_chain(struct grammar *g, uint32_t at, uint32_t below, uint32_
 }
 
 /* Takes a part out of places[0, *n), from the first one on that stands in a chain; the others keep their order. */
-static int part_take(struct grammar *g, struct gram_place *places, uint32_t *n, uint32_t *from, struct part *out,
+static int part_take(struct grammar *g, struct gram_place *places, uint32_t *n, uint32_t *from, struct gram_part *out,
                      struct rod_error *err) {
     out->table = NULL;
     for (; *from < *n; ++*from) {
@@ -99,7 +116,7 @@ static int part_take(struct grammar *g, struct gram_place *places, uint32_t *n, 
         const struct gram_frame f = g->found.frames[p.stack]; /* a copy: part_of makes frames, and they move */
         const uint32_t after = g->nodes[p.node].a;
         if (f.depth > MAX_CHAIN_DEPTH) continue;
-        uint32_t same[MAX_GROUPED], n_same = 0;
+        uint32_t same[GRAM_MAX_GROUPED], n_same = 0;
         uint32_t chain = g->chain_at[after] ? g->chains[g->chain_at[after] - 1].unit : GRAM_MAX_UNITS;
         if (chain < g->n_units && g->units[chain].rule == GRAM_INLINE && g->units[chain].n_states &&
             g->units[chain].lo == g->nodes[p.node].lo && g->units[chain].hi == g->nodes[p.node].hi) {
@@ -131,92 +148,200 @@ static int part_take(struct grammar *g, struct gram_place *places, uint32_t *n, 
     return 0;
 }
 
-/* The tokens that leave a table's chain and go on from a state: found once. */
-static int exits_find(struct grammar *g, const struct vocab *v, const struct chain_table *t, uint32_t follow,
-                      uint32_t *out, struct rod_error *err) {
-    struct gram_states *s = &g->found;
-    for (uint32_t i = s->states[follow].exits; i; i = s->exits[i - 1].next)
-        if (s->exits[i - 1].table == t) {
-            *out = i - 1;
-            return 0;
-        }
-    const uint32_t first = s->n_exit_tokens;
-    int rc = 0;
-    for (unsigned byte = 0; !rc && byte < 256; byte++) {
-        if (s->next[(size_t)follow * g->n_classes + g->class_of[byte]] == GRAM_DEAD) continue;
-        for (uint32_t i = t->leave_of[byte]; !rc && i < t->leave_of[byte + 1]; i++)
-            rc = mask_walk_vocab(g, v, t->leave[i].at, 1, follow, NULL, t->leave[i].units, err);
+/* ---- the tokens of a part ---- */
+
+/* The tokens that leave the part's chain and go on from what follows, where they are known. */
+static bool exits_known(const struct grammar *g, const struct gram_part *p, uint32_t *out) {
+    const struct gram_states *s = &g->found;
+    for (uint32_t i = s->states[p->follow].exits; i; i = s->exits[i - 1].next) {
+        *out = i - 1;
+        if (s->exits[i - 1].table == p->table) return true;
     }
-    void *items = s->exits;
+    return false;
+}
+
+/* Begins a walk from the next node where tokens leave the chain; false: there is none. */
+static bool exits_walk_next(const struct grammar *g, struct grammar_begun *b) {
+    const struct chain_table *t = b->part.table;
+    const uint32_t *next = g->found.next + (size_t)b->part.follow * g->n_classes;
+    for (; b->byte < 256; b->leave = t->leave_of[++b->byte]) {
+        if (next[g->class_of[b->byte]] == GRAM_DEAD || b->leave == t->leave_of[b->byte + 1]) continue;
+        const struct chain_entry *e = &t->leave[b->leave++];
+        begun_walk(b, e->at, 1, b->part.follow, e->units);
+        return true;
+    }
+    return false;
+}
+
+/* All of them are found: from now on they are known. */
+static int exits_keep(struct grammar *g, struct grammar_begun *b, struct rod_error *err) {
+    struct gram_states *s = &g->found;
+    void *items = s->exit_tokens;
+    int rc = gram_reserve(s, &items, &s->cap_exit_tokens, s->n_exit_tokens, b->n_tokens, sizeof *s->exit_tokens, err);
+    s->exit_tokens = items;
+    items = s->exits;
     if (!rc) rc = gram_reserve(s, &items, &s->cap_exits, s->n_exits, 1, sizeof *s->exits, err);
     s->exits = items;
-    if (rc) {
-        s->n_exit_tokens = first;
-        return rc;
-    }
-    assert(s->n_exits < s->cap_exits && first <= s->n_exit_tokens);
-    *out = s->n_exits++;
-    s->exits[*out] = (struct gram_exits){t, first, s->n_exit_tokens - first, s->states[follow].exits};
-    s->states[follow].exits = *out + 1;
+    if (rc) return rc;
+    if (b->n_tokens) memcpy(s->exit_tokens + s->n_exit_tokens, b->tokens, b->n_tokens * sizeof *b->tokens);
+    s->exits[s->n_exits] =
+        (struct gram_exits){b->part.table, s->n_exit_tokens, b->n_tokens, s->states[b->part.follow].exits};
+    s->n_exit_tokens += b->n_tokens;
+    s->states[b->part.follow].exits = ++s->n_exits;
     return 0;
 }
 
-static int part_add_mask(struct grammar *g, const struct vocab *v, const struct part *p, uint64_t *mask,
-                         struct rod_error *err) {
+static void part_add_exits(const struct grammar *g, struct grammar_begun *b, uint32_t exits, int64_t *effort) {
+    const struct gram_part *p = &b->part;
+    const struct gram_exits *e = &g->found.exits[exits];
+    for (const struct gram_exit_token *x = g->found.exit_tokens + e->first, *end = x + e->n; x < end; x++)
+        if (x->units >= p->least && x->units <= p->most) b->mask[x->id >> 6] |= 1ull << (x->id & 63);
+    *effort -= e->n / 4;
+    b->part.table = NULL; /* the part is done */
+}
+
+/* The tokens that its table has, and those that leave it where they are known. */
+static void part_begin(const struct grammar *g, const struct vocab *v, struct grammar_begun *b, int64_t *effort) {
+    const struct gram_part *p = &b->part;
     assert(p->least <= p->most);
     const struct chain_table *t = p->table;
     const size_t words = ((size_t)v->V + 63) / 64;
-    uint32_t l = t->n_levels, exits = 0;
+    uint32_t l = t->n_levels, i = 0, exits;
     while (l > 0 && t->level[l - 1] > p->most) l--;
-    if (l)
-        for (size_t i = 0; i < words; i++) mask[i] |= t->masks[(l - 1) * words + i];
-    for (uint32_t i = 0; i < t->n_tokens && t->tokens[i].units <= p->most; i++)
-        mask[t->tokens[i].at >> 6] |= 1ull << (t->tokens[i].at & 63);
-    int rc = exits_find(g, v, t, p->follow, &exits, err);
-    if (rc) return rc;
-    const struct gram_exits *e = &g->found.exits[exits];
-    for (const struct gram_exit_token *x = g->found.exit_tokens + e->first, *end = x + e->n; x < end; x++)
-        if (x->units >= p->least && x->units <= p->most) mask[x->id >> 6] |= 1ull << (x->id & 63);
-    return 0;
+    for (size_t k = 0; l && k < words; k++) b->mask[k] |= t->masks[(l - 1) * words + k];
+    for (; i < t->n_tokens && t->tokens[i].units <= p->most; i++)
+        b->mask[t->tokens[i].at >> 6] |= 1ull << (t->tokens[i].at & 63);
+    *effort -= (int64_t)(l ? words : 0) / 8 + i / 4;
+    if (exits_known(g, p, &exits)) {
+        part_add_exits(g, b, exits, effort);
+        return;
+    }
+    b->byte = 0;
+    b->leave = t->leave_of[0];
+    b->n_tokens = 0;
+}
+
+static int part_go_on(struct grammar *g, struct grammar_begun *b, int64_t *effort, struct rod_error *err) {
+    uint32_t exits;
+    --*effort;
+    if (exits_walk_next(g, b)) return 0;
+    const int rc = exits_known(g, &b->part, &exits) ? 0 : exits_keep(g, b, err); /* another mask may have found them */
+    if (!rc && exits_known(g, &b->part, &exits)) part_add_exits(g, b, exits, effort);
+    return rc;
 }
 
 /* ---- the mask ---- */
 
-/* The tokens of a state, added to mask. */
-static int mask_of_state(struct grammar *g, const struct vocab *v, uint32_t state, uint64_t *mask,
-                         struct rod_error *err) {
-    const struct gram_state st = g->found.states[state];
-    uint32_t n = st.n, from = 0;
-    int rc = 0;
-    if (g->vocab == v && n <= MAX_GROUPED) {
-        struct part part;
-        if (n) memcpy(g->rest, g->found.places + st.first, n * sizeof *g->rest);
-        while (!(rc = part_take(g, g->rest, &n, &from, &part, err)) && part.table)
-            if ((rc = part_add_mask(g, v, &part, mask, err))) return rc;
-        if (!rc && n < st.n) rc = gram_state_of(g, g->rest, n, false, &state, err);
+void gram_drop_begun(struct grammar_walk *w) {
+    struct grammar_begun *b = w->begun;
+    if (!b) return;
+    assert(w->grammar->n_begun > 0);
+    w->grammar->n_begun--;
+    vocab_give_mask(w->grammar->vocab, b->mask);
+    free(b->tokens);
+    free(b);
+    w->begun = NULL;
+}
+
+static int begun_new(struct grammar_walk *w, const struct vocab *v, struct rod_error *err) {
+    struct grammar *g = w->grammar;
+    const struct gram_state *st = &g->found.states[w->state];
+    const size_t words = ((size_t)v->V + 63) / 64;
+    struct grammar_begun *b = malloc(sizeof *b + ((size_t)v->max_depth + 1) * sizeof *b->ways);
+    if (!b) return rod_fail_no_memory(err);
+    *b = (struct grammar_begun){.mask = g->vocab == v ? vocab_mask(g->vocab) : calloc(words, sizeof *b->mask)};
+    w->begun = b;
+    g->n_begun++;
+    if (!b->mask) {
+        gram_drop_begun(w);
+        return rod_fail_no_memory(err);
     }
-    if (rc || n == 0) return rc;
-    return mask_walk_vocab(g, v, v->nodes->child, v->nodes->n_children, state, mask, 0, err);
+    b->grouping = g->vocab == v && st->n <= GRAM_MAX_GROUPED;
+    if (b->grouping) {
+        b->n_rest = st->n;
+        if (st->n) memcpy(b->rest, g->found.places + st->first, st->n * sizeof *b->rest);
+    } else if (st->n) {
+        begun_walk(b, v->nodes->child, v->nodes->n_children, w->state, 0);
+    }
+    return 0;
+}
+
+/* The next chain that some of its places stand in; behind the last one a walk from those that stand in none. */
+static int begun_group(struct grammar_walk *w, const struct vocab *v, int64_t *effort, struct rod_error *err) {
+    struct grammar_begun *b = w->begun;
+    struct grammar *g = w->grammar;
+    uint32_t state = w->state;
+    const uint32_t work = g->work;
+    int rc = part_take(g, b->rest, &b->n_rest, &b->from, &b->part, err);
+    *effort -= 1 + (int64_t)(g->work - work) * PLACE_EFFORT;
+    if (rc) return rc;
+    if (b->part.table) {
+        part_begin(g, v, b, effort);
+        return 0;
+    }
+    b->grouping = false;
+    if (b->n_rest < g->found.states[w->state].n) rc = gram_state_of(g, b->rest, b->n_rest, false, &state, err);
+    if (!rc && b->n_rest) begun_walk(b, v->nodes->child, v->nodes->n_children, state, 0);
+    return rc;
+}
+
+/* *whole: nothing is left to do. */
+static int begun_go_on(struct grammar_walk *w, const struct vocab *v, int64_t *effort, bool *whole,
+                       struct rod_error *err) {
+    struct grammar_begun *b = w->begun;
+    struct grammar *g = w->grammar;
+    int rc = 0;
+    for (*whole = false; !rc && *effort > 0 && !*whole;) {
+        if (b->walking)
+            rc = begun_walk_on(g, v, b, effort, err);
+        else if (b->part.table)
+            rc = part_go_on(g, b, effort, err);
+        else if (b->grouping)
+            rc = begun_group(w, v, effort, err);
+        else
+            *whole = true;
+    }
+    return rc;
+}
+
+/* Leaves no begun mask where it is whole, and then the state's, or cannot be made. */
+static int begun_piece(struct grammar_walk *w, const struct vocab *v, int64_t *effort, struct rod_error *err) {
+    struct grammar *g = w->grammar;
+    bool whole;
+    g->work = w->begun->work;
+    const int rc = begun_go_on(w, v, effort, &whole, err);
+    w->begun->work = g->work;
+    if (whole && !rc) {
+        g->found.states[w->state].mask = w->begun->mask;
+        g->found.bytes += ((size_t)v->V + 63) / 64 * sizeof(uint64_t);
+        w->begun->mask = NULL;
+    }
+    if (rc || whole) gram_drop_begun(w);
+    gram_count(g);
+    return rc;
+}
+
+bool grammar_walk_has_mask(const struct grammar_walk *w) { return w->grammar->found.states[w->state].mask != NULL; }
+
+int grammar_walk_mask_some(struct grammar_walk *w, const struct vocab *v, int64_t *effort, const uint64_t **mask,
+                           struct rod_error *err) {
+    struct grammar *g = w->grammar;
+    int rc = 0;
+    assert(w->state < g->found.n_states && w->state != GRAM_DEAD);
+    *mask = NULL;
+    gram_list_walk(w);
+    if (!grammar_walk_has_mask(w)) {
+        rc = gram_trim(g, err);
+        if (!rc && !w->begun) rc = begun_new(w, v, err);
+        if (!rc) rc = begun_piece(w, v, effort, err);
+        if (rc || w->begun) return rc;
+    }
+    gram_drop_begun(w); /* another walk may have made it */
+    *mask = g->found.states[w->state].mask;
+    return 0;
 }
 
 int grammar_walk_mask(struct grammar_walk *w, const struct vocab *v, const uint64_t **mask, struct rod_error *err) {
-    struct grammar *g = w->grammar;
-    int rc = gram_trim(g, w, err);
-    if (rc) return rc;
-    if (!g->found.states[w->state].mask) {
-        const size_t words = ((size_t)v->V + 63) / 64;
-        uint64_t *new = g->vocab == v ? vocab_mask(g->vocab) : calloc(words, sizeof *new);
-        if (!new) return rod_fail_no_memory(err);
-        g->work = 0;
-        rc = mask_of_state(g, v, w->state, new, err);
-        if (rc) {
-            vocab_give_mask(g->vocab, new);
-            return rc;
-        }
-        g->found.states[w->state].mask = new;
-        g->found.bytes += words * sizeof *new;
-    }
-    assert(w->state < g->found.n_states && w->state != GRAM_DEAD);
-    *mask = g->found.states[w->state].mask;
-    return 0;
+    int64_t effort = INT64_MAX;
+    return grammar_walk_mask_some(w, v, &effort, mask, err);
 }

@@ -89,9 +89,8 @@ static int vocab_from_entries(struct entry *e, size_t n, uint32_t V, struct voca
         v->V = V;
         v->max_depth = (uint32_t)max;
         v->nodes = malloc((n_bytes + 1) * sizeof *v->nodes);
-        v->ways = malloc((max + 1) * sizeof *v->ways);
         v->spare = malloc(MAX_SPARE * sizeof *v->spare);
-        ok = v->nodes && v->ways && v->spare;
+        ok = v->nodes && v->spare;
         if (!ok) vocab_free(v);
     } else {
         free(v);
@@ -141,7 +140,6 @@ void vocab_free(struct vocab *v) {
     if (!v) return;
     assert(!v->tables.n); /* grammars end before their vocabulary */
     free(v->nodes);
-    free(v->ways);
     for (uint32_t i = 0; i < v->n_spare; i++) free(v->spare[i]);
     free(v->spare);
     pthread_mutex_destroy(&v->lock);

@@ -11,8 +11,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* CLASSES_A_PLACE: so many transitions of a new state cost as much to make room for as a look at a place. */
-enum { SEEN_SLOTS = 8192, MAX_SEEN = SEEN_SLOTS / 2, CLASSES_A_PLACE = 64 };
+/* CLASSES_A_PLACE: so many transitions of a new state cost as much to make room for as a look at a place; so a mask's
+ * work bounds its memory, too. */
+enum { SEEN_SLOTS = 8192, MAX_SEEN = SEEN_SLOTS / 2, CLASSES_A_PLACE = 16 };
 
 /* ---- growing arrays and tables ---- */
 
@@ -297,9 +298,8 @@ int gram_start(struct grammar *g, struct rod_error *err) {
     list_init(&g->walks);
     g->todo = malloc(MAX_SEEN * sizeof *g->todo);
     g->out = malloc(GRAMMAR_MAX_PLACES * sizeof *g->out);
-    g->rest = malloc(GRAMMAR_MAX_PLACES * sizeof *g->rest);
     g->seen = calloc(SEEN_SLOTS, sizeof *g->seen);
-    if (!g->todo || !g->out || !g->rest || !g->seen) return rod_fail_no_memory(err);
+    if (!g->todo || !g->out || !g->seen) return rod_fail_no_memory(err);
     return states_begin(g, err);
 }
 
@@ -307,7 +307,6 @@ void gram_stop(struct grammar *g) {
     states_free(&g->found, g->vocab);
     free(g->todo);
     free(g->out);
-    free(g->rest);
     free(g->seen);
 }
 
@@ -336,8 +335,18 @@ static int states_copy_one(struct grammar *g, const struct gram_states *old, uin
 
 static struct grammar_walk *walk_of(struct list_link *link) { return LIST_OF(link, struct grammar_walk, link); }
 
+/* A walk that stands where it stood has its mask: a step may be about to use it. */
+static void states_keep_mask(struct grammar *g, struct gram_states *old, uint32_t from, uint32_t to) {
+    if (!old->states[from].mask || g->found.states[to].mask || !g->vocab) return;
+    const size_t bytes = ((size_t)g->vocab->V + 63) / 64 * sizeof(uint64_t);
+    if (g->found.bytes + bytes > GRAMMAR_STATE_BYTES / 2) return;
+    g->found.states[to].mask = old->states[from].mask;
+    old->states[from].mask = NULL;
+    g->found.bytes += bytes;
+}
+
 /* On an error everything stays as it was. */
-static int states_keep_walks(struct grammar *g, struct rod_error *err) {
+int gram_drop_states(struct grammar *g, struct rod_error *err) {
     struct gram_states old = g->found;
     int rc = states_begin(g, err);
     for (struct list_link *l = list_first(&g->walks); l && !rc; l = list_next(&g->walks, l)) {
@@ -349,18 +358,32 @@ static int states_keep_walks(struct grammar *g, struct rod_error *err) {
         g->found = old;
         return rc;
     }
-    for (struct list_link *l = list_first(&g->walks); l; l = list_next(&g->walks, l))
-        walk_of(l)->state = walk_of(l)->moved;
+    states_keep_mask(g, &old, GRAM_START, GRAM_START);
+    for (struct list_link *l = list_first(&g->walks); l; l = list_next(&g->walks, l)) {
+        struct grammar_walk *w = walk_of(l);
+        gram_drop_begun(w);
+        states_keep_mask(g, &old, w->state, w->moved);
+        w->state = w->moved;
+    }
     states_free(&old, g->vocab);
+    gram_count(g);
     return 0;
 }
 
-int gram_trim(struct grammar *g, struct grammar_walk *w, struct rod_error *err) {
-    if (!w->link.next) { /* until now it stood at the start */
-        assert(w->state == GRAM_START);
-        list_push_first(&g->walks, &w->link);
-    }
-    return g->found.bytes > GRAMMAR_STATE_BYTES ? states_keep_walks(g, err) : 0;
+void gram_count(struct grammar *g) {
+    if (!g->vocab) return;
+    atomic_fetch_add_explicit(&g->vocab->state_bytes, g->found.bytes - g->counted, memory_order_relaxed);
+    g->counted = g->found.bytes;
+}
+
+void gram_list_walk(struct grammar_walk *w) {
+    if (w->link.next) return; /* else it stood at the start until now */
+    assert(w->state == GRAM_START);
+    list_push_first(&w->grammar->walks, &w->link);
+}
+
+int gram_trim(struct grammar *g, struct rod_error *err) {
+    return g->found.bytes > (g->n_begun ? GRAMMAR_BEGUN_BYTES : GRAMMAR_STATE_BYTES) ? gram_drop_states(g, err) : 0;
 }
 
 /* ---- walks ---- */
@@ -370,6 +393,7 @@ void grammar_walk_init(struct grammar_walk *w, struct grammar *g) {
 }
 
 void grammar_walk_fini(struct grammar_walk *w) {
+    gram_drop_begun(w);
     if (w->link.next) list_remove(&w->grammar->walks, &w->link);
     *w = (struct grammar_walk){0};
 }
@@ -381,7 +405,9 @@ void grammar_walk_copy(struct grammar_walk *to, const struct grammar_walk *from)
 
 int grammar_walk_push(struct grammar_walk *w, const char *bytes, size_t n, struct rod_error *err) {
     struct grammar *g = w->grammar;
-    int rc = gram_trim(g, w, err);
+    gram_drop_begun(w);
+    gram_list_walk(w);
+    int rc = gram_trim(g, err);
     uint32_t state = w->state;
     assert(rc || state != GRAM_DEAD);
     g->work = 0;
@@ -390,6 +416,7 @@ int grammar_walk_push(struct grammar_walk *w, const char *bytes, size_t n, struc
         if (!rc && state == GRAM_DEAD) rc = rod_fail(err, ROD_EINVALID, "does not allow this text");
     }
     if (!rc) w->state = state;
+    gram_count(g);
     return rc;
 }
 

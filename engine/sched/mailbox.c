@@ -61,33 +61,41 @@ static int mailbox_check_share(const struct mailbox *m, const struct submission 
     return 0;
 }
 
-/* The place of all of them: who finds a slot free does not wait. They are of one key. */
-static int mailbox_check_admission(const struct mailbox *m, struct submission *const *submissions, size_t n,
+/* Whether it fits behind `live` others of which the prompts of those that wait have waiting_tok. */
+static int mailbox_check(const struct mailbox *m, const struct submission *s, uint64_t live, uint64_t waiting_tok,
+                         struct rod_error *err) {
+    if (live < m->n_slots) return 0; /* who finds a slot free does not wait */
+    if (live - m->n_slots >= m->max_queue)
+        return rod_fail(err, ROD_EQUEUEFULL, "The queue is full: %u requests run and %u wait.", m->n_slots,
+                        m->max_queue);
+    if (m->max_queue_tok && waiting_tok + s->n_tok > m->max_queue_tok)
+        return rod_fail(err, ROD_EQUEUEFULL, "The queue is full: %llu prompt tokens wait and the limit is %llu.",
+                        (unsigned long long)waiting_tok, (unsigned long long)m->max_queue_tok);
+    return s->share ? mailbox_check_share(m, s, &m->keys[s->key], live - m->n_slots, waiting_tok, err) : 0;
+}
+
+/* All of them or none; their keys have them while they are looked at. */
+static int mailbox_check_admission(struct mailbox *m, struct submission *const *submissions, size_t n,
                                    struct rod_error *err) {
     if (m->refusal == ROD_EDEVICE)
         return rod_fail(err, ROD_EDEVICE, "The device failed; this server takes no requests.");
     if (m->refusal) return rod_fail(err, m->refusal, "The server is shutting down and takes no new requests.");
     uint64_t waiting_tok = m->waiting_tok;
-    struct mailbox_key key = m->keys[submissions[0]->key];
-    for (uint64_t i = 0, live = m->n_live; i < n; i++, live++) {
+    size_t i = 0;
+    int rc = 0;
+    for (; !rc && i < n; i++) {
         const struct submission *s = submissions[i];
-        assert(s->key == submissions[0]->key);
-        if (live >= m->n_slots) {
-            if (live - m->n_slots >= m->max_queue)
-                return rod_fail(err, ROD_EQUEUEFULL, "The queue is full: %u requests run and %u wait.", m->n_slots,
-                                m->max_queue);
-            if (m->max_queue_tok && waiting_tok + s->n_tok > m->max_queue_tok)
-                return rod_fail(err, ROD_EQUEUEFULL,
-                                "The queue is full: %llu prompt tokens wait and the limit is %llu.",
-                                (unsigned long long)waiting_tok, (unsigned long long)m->max_queue_tok);
-            const int rc = s->share ? mailbox_check_share(m, s, &key, live - m->n_slots, waiting_tok, err) : 0;
-            if (rc) return rc;
-            waiting_tok += s->n_tok;
-            key.tok += s->n_tok;
-        }
-        key.n_places++;
+        rc = mailbox_check(m, s, m->n_live + i, waiting_tok, err);
+        const uint64_t waits_tok = m->n_live + i < m->n_slots ? 0 : s->n_tok;
+        m->keys[s->key].n_places++;
+        m->keys[s->key].tok += waits_tok;
+        waiting_tok += waits_tok;
     }
-    return 0;
+    while (i--) {
+        m->keys[submissions[i]->key].n_places--;
+        m->keys[submissions[i]->key].tok -= m->n_live + i < m->n_slots ? 0 : submissions[i]->n_tok;
+    }
+    return rc;
 }
 
 bool mailbox_fits(struct mailbox *m, uint32_t key, uint32_t share) {
