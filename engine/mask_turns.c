@@ -13,9 +13,9 @@
 #include <string.h>
 
 enum {
-    PIECE = 1 << 14,       /* effort, some 0.1 ms */
-    LEAST_NS = 200000,     /* of a step's masks */
-    MOST_NS = 4000000,     /* that nobody waits for them longer */
+    PIECE = 1 << 14,         /* effort, some 0.1 ms */
+    LEAST_NS = 200000,       /* of a step's masks */
+    MOST_NS = 4000000,       /* that nobody waits for them longer */
     HALF_LIFE_NS = 500000000 /* of what a key has used */
 };
 

@@ -41,7 +41,9 @@
                                                         */                                                             \
     X(ROD_EUNSURE, -18, 500, "server_error", "unsure") /* a turn is done, and a power cut may undo it */               \
     X(ROD_ESESSIONS, -19, 429, "rate_limit", "max_sessions")    /* of all */                                           \
-    X(ROD_EKEYSESSIONS, -20, 429, "rate_limit", "key_sessions") /* of the tenant */
+    X(ROD_EKEYSESSIONS, -20, 429, "rate_limit", "key_sessions") /* of the tenant */                                    \
+    X(ROD_EGRAMMARS, -21, 503, "unavailable", "grammars")       /* memory of all compiled grammars in use */           \
+    X(ROD_EKEYGRAMMARS, -22, 429, "rate_limit", "key_grammars") /* of those of a key */
 
 enum rod_code {
 #define ROD_X(name, value, http, type, code) name = value,
@@ -292,6 +294,10 @@ struct rod_grammar;
  * be honoured; the message goes on from the field's name ("has the keyword ..."). Any thread. */
 int rod_grammar_open(const struct rod_engine *engine, enum rod_grammar_kind kind, const char *text, size_t len,
                      struct rod_grammar **out, struct rod_error *err);
+/* The same for an API key below ROD_MAX_KEYS, whose grammars in use have at most so many times the memory that they
+ * leave free of the common limit; share 0: all of it. ROD_EKEYGRAMMARS, ROD_EGRAMMARS: there is no room now. */
+int rod_grammar_open_for(const struct rod_engine *engine, uint32_t key, uint32_t share, enum rod_grammar_kind kind,
+                         const char *text, size_t len, struct rod_grammar **out, struct rod_error *err);
 /* What the text asks for and the grammar does not hold: a line each, a predicate that goes on from the field's name.
  * Empty if there is nothing of that kind. It lives as long as the grammar. */
 const char *rod_grammar_notes(const struct rod_grammar *grammar);

@@ -1,6 +1,7 @@
 /* grammar.c - a text of any kind to an automaton, and the cache of those that requests share.
  *
- * The cache keeps every grammar that a request holds, and of the others the latest, up to a count and a sum of memory.
+ * The cache keeps every grammar that a request holds, and of the others the latest, up to a count and a sum of memory,
+ * with few states. Those that are held have a sum of memory, too, and of that each key leaves a part to the others.
  * Compiling runs outside the lock: two threads may compile the same text, and the second takes the first one's. */
 #include "grammar_internal.h"
 #include "engine/base/fail.h"
@@ -11,22 +12,34 @@
 #include <string.h>
 
 enum { KEEP_UNUSED = 32, TOOL_DEPTH = 4 /* calls around a tool's arguments */ };
-#define KEEP_BYTES ((size_t)128 << 20) /* of unused ones together */
+#define KEEP_BYTES  ((size_t)64 << 20) /* of unused ones together */
+#define KEEP_STATES ((size_t)4 << 20)  /* of one of them */
 
-struct rod_grammar {
+/* A text's grammar. */
+struct shared {
     struct grammar_cache *cache;
     struct list_link link;
     struct grammar *grammar;
     enum rod_grammar_kind kind;
     char *text;
-    size_t len, users;
+    size_t len, bytes;  /* bytes: without its states */
+    struct list owners; /* one a key */
+};
+
+/* As a key holds it. */
+struct rod_grammar {
+    struct shared *shared;
+    struct list_link link;
+    uint32_t key;
+    size_t users;
 };
 
 struct grammar_cache {
     pthread_mutex_t lock;
     const struct tokenizer *tokenizer;
-    struct vocab *vocab; /* made for the first grammar */
-    struct list all;     /* the latest used first */
+    struct vocab *vocab;                        /* made for the first grammar */
+    struct list all;                            /* the latest used first */
+    size_t used_bytes, key_bytes[ROD_MAX_KEYS]; /* of those that are held, of all and by key */
     uint32_t V;
     bool closed;
 };
@@ -92,9 +105,12 @@ void grammar_free(struct grammar *g) {
     free(g);
 }
 
-size_t grammar_bytes(const struct grammar *g) {
-    return g->n_nodes * (sizeof *g->nodes + 5) + g->table_bytes + g->found.bytes;
+size_t grammar_own_bytes(const struct grammar *g) {
+    return sizeof *g + g->cap_nodes * (sizeof *g->nodes + 5) + g->cap_chains * sizeof *g->chains + g->table_bytes +
+           GRAM_SCRATCH_BYTES;
 }
+
+size_t grammar_bytes(const struct grammar *g) { return grammar_own_bytes(g) + g->found.bytes; }
 
 /* ---- the cache; functions whose names end in _locked are called with its lock ---- */
 
@@ -112,11 +128,10 @@ int grammar_cache_new(const struct tokenizer *tokenizer, uint32_t V, struct gram
     return 0;
 }
 
-static struct rod_grammar *shared_of(struct list_link *link) {
-    return link ? LIST_OF(link, struct rod_grammar, link) : NULL;
-}
+static struct shared *shared_of(struct list_link *link) { return link ? LIST_OF(link, struct shared, link) : NULL; }
 
-static void shared_free(struct rod_grammar *s) {
+static void shared_free(struct shared *s) {
+    if (!s) return;
     grammar_free(s->grammar);
     free(s->text);
     free(s);
@@ -127,9 +142,9 @@ static void cache_drop_locked(struct grammar_cache *c) {
     size_t n = 0, bytes = 0;
     struct list_link *next;
     for (struct list_link *l = list_first(&c->all); l; l = next) {
-        struct rod_grammar *s = shared_of(l);
+        struct shared *s = shared_of(l);
         next = list_next(&c->all, l);
-        if (s->users) continue;
+        if (s->owners.n) continue;
         n++;
         bytes += s->len + grammar_bytes(s->grammar);
         if (!c->closed && n <= KEEP_UNUSED && bytes <= KEEP_BYTES) continue;
@@ -173,31 +188,64 @@ void grammar_cache_close(struct grammar_cache *c) {
     cache_leave(c);
 }
 
-static struct rod_grammar *cache_find_locked(struct grammar_cache *c, enum rod_grammar_kind kind, const char *text,
-                                             size_t len) {
+static struct shared *cache_find_locked(struct grammar_cache *c, enum rod_grammar_kind kind, const char *text,
+                                        size_t len) {
     for (struct list_link *l = list_first(&c->all); l; l = list_next(&c->all, l)) {
-        struct rod_grammar *s = shared_of(l);
+        struct shared *s = shared_of(l);
         if (s->kind == kind && s->len == len && (len == 0 || memcmp(s->text, text, len) == 0)) return s;
     }
     return NULL;
 }
 
-/* One more user; NULL: the cache has no such grammar. */
-static struct rod_grammar *cache_take(struct grammar_cache *c, enum rod_grammar_kind kind, const char *text, size_t len,
-                                      struct rod_grammar *made) {
+/* Whether a key may hold so much more, and all of them that. */
+static int cache_check_locked(const struct grammar_cache *c, uint32_t key, uint32_t share, size_t more, size_t all_more,
+                              struct rod_error *err) {
+    const size_t all = c->used_bytes + all_more, mine = c->key_bytes[key] + more;
+    if (all > GRAMMAR_USED_BYTES)
+        return rod_fail(err, ROD_EGRAMMARS, "The compiled schemas and grammars in use have their limit of %zu MB.",
+                        GRAMMAR_USED_BYTES >> 20);
+    if (share && mine > share * (GRAMMAR_USED_BYTES - all))
+        return rod_fail(err, ROD_EKEYGRAMMARS,
+                        "This key has its share of the memory for compiled schemas and grammars in use: %zu of %zu MB.",
+                        c->key_bytes[key] >> 20, GRAMMAR_USED_BYTES >> 20);
+    return 0;
+}
+
+/* A new owner, of which the list has none. */
+static int cache_own_locked(struct grammar_cache *c, struct shared *s, uint32_t key, uint32_t share,
+                            struct rod_grammar **out, struct rod_error *err) {
+    int rc = cache_check_locked(c, key, share, s->bytes, s->owners.n ? 0 : s->bytes, err);
+    struct rod_grammar *own = rc ? NULL : calloc(1, sizeof *own);
+    if (!own) return rc ? rc : rod_fail_no_memory(err);
+    *own = (struct rod_grammar){.shared = s, .key = key};
+    if (!s->owners.n) c->used_bytes += s->bytes;
+    c->key_bytes[key] += s->bytes;
+    list_push_first(&s->owners, &own->link);
+    *out = own;
+    return 0;
+}
+
+/* One more user, of this key. *out NULL: the cache has no such grammar, nor is one `made` for it. */
+static int cache_take(struct grammar_cache *c, uint32_t key, uint32_t share, enum rod_grammar_kind kind,
+                      const char *text, size_t len, struct shared *made, struct rod_grammar **out,
+                      struct rod_error *err) {
+    int rc = 0;
+    *out = NULL;
     pthread_mutex_lock(&c->lock);
-    struct rod_grammar *s = cache_find_locked(c, kind, text, len);
-    if (s)
-        list_remove(&c->all, &s->link);
-    else
-        s = made;
-    assert(!c->closed);
-    if (s) {
-        list_push_first(&c->all, &s->link);
-        s->users++;
+    assert(!c->closed && key < ROD_MAX_KEYS);
+    struct shared *s = cache_find_locked(c, kind, text, len), *is = s ? s : made;
+    for (struct list_link *l = s ? list_first(&s->owners) : NULL; l && !*out; l = list_next(&s->owners, l)) {
+        struct rod_grammar *own = LIST_OF(l, struct rod_grammar, link);
+        if (own->key == key) *out = own;
+    }
+    if (is && !*out) rc = cache_own_locked(c, is, key, share, out, err);
+    if (*out) {
+        (*out)->users++;
+        if (s) list_remove(&c->all, &s->link);
+        list_push_first(&c->all, &is->link);
     }
     pthread_mutex_unlock(&c->lock);
-    return s;
+    return rc;
 }
 
 static int cache_need_vocab(struct grammar_cache *c, struct rod_error *err) {
@@ -207,55 +255,72 @@ static int cache_need_vocab(struct grammar_cache *c, struct rod_error *err) {
     return rc;
 }
 
-int grammar_cache_open(struct grammar_cache *c, enum rod_grammar_kind kind, const char *text, size_t len,
-                       struct rod_grammar **out, struct rod_error *err) {
-    int rc = cache_need_vocab(c, err);
-    if (rc) return rc;
-    *out = cache_take(c, kind, text, len, NULL);
-    if (*out) return 0;
-    struct rod_grammar *s = calloc(1, sizeof *s);
-    char *copy = malloc(len + 1);
-    rc = s && copy ? 0 : rod_fail_no_memory(err);
-    if (!rc) rc = grammar_compile(kind, text, len, &s->grammar, err);
+static int shared_new(struct grammar_cache *c, enum rod_grammar_kind kind, const char *text, size_t len,
+                      struct shared **out, struct rod_error *err) {
+    struct shared *s = calloc(1, sizeof *s);
+    if (!s) return rod_fail_no_memory(err);
+    *s = (struct shared){.cache = c, .kind = kind, .len = len, .text = malloc(len + 1)};
+    list_init(&s->owners);
+    int rc = s->text ? grammar_compile(kind, text, len, &s->grammar, err) : rod_fail_no_memory(err);
     if (!rc) rc = grammar_prepare(s->grammar, c->vocab, err);
     if (rc) {
-        grammar_free(s ? s->grammar : NULL);
-        free(copy);
-        free(s);
+        shared_free(s);
         return rc;
     }
-    if (len) memcpy(copy, text, len);
-    s->cache = c;
-    s->kind = kind;
-    s->text = copy;
-    s->len = len;
-    *out = cache_take(c, kind, text, len, s);
-    if (*out != s) shared_free(s);
+    if (len) memcpy(s->text, text, len);
+    s->bytes = len + grammar_own_bytes(s->grammar);
+    *out = s;
     return 0;
 }
 
-struct rod_grammar *rod_grammar_share(struct rod_grammar *s) {
-    if (!s) return NULL;
-    pthread_mutex_lock(&s->cache->lock);
-    assert(s->users);
-    s->users++;
-    pthread_mutex_unlock(&s->cache->lock);
-    return s;
+int grammar_cache_open(struct grammar_cache *c, uint32_t key, uint32_t share, enum rod_grammar_kind kind,
+                       const char *text, size_t len, struct rod_grammar **out, struct rod_error *err) {
+    struct shared *made = NULL;
+    int rc = cache_need_vocab(c, err);
+    if (!rc) rc = cache_take(c, key, share, kind, text, len, NULL, out, err);
+    if (rc || *out) return rc;
+    rc = shared_new(c, kind, text, len, &made, err);
+    if (!rc) rc = cache_take(c, key, share, kind, text, len, made, out, err);
+    if (rc || (*out)->shared != made) shared_free(made);
+    return rc;
 }
 
-void rod_grammar_close(struct rod_grammar *s) {
-    if (!s) return;
+struct rod_grammar *rod_grammar_share(struct rod_grammar *own) {
+    if (!own) return NULL;
+    pthread_mutex_lock(&own->shared->cache->lock);
+    assert(own->users);
+    own->users++;
+    pthread_mutex_unlock(&own->shared->cache->lock);
+    return own;
+}
+
+/* Nobody walks in it any more, so its states may be dropped here. */
+static void shared_unused_locked(struct grammar_cache *c, struct shared *s) {
+    struct rod_error none;
+    c->used_bytes -= s->bytes;
+    if (s->grammar->found.bytes > KEEP_STATES) gram_drop_states(s->grammar, &none);
+}
+
+void rod_grammar_close(struct rod_grammar *own) {
+    if (!own) return;
+    struct shared *s = own->shared;
     struct grammar_cache *c = s->cache;
     pthread_mutex_lock(&c->lock);
-    assert(s->users && s->link.next);
-    s->users--;
+    assert(own->users && own->link.next && s->link.next);
+    if (--own->users == 0) {
+        assert(c->key_bytes[own->key] >= s->bytes && c->used_bytes >= s->bytes);
+        c->key_bytes[own->key] -= s->bytes;
+        list_remove(&s->owners, &own->link);
+        free(own);
+        if (!s->owners.n) shared_unused_locked(c, s);
+    }
     cache_leave(c);
 }
 
 const char *grammar_notes(const struct grammar *g) { return g->notes ? g->notes : ""; }
-const char *rod_grammar_notes(const struct rod_grammar *s) { return grammar_notes(s->grammar); }
+const char *rod_grammar_notes(const struct rod_grammar *own) { return grammar_notes(own->shared->grammar); }
 
-struct grammar *grammar_of(const struct rod_grammar *s) {
-    return s->grammar;
+struct grammar *grammar_of(const struct rod_grammar *own) {
+    return own->shared->grammar;
 }
-const struct vocab *grammar_vocab(const struct rod_grammar *s) { return s->cache->vocab; }
+const struct vocab *grammar_vocab(const struct rod_grammar *own) { return own->shared->cache->vocab; }

@@ -25,9 +25,10 @@
 #define GRAMMAR_MAX_BEGIN   (1u << 20) /* places that the beginning of an answer may pass, some 100 ms */
 #define GRAMMAR_STATE_BYTES ((size_t)16 << 20)
 #define GRAMMAR_BEGUN_BYTES                                                                                            \
-    (6 * GRAMMAR_STATE_BYTES)                 /* while masks are being made: one takes up to four times 16 MB          \
-                                               */
-#define GRAMMAR_ALL_BYTES ((size_t)256 << 20) /* states of all grammars of a cache */
+    (6 * GRAMMAR_STATE_BYTES)                  /* while masks are being made: one takes up to four times 16 MB         \
+                                                */
+#define GRAMMAR_ALL_BYTES  ((size_t)256 << 20) /* states of all grammars of a cache */
+#define GRAMMAR_USED_BYTES ((size_t)256 << 20) /* compiled grammars that requests hold, without states */
 
 struct grammar;
 struct tokenizer;
@@ -38,6 +39,7 @@ int grammar_compile(enum rod_grammar_kind kind, const char *text, size_t len, st
                     struct rod_error *err);
 void grammar_free(struct grammar *g);
 size_t grammar_bytes(const struct grammar *g);      /* of memory, with its states */
+size_t grammar_own_bytes(const struct grammar *g);  /* without them: as it was compiled */
 const char *grammar_notes(const struct grammar *g); /* what it does not hold of its text (rod_grammar_notes) */
 
 /* ---- a walk: one request's way ---- */
@@ -86,7 +88,8 @@ void grammar_cache_close(struct grammar_cache *c); /* it lives on until the last
 void grammar_cache_trim(struct grammar_cache *c, const struct grammar *but);
 struct grammar *grammar_of(const struct rod_grammar *shared);
 const struct vocab *grammar_vocab(const struct rod_grammar *shared);
-int grammar_cache_open(struct grammar_cache *c, enum rod_grammar_kind kind, const char *text, size_t len,
-                       struct rod_grammar **out, struct rod_error *err);
+/* For a key, which may have share times what is left free of GRAMMAR_USED_BYTES; share 0: all. */
+int grammar_cache_open(struct grammar_cache *c, uint32_t key, uint32_t share, enum rod_grammar_kind kind,
+                       const char *text, size_t len, struct rod_grammar **out, struct rod_error *err);
 
 #endif

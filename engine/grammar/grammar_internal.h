@@ -106,6 +106,11 @@ struct grammar {
     bool accepts;
 };
 
+/* The scratch of gram_start. */
+enum { GRAM_SEEN_SLOTS = 8192, GRAM_MAX_SEEN = GRAM_SEEN_SLOTS / 2 };
+#define GRAM_SCRATCH_BYTES                                                                                             \
+    ((GRAM_MAX_SEEN + GRAMMAR_MAX_PLACES) * sizeof(struct gram_place) + GRAM_SEEN_SLOTS * sizeof(struct gram_seen))
+
 int gram_build(struct grammar *g, const struct ir *ir, struct rod_error *err);
 /* grammar_places.c: whether one state holds all that may stand at a node, found before the first token. */
 int gram_check_places(const struct grammar *g, struct rod_error *err);

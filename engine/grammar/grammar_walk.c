@@ -13,7 +13,7 @@
 
 /* CLASSES_A_PLACE: so many transitions of a new state cost as much to make room for as a look at a place; so a mask's
  * work bounds its memory, too. */
-enum { SEEN_SLOTS = 8192, MAX_SEEN = SEEN_SLOTS / 2, CLASSES_A_PLACE = 16 };
+enum { CLASSES_A_PLACE = 16 };
 
 /* ---- growing arrays and tables ---- */
 
@@ -167,7 +167,7 @@ static int state_intern(struct grammar *g, struct gram_place *places, uint32_t n
 
 static void transition_begin(struct grammar *g) {
     if (++g->turn == 0) { /* after 2^32 transitions old marks would look new */
-        memset(g->seen, 0, SEEN_SLOTS * sizeof *g->seen);
+        memset(g->seen, 0, GRAM_SEEN_SLOTS * sizeof *g->seen);
         g->turn = 1;
     }
     g->n_todo = g->n_out = g->n_seen = 0;
@@ -178,12 +178,12 @@ static void transition_begin(struct grammar *g) {
 static int transition_visit(struct grammar *g, uint32_t node, uint32_t stack, struct rod_error *err) {
     if (g->depth[node] == UINT8_MAX) return 0;
     if (g->depth[node] + g->found.frames[stack].depth > GRAMMAR_MAX_DEPTH) return 0;
-    uint32_t at = hash_mix(node, stack) & (SEEN_SLOTS - 1);
-    for (; g->seen[at].turn == g->turn; at = (at + 1) & (SEEN_SLOTS - 1))
+    uint32_t at = hash_mix(node, stack) & (GRAM_SEEN_SLOTS - 1);
+    for (; g->seen[at].turn == g->turn; at = (at + 1) & (GRAM_SEEN_SLOTS - 1))
         if (g->seen[at].node == node && g->seen[at].stack == stack) return 0;
-    if (g->n_seen++ == MAX_SEEN || g->work++ >= GRAMMAR_MAX_WORK) return fail_ambiguous(err);
+    if (g->n_seen++ == GRAM_MAX_SEEN || g->work++ >= GRAMMAR_MAX_WORK) return fail_ambiguous(err);
     g->seen[at] = (struct gram_seen){node, stack, g->turn};
-    assert(g->n_todo < MAX_SEEN);
+    assert(g->n_todo < GRAM_MAX_SEEN);
     g->todo[g->n_todo++] = (struct gram_place){node, stack};
     return 0;
 }
@@ -296,9 +296,9 @@ static int states_begin(struct grammar *g, struct rod_error *err) {
 
 int gram_start(struct grammar *g, struct rod_error *err) {
     list_init(&g->walks);
-    g->todo = malloc(MAX_SEEN * sizeof *g->todo);
+    g->todo = malloc(GRAM_MAX_SEEN * sizeof *g->todo);
     g->out = malloc(GRAMMAR_MAX_PLACES * sizeof *g->out);
-    g->seen = calloc(SEEN_SLOTS, sizeof *g->seen);
+    g->seen = calloc(GRAM_SEEN_SLOTS, sizeof *g->seen);
     if (!g->todo || !g->out || !g->seen) return rod_fail_no_memory(err);
     return states_begin(g, err);
 }

@@ -53,7 +53,8 @@ void http_call_fail(struct http_call *call, const struct openai_error *err) {
         openai_render_error(&body, &shown);
     if (err->http == 401) http_add_header(call->http, "WWW-Authenticate", "Bearer");
     if (err->http == 429 || err->http == 503) http_call_retry_after(call, err->http, err->code, err->retry_s);
-    if (call->key && !strcmp(err->code, "key_sessions")) call->key->rejected_total++;
+    if (call->key && (!strcmp(err->code, "key_sessions") || !strcmp(err->code, "key_grammars")))
+        call->key->rejected_total++;
     if (!call->outcome) call->outcome = *err->code ? err->code : err->type;
     if (err->http == 408)
         http_add_header(call->http, "x-should-retry", "false"); /* SDKs would retry it, in the same queue */

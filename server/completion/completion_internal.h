@@ -52,6 +52,7 @@ struct completion {
     struct server *server;
     struct http_call *call;   /* NULL when the http request has ended */
     struct key *key;          /* of the call; NULL without keys. Held */
+    uint32_t queue_share;     /* the key's, of the queue and of grammars' memory; 0: all */
     struct key_tokens tokens; /* taken from its minute: what it may use at most */
     uint64_t answer_tok;      /* of all choices, for the key */
     uint32_t n_counted;       /* among the key's requests in flight, until the completion ends: its choices */

@@ -114,7 +114,9 @@ static int open_grammar(struct completion *c, struct rod_error *err) {
     if (!g->text) return 0;
     struct json_guard guard; /* a schema is JSON, which the engine reads */
     int rc = json_guard_open(&guard, g->len) ? ROD_ENOMEM : 0;
-    if (!rc) rc = rod_grammar_open(c->server->engine, g->kind, g->text, g->len, &c->grammar, &fault);
+    if (!rc)
+        rc = rod_grammar_open_for(c->server->engine, c->key ? c->key->index : 0, c->queue_share, g->kind, g->text,
+                                  g->len, &c->grammar, &fault);
     if (rc && guard.was_short) rc = ROD_ENOMEM; /* the schema may have been read before memory ran out; it is freed */
     json_guard_close(&guard);
     if (rc == ROD_ENOMEM) rod_fail_no_memory(&fault);
@@ -209,7 +211,7 @@ static uint64_t repeated_bytes(const struct completion *c) {
 static bool choices_fit(struct completion *c) {
     const struct server *s = c->server;
     const uint64_t wanted = (uint64_t)c->n_prompts * c->request.n, queue = s->config.max_queue_requests;
-    const uint64_t share = keys_queue_share(&s->keys, c->key), of_key = c->key ? c->key->max_requests : 0;
+    const uint64_t share = c->queue_share, of_key = c->key ? c->key->max_requests : 0;
     const uint64_t places = share ? (queue > 1 ? share * queue / (share + 1) : queue) : queue;
     const bool key_limits = of_key && of_key < s->info->n_slots + places;
     const uint64_t most = key_limits ? of_key : s->info->n_slots + places;
@@ -320,7 +322,7 @@ static struct rod_request *engine_request(struct completion *c, struct completio
     if (c->key) {
         r->key = c->key->index;
         r->weight = c->key->priority;
-        r->queue_share = keys_queue_share(&c->server->keys, c->key);
+        r->queue_share = c->queue_share;
     }
     r->queue_timeout_ns = c->server->config.request_timeout_ms * 1000000;
     r->user = choice;
@@ -469,6 +471,7 @@ void completion_start(struct http_call *call, enum openai_kind kind) {
     c->is_message = call->anthropic;
     c->key = call->key;
     if (c->key) key_hold(c->key);
+    c->queue_share = keys_queue_share(&s->keys, c->key);
     c->n_counted = call->counted;
     call->counted = false;
     list_push_first(&s->completions, &c->link);

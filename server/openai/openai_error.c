@@ -29,6 +29,7 @@ void openai_error_from(struct openai_error *e, const struct rod_error *from) {
     assert(from->code);
     openai_error_set(e, (unsigned)rod_code_http(from->code), rod_code_type(from->code), rod_code_openai(from->code),
                      from->param, "%s", from->message);
+    if (from->code == ROD_EKEYGRAMMARS) e->retry_s = 1; /* it is not the queue that is full */
     if (from->code == ROD_ENOROOM || from->code == ROD_EIO)
         e->retry_s = 5; /* the engine asks a disk that failed again so often */
 }
