@@ -372,6 +372,94 @@ static void a_grammar_s_rows_cost_others_no_step(void **state) {
     bench_on_device = before;
 }
 
+/* Requests whose masks take long, of one key, and one of another key without a grammar. It has its steps meanwhile, and
+ * they say what each of them says alone. */
+static void dear_masks_of_one_key_cost_another_no_step(void **state) {
+    (void)state;
+    enum { N = 4, N_TOK = 60, N_DEAR = 12 };
+    const bool before = bench_on_device;
+    for (int device = 0; device < 2; device++) {
+        struct answer a[N + 1], alone[N];
+        struct bench b;
+        bench_on_device = device;
+        for (int together = 0; together < 2; together++) {
+            struct answer *all = together ? a : alone;
+            bench_open(&b, OPTIONS(.kind = FAKE_HASH, .tokenizer = true, .n_slots = N + 1), CONFIG());
+            struct rod_grammar *g = opened(&b, ROD_GRAMMAR_REGEX, "^(.*[a-m].{24}N?)+$");
+            for (int i = 0; i < N + together; i++) {
+                struct rod_request *r = say(&b, "Tell", &all[i]);
+                r->ignore_eos = true;
+                r->sampling.temperature = 1;
+                r->sampling.seed = (uint64_t)i;
+                r->key = i < N ? 1 : 2;
+                r->max_tokens = i < N ? N_DEAR : N_TOK;
+                if (i < N) r->grammar = rod_grammar_share(g);
+                collect_submit(&b.c, r);
+                if (!together) collect_until(&b.c, &all[i], 1);
+            }
+            if (together) collect_until(&b.c, &a[N], 1);
+            size_t n_dear = 0;
+            for (int i = 0; together && i < N; i++) n_dear += a[i].n_ids;
+            if (together && n_dear > N * N_DEAR / 2)
+                fail_msg("%zu tokens under grammars beside %d without", n_dear, N_TOK);
+            collect_until(&b.c, all, N);
+            rod_grammar_close(g);
+            bench_close(&b);
+        }
+        assert_int_equal(a[N].n_ids, N_TOK);
+        for (int i = 0; i < N; i++) {
+            assert_int_equal(a[i].failed, alone[i].failed);
+            assert_string_equal(a[i].text, alone[i].text);
+            collect_free(&a[i]), collect_free(&alone[i]);
+        }
+        collect_free(&a[N]);
+    }
+    bench_on_device = before;
+}
+
+/* Nobody has all of the memory for grammars in use, and where it is free again there is room again. */
+static void a_key_leaves_memory_for_grammars_to_others(void **state) {
+    (void)state;
+    enum { MOST = 400 };
+    struct bench b;
+    struct rod_grammar *g[MOST], *one = NULL;
+    struct rod_error err;
+    size_t n = 0, n_again = 0;
+    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .tokenizer = true), CONFIG());
+    for (int again = 0; again < 2; again++) {
+        int rc = 0;
+        for (n = 0; n < MOST && !rc; n += !rc) {
+            char text[32];
+            snprintf(text, sizeof text, "[ab]{60000}%zu", n + 1000);
+            rc = rod_grammar_open_for(b.c.engine, 1, 4, ROD_GRAMMAR_REGEX, text, strlen(text), &g[n], &err);
+        }
+        if (rc != ROD_EKEYGRAMMARS)
+            fail_msg("%d after %zu: %zu bytes each", rc, n, grammar_own_bytes(grammar_of(g[0])));
+        assert_non_null(strstr(err.message, "This key has its share of the memory for compiled schemas and grammars"));
+        size_t bytes = 0;
+        for (size_t i = 0; i < n; i++) bytes += grammar_own_bytes(grammar_of(g[i]));
+        assert_in_range(bytes, GRAMMAR_USED_BYTES / 2, GRAMMAR_USED_BYTES / 5 * 4);
+        assert_int_equal(rod_grammar_open_for(b.c.engine, 2, 4, ROD_GRAMMAR_REGEX, "[ab]{60000}x", 12, &one, &err), 0);
+        rod_grammar_close(one);
+        assert_int_equal(rod_grammar_open_for(b.c.engine, 1, 4, ROD_GRAMMAR_REGEX, "[ab]{60000}1000", 15, &one, &err),
+                         0); /* it has it already */
+        rod_grammar_close(one);
+        for (size_t i = 0; i < n; i++) rod_grammar_close(g[i]);
+        if (!again) n_again = n;
+    }
+    assert_int_equal(n, n_again);
+    int rc = 0;
+    for (n = 0; n < MOST && !rc; n += !rc) {
+        char text[32];
+        snprintf(text, sizeof text, "[ab]{60000}%zu", n + 1000);
+        rc = rod_grammar_open(b.c.engine, ROD_GRAMMAR_REGEX, text, strlen(text), &g[n], &err);
+    }
+    assert_int_equal(rc, ROD_EGRAMMARS);
+    assert_true(n > n_again);
+    for (size_t i = 0; i < n; i++) rod_grammar_close(g[i]);
+    bench_close(&b);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_choice_is_said_and_ends_the_request),
@@ -387,6 +475,8 @@ int main(void) {
         cmocka_unit_test(the_device_says_what_the_host_says),
         cmocka_unit_test(with_drafts_the_device_says_what_the_host_says),
         cmocka_unit_test(a_grammar_s_rows_cost_others_no_step),
+        cmocka_unit_test(dear_masks_of_one_key_cost_another_no_step),
+        cmocka_unit_test(a_key_leaves_memory_for_grammars_to_others),
     };
     int failed = cmocka_run_group_tests_name("host sampling", tests, NULL, NULL);
     bench_on_device = true;

@@ -21,8 +21,11 @@ enum { N_TOKENS = 8 };
 enum { N_TOKENS = 60 };
 #endif
 
+static char text_of[V][4];
+static void word_of(uint32_t id, char *out) { memcpy(out, text_of[id], 4); }
+
 static struct vocab *words(void) {
-    static char text[V][4];
+    char(*text)[4] = text_of;
     const char **bytes = malloc(V * sizeof *bytes);
     size_t *lens = malloc(V * sizeof *lens);
     uint32_t n = 0;
@@ -115,6 +118,60 @@ static void what_one_mask_took_is_not_held_against_the_next(void **state) {
     vocab_free(v);
 }
 
+static uint32_t drawn(uint64_t seed, uint64_t *n, uint32_t below) {
+    return (uint32_t)(philox_uniform(seed, (*n)++, 0) * below);
+}
+
+/* In pieces of any effort, with others' pieces, pushes and dropped states between them; and no piece is much more than
+ * its effort. */
+static void a_mask_made_in_pieces_is_the_one_made_at_once(void **state) {
+    (void)state;
+    enum { WALKS = 3, EXCESS = 100000 }; /* a look at all places of a state, and what follows them */
+    static const char *const texts[] = {"(.*[a-m].{10}x?)+", "([a-l]{1,3}[0-9]){2,50}x?", "[a-z0-9]{4,200}",
+                                        "(a{1,4}|[a-e]{2,3}|[ab]{5}|.*[a-m].{6})z?.*"};
+    struct vocab *v = words();
+    const uint64_t seed = getenv("RODIMUS_TEST_SEED") ? strtoull(getenv("RODIMUS_TEST_SEED"), NULL, 10) : 11;
+    uint64_t n = 0, n_pieces = 0;
+    for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
+        struct grammar *pieces, *once;
+        struct grammar_walk w[WALKS], whole[WALKS];
+        struct rod_error err;
+        if (grammar_compile(ROD_GRAMMAR_REGEX, texts[i], strlen(texts[i]), &pieces, &err) ||
+            grammar_compile(ROD_GRAMMAR_REGEX, texts[i], strlen(texts[i]), &once, &err) ||
+            grammar_prepare(pieces, v, &err) || grammar_prepare(once, v, &err))
+            fail_msg("%s", err.message);
+        for (int k = 0; k < WALKS; k++) grammar_walk_init(&w[k], pieces), grammar_walk_init(&whole[k], once);
+        for (int t = 0; t < 400; t++) {
+            const uint32_t k = drawn(seed, &n, WALKS);
+            const uint64_t *mask, *same;
+            const int64_t least = 1 + drawn(seed, &n, drawn(seed, &n, 2) ? 400000 : 3000);
+            int64_t effort = least;
+            if (grammar_walk_mask_some(&w[k], v, &effort, &mask, &err)) fail_msg("%s", err.message);
+            if (effort < -EXCESS) fail_msg("a piece of %zd took %zd more", (ssize_t)least, (ssize_t)-effort);
+            n_pieces++;
+            if (!mask) continue;
+            assert_true(grammar_walk_has_mask(&w[k]));
+            if (grammar_walk_mask(&whole[k], v, &same, &err)) fail_msg("%s", err.message);
+            if (memcmp(mask, same, (V + 63) / 64 * sizeof *mask) != 0)
+                fail_msg("RODIMUS_TEST_SEED=%llu: %s: another mask", (unsigned long long)seed, texts[i]);
+            uint32_t id = drawn(seed, &n, V);
+            while (!(same[id / 64] >> id % 64 & 1)) id = id + 1 == V ? 0 : id + 1;
+            char word[4];
+            word_of(id, word);
+            if (grammar_walk_push(&w[k], word, strlen(word), &err) ||
+                grammar_walk_push(&whole[k], word, strlen(word), &err))
+                fail_msg("%s", err.message);
+            if (!grammar_walk_finished(&w[k])) continue;
+            grammar_walk_fini(&w[k]), grammar_walk_fini(&whole[k]);
+            grammar_walk_init(&w[k], pieces), grammar_walk_init(&whole[k], once);
+        }
+        for (int k = 0; k < WALKS; k++) grammar_walk_fini(&w[k]), grammar_walk_fini(&whole[k]);
+        grammar_free(pieces), grammar_free(once);
+    }
+    assert_true(n_pieces > 1000);
+    vocab_free(v);
+}
+
 static struct grammar *opened(const char *text, struct vocab *v) {
     struct grammar *g;
     struct rod_error err;
@@ -187,6 +244,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_mask_takes_bounded_work_and_memory),
         cmocka_unit_test(what_one_mask_took_is_not_held_against_the_next),
+        cmocka_unit_test(a_mask_made_in_pieces_is_the_one_made_at_once),
         cmocka_unit_test(a_mask_does_not_look_where_the_frames_were),
         cmocka_unit_test(a_long_list_of_required_names_costs_little),
     };
