@@ -115,7 +115,7 @@ void cfg_only(struct cfg *c, const json_t *object, const char *part, const char 
 
 json_t *cfg_load(struct cfg *c, const char *json, size_t len) {
     json_error_t json_err;
-    json_t *root = json_python_load(json, len, JSON_REJECT_DUPLICATES, &json_err);
+    json_t *root = json_python_load(json, len, 0, &json_err);
     if (!root && json_guard_was_short(&json_err))
         c->rc = rod_fail_no_memory(c->err);
     else if (!root)

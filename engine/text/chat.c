@@ -265,7 +265,7 @@ static int chat_from_table(const char *text, size_t len, const struct tokenizer 
                            struct rod_error *err) {
     static const char *const known[] = {"begin", "roles", "generation_prompt", "stop", "tools", NULL};
     json_error_t fault;
-    json_t *root = json_python_load(text, len, JSON_REJECT_DUPLICATES, &fault);
+    json_t *root = json_python_load(text, len, 0, &fault);
     if (!root && json_guard_was_short(&fault)) return rod_fail_no_memory(err);
     if (!root) return rod_fail(err, ROD_EMODEL, TABLE ": line %d: %.120s", fault.line, fault.text);
     struct chat *c = calloc(1, sizeof *c);

@@ -209,7 +209,8 @@ static void bad_configs_are_refused_by_key(void **state) {
     } cases[] = {
         {"", ROD_EMODEL, "", "not valid JSON"},
         {"[1]", ROD_EMODEL, "", "not a JSON object"},
-        {"{\"d_model\":1,\"d_model\":2}", ROD_EMODEL, "", "duplicate"},
+        {"{\"d_model\":256,\"n_layer\":3,\"n_layer\":0,\"vocab_size\":9}", ROD_EMODEL, "n_layer",
+         "is 0"}, /* as Python: the last */
         {"{" PUBLISHED "\"d_model\":null}", ROD_EMODEL, "d_model", "missing"},
         {"{\"d_model\":256,\"vocab_size\":3}", ROD_EMODEL, "n_layer", "missing"},
         {"{\"d_model\":256,\"n_layer\":3}", ROD_EMODEL, "vocab_size", "missing"},
