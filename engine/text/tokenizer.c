@@ -67,20 +67,19 @@ static int encoding_push(struct encoding *e, int32_t id) {
 /* The view with its added tokens found, and what lies between them given to between(). */
 static int encoding_cut(struct encoding *e, const struct added *added, const struct added_view *view,
                         int (*between)(struct encoding *e, const struct added_view *part)) {
-    size_t taken = 0;
+    size_t done = 0;
     int rc = 0;
     struct added_match m = {0};
-    while (!rc && added_find(added, view, m.resume, taken, &m)) {
-        if (m.start > taken) {
-            struct added_view part = {view->text + taken, m.start - taken, view->base + taken, view->run, view->n_runs};
+    while (!rc && added_find(added, view, &m)) {
+        if (m.start > done) {
+            struct added_view part = {view->text + done, m.start - done, view->base + done, view->run, view->n_runs};
             rc = between(e, &part);
         }
-        assert(m.start >= taken && m.end <= view->len);
-        if (!rc) rc = encoding_push(e, m.id);
-        if (m.end > taken) taken = m.end;
+        if (!rc && m.end > m.start) rc = encoding_push(e, m.id);
+        done = m.end;
     }
-    if (!rc && taken < view->len) {
-        struct added_view part = {view->text + taken, view->len - taken, view->base + taken, view->run, view->n_runs};
+    if (!rc && done < view->len) {
+        struct added_view part = {view->text + done, view->len - done, view->base + done, view->run, view->n_runs};
         rc = between(e, &part);
     }
     return rc;

@@ -2,6 +2,11 @@
  *
  * Leftmost first, then longest, as the reference implementation's automaton reports them. A special token counts only
  * inside a run that recognises special tokens; elsewhere it does not exist.
+ *
+ * The search goes on where a match's own text ends. So a match may lie within the white space that an earlier one took
+ * by rstrip, and the text goes on at its end, which may be further left. What lstrip takes begins at the end of the
+ * match before; where nothing is left of a match by that, it is empty, and an empty match gives no token. (Where even
+ * less than nothing is left the reference panics.)
  */
 #include "tokenizer_parts.h"
 #include "engine/base/utf8.h"
@@ -72,8 +77,9 @@ static bool added_word_after(const char *text, size_t len, size_t at) {
     return at < len && utf8_is_word(utf8_decode(text + at, &n));
 }
 
-static size_t added_spaces_before(const char *text, size_t at) {
-    while (at) {
+/* Where the white space before at begins; floor is as far as it looks, so that no byte is looked at for two matches. */
+static size_t added_spaces_before(const char *text, size_t floor, size_t at) {
+    while (at > floor) {
         size_t i = at, n;
         do i--;
         while (i && ((unsigned char)text[i] & 0xc0) == 0x80);
@@ -83,10 +89,14 @@ static size_t added_spaces_before(const char *text, size_t at) {
     return at;
 }
 
-static size_t added_spaces_after(const char *text, size_t len, size_t at) {
-    size_t n;
-    while (at < len && utf8_is_space(utf8_decode(text + at, &n))) at += n;
-    return at;
+/* Where the white space at the end of a match ends. A match may end within what an earlier one took: its end is known.
+ */
+static size_t added_spaces_after(const struct added_view *view, struct added_match *m, size_t at) {
+    size_t n, from = at;
+    if (at >= m->spaces && at <= m->spaces_end) return m->spaces_end;
+    while (at < view->len && utf8_is_space(utf8_decode(view->text + at, &n))) at += n;
+    m->spaces = from;
+    return m->spaces_end = at;
 }
 
 /* The longest token that begins at pos; special ones only where they end within the bytes still open to them. */
@@ -116,10 +126,10 @@ size_t added_run_at(const struct added_view *view, size_t pos) {
     return run;
 }
 
-bool added_find(const struct added *added, const struct added_view *view, size_t from, size_t taken,
-                struct added_match *out) {
+bool added_find(const struct added *added, const struct added_view *view, struct added_match *m) {
     if (!added->n_tokens) return false;
-    assert(from <= view->len && taken <= view->len);
+    size_t from = m->resume, taken = m->end;
+    assert(from <= view->len && from <= taken && taken <= view->len);
     size_t run = added_run_at(view, from);
     for (size_t pos = from; pos < view->len; pos++) {
         if (!added->root[(unsigned char)view->text[pos]]) continue;
@@ -132,13 +142,13 @@ bool added_find(const struct added *added, const struct added_view *view, size_t
             pos = end - 1; /* the reference goes on after a match that it discards */
             continue;
         }
-        out->resume = end;
-        if (t->lstrip) start = added_spaces_before(view->text, start);
-        if (t->rstrip) end = added_spaces_after(view->text, view->len, end);
-        out->start = start < taken ? taken : start;
-        out->end = end;
-        out->id = t->id;
-        assert(out->start <= out->end && out->resume > from);
+        m->resume = end;
+        if (t->lstrip) start = start > taken ? added_spaces_before(view->text, taken, start) : taken;
+        if (t->rstrip) end = added_spaces_after(view, m, end);
+        m->start = start < end ? start : end;
+        m->end = end;
+        m->id = t->id;
+        assert(m->start <= m->end && m->resume > from && m->resume <= m->end);
         return true;
     }
     return false;

@@ -20,6 +20,7 @@ struct parse {
     const json_t *vocab;
     int16_t byte_of[324]; /* letter of the byte-level alphabet -> byte, -1 = not a letter of it */
     bool *from_bytes;     /* ids whose text is written in that alphabet */
+    uint32_t *last_added; /* of each id, which entry of added_tokens is the last one */
     char *scratch;        /* one token's bytes */
     size_t scratch_cap;
     struct rod_error *err;
@@ -117,7 +118,10 @@ static int parse_sizes(struct parse *p, const json_t *added) {
     p->t->n_ids = n;
     p->t->tokens = calloc(n + 1, sizeof *p->t->tokens);
     p->from_bytes = calloc(n + 1, sizeof *p->from_bytes);
-    return p->t->tokens && p->from_bytes ? 0 : rod_fail_no_memory(p->err);
+    p->last_added = calloc(n + 1, sizeof *p->last_added);
+    if (!p->t->tokens || !p->from_bytes || !p->last_added) return rod_fail_no_memory(p->err);
+    json_array_foreach(added, i, v) p->last_added[json_integer_value(json_object_get(v, "id"))] = (uint32_t)i;
+    return 0;
 }
 
 static int parse_vocab(struct parse *p) {
@@ -149,9 +153,9 @@ static int parse_vocab(struct parse *p) {
     return 0;
 }
 
-static int parse_added_token(struct parse *p, const json_t *node) {
+static int parse_added_token(struct parse *p, const json_t *list, size_t at) {
     struct tokenizer *t = p->t;
-    const json_t *content = json_object_get(node, "content");
+    const json_t *node = json_array_get(list, at), *content = json_object_get(node, "content");
     struct added_token a = {.id = (int32_t)json_integer_value(json_object_get(node, "id"))};
     if (!json_is_string(content))
         return rod_fail(p->err, ROD_EMODEL, "tokenizer.json: added token %d has no \"content\"", a.id);
@@ -168,7 +172,9 @@ static int parse_added_token(struct parse *p, const json_t *node) {
     if (rc || !len) return rc; /* an empty one never matches */
 
     const json_t *in_vocab = json_object_getn(p->vocab, text, len);
+    const json_t *last = json_array_get(list, p->last_added[a.id]);
     struct token *token = &t->tokens[a.id];
+    if (last != node && json_equal(content, json_object_get(last, "content"))) return 0; /* the last one counts */
     if (in_vocab ? json_integer_value(in_vocab) != a.id : token->present)
         return rod_fail(p->err, ROD_EMODEL, "tokenizer.json: added token \"%.64s\" and vocab disagree about id %d",
                         text, a.id);
@@ -437,7 +443,7 @@ static int parse_all(struct parse *p, const json_t *root) {
     if (!rc) rc = parse_vocab(p);
     if (!rc) rc = parse_model(p, model);
     if (rc) return rc;
-    json_array_foreach(added, i, v) if ((rc = parse_added_token(p, v))) return rc;
+    json_array_foreach(added, i, v) if ((rc = parse_added_token(p, added, i))) return rc;
     rc = parse_post_processor(p, json_object_get(root, "post_processor"), 0);
     return rc ? rc : parse_words(p);
 }
@@ -460,6 +466,7 @@ int tokenizer_parse(const char *json, size_t len, const char *config_json, size_
     if (!rc && config_json) rc = parse_config(&p, config_json, config_len);
     json_decref(root);
     free(p.from_bytes);
+    free(p.last_added);
     free(p.scratch);
     if (rc)
         tokenizer_close(p.t);

@@ -137,17 +137,17 @@ struct added_view {
     size_t n_runs;
 };
 struct added_match {
-    size_t start, end; /* spaces taken by lstrip and rstrip included */
-    size_t resume;     /* where the search goes on */
+    size_t start, end;         /* spaces taken by lstrip and rstrip included; start == end: no token */
+    size_t resume;             /* where the search goes on: at most end */
+    size_t spaces, spaces_end; /* the last white space that rstrip looked through */
     int32_t id;
 };
 
 int added_insert(struct added *added, const struct added_token *token, const char *text);
 /* The run that a position of the view is in, by halving: a chat has many; n_runs past the last. */
 size_t added_run_at(const struct added_view *view, size_t pos);
-/* The leftmost, then longest, token at or after from; taken: the end of the last match. */
-bool added_find(const struct added *added, const struct added_view *view, size_t from, size_t taken,
-                struct added_match *out);
+/* From one match, or from zeros, to the next: the leftmost, then longest, token. */
+bool added_find(const struct added *added, const struct added_view *view, struct added_match *m);
 void added_fini(struct added *added);
 
 /* ---- the whole ---- */

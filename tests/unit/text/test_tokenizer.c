@@ -307,6 +307,68 @@ static void an_added_token_decodes_to_its_content(void **state) {
     json_decref(root);
 }
 
+/* The tokenizer of a family with added tokens of its own, ids from first on; flags: n(ormalized), l(strip), r(strip).
+ */
+static struct tokenizer *with_added(const char *const (*tokens)[2], size_t n, int first) {
+    json_t *root = load_family(7), *tokenizer = json_object_get(root, "tokenizer"), *list = json_array();
+    for (size_t i = 0; i < n; i++) {
+        const char *flags = tokens[i][1];
+        json_array_append_new(list,
+                              json_pack("{s:i,s:s,s:b,s:b,s:b,s:b,s:b}", "id", first + (int)i, "content", tokens[i][0],
+                                        "special", 0, "single_word", 0, "normalized", strchr(flags, 'n') != NULL,
+                                        "lstrip", strchr(flags, 'l') != NULL, "rstrip", strchr(flags, 'r') != NULL));
+    }
+    json_object_set_new(tokenizer, "added_tokens", list);
+    struct tokenizer *t = parse_object(tokenizer);
+    json_decref(root);
+    return t;
+}
+
+static void white_space_that_rstrip_took_is_searched_again(void **state) {
+    (void)state;
+    struct tokenizer *t = with_added((const char *const[][2]){{"  ", "n"}, {"<user>", "nr"}}, 2, 1000);
+    encode_equals(t, "<user>    ", true, (int32_t[]){1001, 1000, 1000}, 3);
+    encode_equals(t, "<user>      <user>", true, (int32_t[]){1001, 1000, 1000, 1000, 1001}, 5);
+    size_t n;
+    int32_t *ids;
+    struct rod_error err;
+    assert_int_equal(tokenizer_encode(t, "<user>   hello", 14, true, &ids, &n, &err), 0);
+    assert_true(n > 3); /* the third space is text again, as the reference has it */
+    assert_int_equal(ids[0], 1001);
+    assert_int_equal(ids[1], 1000);
+    char *text = decode(t, ids + 2, n - 2, false, &n);
+    assert_string_equal(text, " hello");
+    free(text);
+    free(ids);
+    tokenizer_close(t);
+}
+
+static void a_match_of_which_nothing_is_left_gives_no_token(void **state) {
+    (void)state;
+    for (int normalized = 0; normalized < 2; normalized++) {
+        struct tokenizer *t = with_added(
+            (const char *const[][2]){{"  ", normalized ? "nl" : "l"}, {"<user>", normalized ? "nr" : "r"}}, 2, 1000);
+        encode_equals(t, "<user>  ", true, (int32_t[]){1001}, 1);                     /* as the reference does */
+        encode_equals(t, "<user>    <user>", true, (int32_t[]){1001, 1000, 1001}, 3); /* where it panics */
+        tokenizer_close(t);
+    }
+}
+
+static void the_last_of_equal_added_tokens_counts(void **state) {
+    (void)state;
+    json_t *root = load_family(7), *tokenizer = json_object_get(root, "tokenizer"), *list = json_array();
+    for (int i = 0; i < 2; i++)
+        json_array_append_new(
+            list, json_pack("{s:i,s:s,s:b,s:b}", "id", 1000, "content", "<user>", "normalized", i, "rstrip", !i));
+    json_object_set_new(tokenizer, "added_tokens", list);
+    struct tokenizer *t = parse_object(tokenizer);
+    assert_int_equal(t->raw.n_tokens, 0);
+    assert_int_equal(t->normalized.n_tokens, 1);
+    assert_false(t->normalized.tokens[0].rstrip);
+    tokenizer_close(t);
+    json_decref(root);
+}
+
 static void add_bos_token_is_honoured(void **state) {
     (void)state;
     static const char config[] = "{\"add_bos_token\": true, \"bos_token\": {\"content\": \"<|startoftext|>\"}}";
@@ -412,6 +474,9 @@ int main(void) {
         cmocka_unit_test(pieces_are_normalized_without_mixing),
         cmocka_unit_test(ignore_merges_never_makes_a_special_token),
         cmocka_unit_test(an_added_token_decodes_to_its_content),
+        cmocka_unit_test(white_space_that_rstrip_took_is_searched_again),
+        cmocka_unit_test(a_match_of_which_nothing_is_left_gives_no_token),
+        cmocka_unit_test(the_last_of_equal_added_tokens_counts),
         cmocka_unit_test(add_bos_token_is_honoured),
         cmocka_unit_test(eos_token_is_a_token_by_its_text),
         cmocka_unit_test(threads_share_a_tokenizer),

@@ -94,10 +94,36 @@ static void pathological_texts_take_linear_time(void **state) {
     }
 }
 
+static void white_space_of_many_matches_takes_linear_time(void **state) {
+    (void)state;
+    static const char *const flags[] = {"lstrip", "rstrip"};
+    const size_t len = 1000000;
+    char *text = repeat(" ", len);
+    for (size_t i = 0; i < 2; i++) {
+        json_t *root = load_family(7), *tokenizer = json_object_get(root, "tokenizer");
+        json_object_set_new(tokenizer, "added_tokens",
+                            json_pack("[{s:i,s:s,s:b}]", "id", 1000, "content", " ", flags[i], 1));
+        struct tokenizer *t = parse_object(tokenizer);
+        struct rod_error err;
+        int32_t *ids;
+        size_t n;
+        double start = cpu_s();
+        assert_int_equal(tokenizer_encode(t, text, len, true, &ids, &n, &err), 0);
+        double s = cpu_s() - start;
+        assert_int_equal(n, len);
+        if (s > 2 * SLACK) fail_msg("%s: %.2f s", flags[i], s);
+        free(ids);
+        tokenizer_close(t);
+        json_decref(root);
+    }
+    free(text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(encoding_is_fast),
         cmocka_unit_test(pathological_texts_take_linear_time),
+        cmocka_unit_test(white_space_of_many_matches_takes_linear_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
