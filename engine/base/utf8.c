@@ -1,6 +1,8 @@
-/* utf8.c - see utf8.h. Properties come from utf8proc; the canonical order of marks is sorted here, because
- * utf8proc orders a run of marks by swapping neighbours, which is quadratic in the length of a hostile run. */
+/* utf8.c - see utf8.h. NFC comes from utf8proc, whose version is the machine's. The canonical order of marks is sorted
+ * here, because utf8proc orders a run of marks by swapping neighbours, which is quadratic in the length of a hostile
+ * run. */
 #include "utf8.h"
+#include "unicode.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -130,22 +132,13 @@ bool utf8_is_space(uint32_t c) {
 }
 
 bool utf8_is_word(uint32_t c) {
-    switch (utf8proc_category((utf8proc_int32_t)c)) {
-    case UTF8PROC_CATEGORY_LU:
-    case UTF8PROC_CATEGORY_LL:
-    case UTF8PROC_CATEGORY_LT:
-    case UTF8PROC_CATEGORY_LM:
-    case UTF8PROC_CATEGORY_LO:
-    case UTF8PROC_CATEGORY_MN:
-    case UTF8PROC_CATEGORY_MC:
-    case UTF8PROC_CATEGORY_ME:
-    case UTF8PROC_CATEGORY_ND:
-    case UTF8PROC_CATEGORY_NL:
-    case UTF8PROC_CATEGORY_PC: return true;
-    default: /* the joiners, and the letters in circles and squares, which are symbols by category but Alphabetic */
-        return c == 0x200c || c == 0x200d || (c >= 0x24b6 && c <= 0x24e9) || (c >= 0x1f130 && c <= 0x1f149) ||
-               (c >= 0x1f150 && c <= 0x1f169) || (c >= 0x1f170 && c <= 0x1f189);
-    }
+    static const char names[] = "LuLlLtLmLoMnMcMeNdNlPc";
+    uint32_t category = unicode_category(c);
+    for (size_t i = 0; i < sizeof names - 1; i += 2)
+        if (category == ((uint32_t)names[i] << 8 | (uint32_t)names[i + 1])) return true;
+    /* the joiners, and the letters in circles and squares, which are symbols by category but Alphabetic */
+    return c == 0x200c || c == 0x200d || (c >= 0x24b6 && c <= 0x24e9) || (c >= 0x1f130 && c <= 0x1f149) ||
+           (c >= 0x1f150 && c <= 0x1f169) || (c >= 0x1f170 && c <= 0x1f189);
 }
 
 /* Stable by construction: the position is part of the key. */

@@ -77,7 +77,8 @@ void bpe_work_fini(struct bpe_work *work); /* all but out.v, which is the call's
 #define SPLIT_MAX_STAGES 8
 
 struct split_stage {
-    void *code; /* pcre2_code, NULL: this stage does not split */
+    void *code;            /* pcre2_code, NULL: this stage does not split */
+    unsigned char *letter; /* of each character, what code sees in its place; NULL: code sees the text */
     bool jit;
     bool drop_match, drop_gap; /* behavior Removed, and Removed with invert */
     bool prefix_space;         /* ByteLevel's add_prefix_space */
@@ -90,6 +91,10 @@ struct split {
 
 struct split_work {
     void *match, *context; /* pcre2_match_data, pcre2_match_context; made when first needed */
+    struct {
+        char *v;
+        size_t cap;
+    } letters[SPLIT_MAX_STAGES]; /* the piece that each stage is cutting */
     int (*word)(void *arg, const char *word, size_t len);
     void *arg;
 };
@@ -100,9 +105,44 @@ void split_fini(struct split *split);
 int split_run(const struct split *split, struct split_work *work, const char *text, size_t len, struct rod_error *err);
 void split_work_fini(struct split_work *work);
 
-/* Rewrites an Oniguruma pattern (what the reference implementation runs) so that PCRE2 reads it the same way; *out is
+/* ---- patterns ---- */
+#define LETTERS_MAX_SETS 250
+
+struct letters_range {
+    uint32_t first, last;
+};
+struct letters_set { /* of characters; in order and apart after letters_tidy */
+    struct letters_range *v;
+    size_t n, cap;
+    bool failed; /* memory was short */
+};
+struct letters {
+    struct letters_set set[LETTERS_MAX_SETS]; /* no two the same */
+    size_t n;
+    unsigned char *letter; /* of each character */
+    uint32_t like[256];    /* of each letter, one character that it stands for */
+    uint32_t n_letters;
+};
+
+void letters_add(void *set, uint32_t first, uint32_t last); /* to a struct letters_set: a range for unicode_property */
+void letters_add_all(struct letters_set *set, const struct letters_set *from);
+void letters_tidy(struct letters_set *set);
+/* Of a tidy set: what it lacks; what is one with a member when case is ignored, added. */
+void letters_invert(struct letters_set *set);
+void letters_fold(struct letters_set *set);
+int letters_take(struct letters *l, struct letters_set *set); /* its number; the set is the letters'. -1: too many */
+int letters_make(struct letters *l, struct rod_error *err);
+bool letters_in(const struct letters *l, int set, uint32_t letter);
+void letters_fini(struct letters *l);
+
+/* Rewrites an Oniguruma pattern (what the reference implementation runs) as one of bytes for PCRE2 over letters; both
  * malloc'd. What the two read differently is ROD_EUNSUPPORTED with the construct named. */
-int regex_translate(const char *pattern, size_t len, char **out, size_t *n_out, struct rod_error *err);
+struct regex_letters {
+    char *text;
+    size_t n;
+    unsigned char *letter;
+};
+int regex_translate(const char *pattern, size_t len, struct regex_letters *out, struct rod_error *err);
 
 /* ---- added tokens ---- */
 struct added_token {

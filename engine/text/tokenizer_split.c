@@ -2,8 +2,8 @@
  *
  * Every stage sees each piece of the stage before as a text of its own, as the reference implementation does: a
  * look-ahead does not see past the end of its piece. Stages recurse, so no list of pieces is ever built.
- * PCRE2 runs compiled code where it can; where that runs out of its small stack the interpreter takes over, whose
- * memory and steps are limited here.
+ * PCRE2 sees a letter for each character (tokenizer_letters.c). It runs compiled code where it can; where that runs out
+ * of its small stack the interpreter takes over, whose memory and steps are limited here.
  */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "tokenizer_parts.h"
@@ -18,32 +18,31 @@
 
 /* What ByteLevel itself splits by, when use_regex is true. */
 #define SPLIT_BYTE_LEVEL "'s|'t|'re|'ve|'m|'ll|'d| ?\\p{L}+| ?\\p{N}+| ?[^\\s\\p{L}\\p{N}]+|\\s+(?!\\S)|\\s+"
-#define SPLIT_HEAP_KIB   (256u << 10)
+/* What Digits takes for one: of Unicode 17, unlike the patterns. */
+#define SPLIT_NUMERIC  "[\\p{N}\\x{11de0}-\\x{11de9}\\x{16ff4}-\\x{16ff6}]"
+#define SPLIT_HEAP_KIB (256u << 10)
 
 /* ---- building ---- */
 
 static int split_compile(struct split_stage *stage, const char *pattern, size_t len, bool literal,
                          struct rod_error *err) {
-    char *text = NULL;
-    size_t n = len;
-    if (literal) {
-        if (!(text = malloc(len + 1))) return rod_fail_no_memory(err);
-        memcpy(text, pattern, len);
-    } else {
-        int rc = regex_translate(pattern, len, &text, &n, err);
+    struct regex_letters regex = {0};
+    if (!literal) {
+        int rc = regex_translate(pattern, len, &regex, err);
         if (rc) return rc;
+        stage->letter = regex.letter;
     }
+    PCRE2_SPTR text = (PCRE2_SPTR)(literal ? pattern : regex.text);
     int number = 0;
     PCRE2_SIZE at = 0;
     pcre2_compile_context *context = pcre2_compile_context_create(NULL);
     if (context) {
         pcre2_set_newline(context, PCRE2_NEWLINE_LF);
-        uint32_t options =
-            PCRE2_UTF | (literal ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C);
-        stage->code = pcre2_compile((PCRE2_SPTR)text, n, options, &number, &at, context);
+        stage->code = pcre2_compile(text, literal ? len : regex.n, literal ? PCRE2_LITERAL : PCRE2_MULTILINE, &number,
+                                    &at, context);
         pcre2_compile_context_free(context);
     }
-    free(text);
+    free(regex.text);
     if (!stage->code) {
         if (!context) return rod_fail_no_memory(err);
         char why[128] = "";
@@ -84,7 +83,7 @@ static int split_add_regex(struct split_stage *stage, const json_t *node, struct
 static int split_add_digits(struct split_stage *stage, const json_t *node, struct rod_error *err) {
     int individual = split_bool(node, "individual_digits", 0);
     if (individual < 0) return split_key(err, "Digits", "individual_digits");
-    const char *pattern = individual ? "\\p{N}" : "\\p{N}+";
+    const char *pattern = individual ? SPLIT_NUMERIC : SPLIT_NUMERIC "+";
     return split_compile(stage, pattern, strlen(pattern), false, err);
 }
 
@@ -133,20 +132,67 @@ int split_init(struct split *split, const json_t *pre_tokenizer, struct rod_erro
 }
 
 void split_fini(struct split *split) {
-    for (uint32_t i = 0; i < split->n_stages; i++) pcre2_code_free(split->stage[i].code);
+    for (uint32_t i = 0; i < split->n_stages; i++) {
+        pcre2_code_free(split->stage[i].code);
+        free(split->stage[i].letter);
+    }
     split->n_stages = 0;
 }
 
 /* ---- running ---- */
 
-static int split_match(const struct split_stage *stage, struct split_work *work, const char *text, size_t len,
+/* What a stage's pattern sees of a piece, and how far its matches are. A byte of it is a character of the text, unless
+ * the text itself is seen. */
+struct split_subject {
+    const char *text, *seen;
+    size_t len;
+};
+
+static int split_see(const struct split_stage *stage, uint32_t k, struct split_work *work, const char *text, size_t len,
+                     struct split_subject *out) {
+    *out = (struct split_subject){text, text, len};
+    if (!stage->letter || utf8_is_ascii(text, len)) return 0;
+    if (work->letters[k].cap < len) {
+        free(work->letters[k].v);
+        work->letters[k].cap = len + 256;
+        work->letters[k].v = malloc(work->letters[k].cap);
+        if (!work->letters[k].v) {
+            work->letters[k].cap = 0;
+            return ROD_ENOMEM;
+        }
+    }
+    char *seen = work->letters[k].v;
+    size_t n = 0;
+    for (size_t i = 0, step; i < len; i += step) {
+        step = 1;
+        if ((unsigned char)text[i] < 0x80)
+            seen[n++] = text[i];
+        else
+            seen[n++] = (char)stage->letter[utf8_decode(text + i, &step)];
+    }
+    out->seen = seen;
+    out->len = n;
+    return 0;
+}
+
+/* The offset in the text that lies so many of the subject's bytes after from. */
+static size_t split_past(const struct split_subject *s, size_t from, size_t n) {
+    if (s->seen == s->text) return from + n;
+    for (; n; n--) {
+        unsigned char lead = (unsigned char)s->text[from];
+        from += (size_t)1 + (lead >= 0xc0) + (lead >= 0xe0) + (lead >= 0xf0);
+    }
+    return from;
+}
+
+static int split_match(const struct split_stage *stage, struct split_work *work, const struct split_subject *s,
                        size_t at) {
-    PCRE2_SPTR subject = (PCRE2_SPTR)text;
-    if (stage->jit) { /* the fast path checks nothing: text is known to be valid UTF-8 and at to begin a character */
-        int rc = pcre2_jit_match(stage->code, subject, len, at, 0, work->match, work->context);
+    PCRE2_SPTR subject = (PCRE2_SPTR)s->seen;
+    if (stage->jit) { /* the fast path checks nothing, and bytes need no check */
+        int rc = pcre2_jit_match(stage->code, subject, s->len, at, 0, work->match, work->context);
         if (rc != PCRE2_ERROR_JIT_STACKLIMIT && rc != PCRE2_ERROR_MATCHLIMIT) return rc;
     }
-    return pcre2_match(stage->code, subject, len, at, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, work->match, work->context);
+    return pcre2_match(stage->code, subject, s->len, at, PCRE2_NO_JIT, work->match, work->context);
 }
 
 static int split_from(const struct split *split, uint32_t k, struct split_work *work, const char *text, size_t len,
@@ -165,9 +211,11 @@ static int split_pieces(const struct split *split, uint32_t k, struct split_work
                         struct rod_error *err) {
     const struct split_stage *stage = &split->stage[k];
     if (!stage->code) return split_emit(split, k, work, text, len, err);
-    size_t done = 0, at = 0;
-    while (at <= len) {
-        int n = split_match(stage, work, text, len, at);
+    struct split_subject seen;
+    if (split_see(stage, k, work, text, len, &seen)) return rod_fail_no_memory(err);
+    size_t done = 0, at = 0, done_text = 0; /* done in the subject, and the same in the text */
+    while (at <= seen.len) {
+        int n = split_match(stage, work, &seen, at);
         if (n == PCRE2_ERROR_NOMATCH) break;
         if (n < 0)
             return rod_fail(err, ROD_EINVALID,
@@ -176,18 +224,17 @@ static int split_pieces(const struct split *split, uint32_t k, struct split_work
                             n);
         const PCRE2_SIZE *span = pcre2_get_ovector_pointer(work->match);
         size_t start = span[0], end = span[1];
-        assert(end >= start && end <= len);
+        assert(end >= start && end <= seen.len);
         if (start < done) start = done; /* a look-behind's \K is refused, so this cannot be; and must not, below */
-        int rc = stage->drop_gap ? 0 : split_emit(split, k, work, text + done, start - done, err);
-        if (!rc && !stage->drop_match && end > start) rc = split_emit(split, k, work, text + start, end - start, err);
+        size_t from = split_past(&seen, done_text, start - done), past = split_past(&seen, from, end - start);
+        int rc = stage->drop_gap ? 0 : split_emit(split, k, work, text + done_text, from - done_text, err);
+        if (!rc && !stage->drop_match && past > from) rc = split_emit(split, k, work, text + from, past - from, err);
         if (rc) return rc;
         done = at = end;
-        if (end == start) { /* an empty match cuts there; the next search begins one character on */
-            if (at == len) break;
-            at += utf8_lead_len((unsigned char)text[at]);
-        }
+        done_text = past;
+        if (end == start) at++; /* an empty match cuts there; the next search begins one character on */
     }
-    return stage->drop_gap ? 0 : split_emit(split, k, work, text + done, len - done, err);
+    return stage->drop_gap ? 0 : split_emit(split, k, work, text + done_text, len - done_text, err);
 }
 
 static int split_from(const struct split *split, uint32_t k, struct split_work *work, const char *text, size_t len,
@@ -219,4 +266,5 @@ int split_run(const struct split *split, struct split_work *work, const char *te
 void split_work_fini(struct split_work *work) {
     pcre2_match_data_free(work->match);
     pcre2_match_context_free(work->context);
+    for (size_t k = 0; k < SPLIT_MAX_STAGES; k++) free(work->letters[k].v);
 }

@@ -369,6 +369,53 @@ static void the_last_of_equal_added_tokens_counts(void **state) {
     json_decref(root);
 }
 
+static int count_word(void *arg, const char *word, size_t len) {
+    (void)word;
+    if (len) ++*(size_t *)arg;
+    return 0;
+}
+
+/* How many words a pattern cuts a text into. */
+static size_t words_of(const char *pattern, const char *text) {
+    json_t *pre = json_pack("{s:s, s:[{s:s, s:{s:s}, s:s}, {s:s, s:b, s:b}]}", "type", "Sequence", "pretokenizers",
+                            "type", "Split", "pattern", "Regex", pattern, "behavior", "Isolated", "type", "ByteLevel",
+                            "use_regex", 0, "add_prefix_space", 0);
+    struct split split = {0};
+    struct rod_error err;
+    size_t n = 0;
+    struct split_work work = {.word = count_word, .arg = &n};
+    if (split_init(&split, pre, &err) || split_run(&split, &work, text, strlen(text), &err))
+        fail_msg("%s", err.message);
+    split_work_fini(&work);
+    split_fini(&split);
+    json_decref(pre);
+    return n;
+}
+
+static void classes_are_of_unicode_16_whatever_the_libraries_know(void **state) {
+    (void)state;
+    /* U+10D4A is a letter, U+10D40 a digit and U+10D69 a mark of Garay, all of Unicode 16; U+16EA0 is of 17 */
+    static const char text[] = "a\xf0\x90\xb5\x8a\xf0\x90\xb5\x80\xf0\x90\xb5\xa9\xf0\x96\xba\xa0";
+    assert_int_equal(words_of("\\p{L}+", text), 2);
+    assert_int_equal(words_of("\\w+", text), 2);
+    assert_int_equal(words_of("\\p{Garay}+|a", text), 3);
+    assert_int_equal(words_of("[\\p{L}\\p{N}]+|\\p{M}", text), 3);
+    assert_int_equal(words_of("\\p{Cn}|\\p{N}", text), 4);
+    assert_true(utf8_is_word(0x10d4a));
+    assert_false(utf8_is_word(0x16ea0));
+}
+
+static void case_is_ignored_as_the_reference_does(void **state) {
+    (void)state;
+    static const char text[] = "s\xc5\xbf"
+                               "S\xc3\xa9\xc3\x89"; /* U+017F is a long s */
+    assert_int_equal(words_of("(?i:s)", text), 4);
+    assert_int_equal(words_of("(?i:[a-z])", text), 4);
+    assert_int_equal(words_of("(?i:\xc3\xa9)", text), 3);
+    assert_int_equal(words_of("(?i:\\p{Lu})", "aB"), 2); /* a property keeps its case */
+    assert_int_equal(words_of("(?i:[B])", "abB"), 3);
+}
+
 static void add_bos_token_is_honoured(void **state) {
     (void)state;
     static const char config[] = "{\"add_bos_token\": true, \"bos_token\": {\"content\": \"<|startoftext|>\"}}";
@@ -477,6 +524,8 @@ int main(void) {
         cmocka_unit_test(white_space_that_rstrip_took_is_searched_again),
         cmocka_unit_test(a_match_of_which_nothing_is_left_gives_no_token),
         cmocka_unit_test(the_last_of_equal_added_tokens_counts),
+        cmocka_unit_test(classes_are_of_unicode_16_whatever_the_libraries_know),
+        cmocka_unit_test(case_is_ignored_as_the_reference_does),
         cmocka_unit_test(add_bos_token_is_honoured),
         cmocka_unit_test(eos_token_is_a_token_by_its_text),
         cmocka_unit_test(threads_share_a_tokenizer),

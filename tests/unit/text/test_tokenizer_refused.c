@@ -119,11 +119,39 @@ static void what_is_not_supported_is_refused_by_name(void **state) {
 
 static void patterns_that_read_differently_are_refused(void **state) {
     (void)state;
-    static const char *const patterns[] = {
-        "a{1,3}+", "a{2}?",       "a{,3}",   "[a[b]]",         "[a&&b]",       "\\\\bx",  "\\\\h",
-        "\\\\R",   "x(?i)y|z",    "(?<n>x)", "(?m:x)",         "\\\\p{Alpha}", "\\\\pL",  "[]a]",
-        "[a",      "(a",          "\\\\1",   "(*UTF)",         "a\\\\",        "\\\\xff", "(?#c)",
-        "[\\\\W]", "\\\\Qa\\\\E", "\\\\p{L", "\\\\p{no-name}", "\\\\K"};
+    static const char *const patterns[] = {"a{1,3}+",
+                                           "a{2}?",
+                                           "a{,3}",
+                                           "[a[b]]",
+                                           "[a&&b]",
+                                           "\\\\bx",
+                                           "\\\\h",
+                                           "\\\\R",
+                                           "x(?i)y|z",
+                                           "(?<n>x)",
+                                           "(?m:x)",
+                                           "\\\\p{Alpha}",
+                                           "\\\\pL",
+                                           "[]a]",
+                                           "[a",
+                                           "(a",
+                                           "\\\\1",
+                                           "(*UTF)",
+                                           "a\\\\",
+                                           "\\\\xff",
+                                           "(?#c)",
+                                           "[a-\\\\d]",
+                                           "[\\\\d-a]",
+                                           "[b-a]",
+                                           "[a-b-c]",
+                                           "x)",
+                                           "(?i:ss)",
+                                           "(?i:f(?:i))",
+                                           "(?i:[\\\\p{L}])",
+                                           "\\\\Qa\\\\E",
+                                           "\\\\p{L",
+                                           "\\\\p{no-name}",
+                                           "\\\\K"};
     for (size_t i = 0; i < sizeof patterns / sizeof *patterns; i++) {
         char value[128];
         snprintf(value, sizeof value, "{\"Regex\": \"%s\"}", patterns[i]);
