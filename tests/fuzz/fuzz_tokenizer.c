@@ -1,5 +1,6 @@
 /* fuzz_tokenizer.c - the first half of the data is a tokenizer.json (and, when it parses, encodes the second half); all
- * of the data is a text for a small fixed tokenizer, whose ids must decode to it, and a list of ids to decode. */
+ * of the data is a text for a small fixed tokenizer, whose ids must decode to it, for one with added tokens of every
+ * flag, and a list of ids to decode. */
 #include "engine/text/tokenizer.h"
 #include "engine/base/utf8.h"
 
@@ -9,9 +10,15 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* Every byte is a token, "ab", "abc" and two spaces are merges, <s> and </s> are special. Made once for each input: a
- * fuzzer keeps no state between inputs, and it takes microseconds. */
-static struct tokenizer *fuzz_fixed(void) {
+static const char *const flagged[] = {" ", "  ", "\\n", "<u>", "u> ", " a", "ac", "<u>a", "\\u00a0"};
+#define N_FLAGGED (sizeof flagged / sizeof *flagged)
+
+static const char *fuzz_bool(uint32_t bits) { return bits & 1 ? "true" : "false"; }
+
+/* Every byte is a token, "ab", "abc" and two spaces are merges, <s> and </s> are special, and the flags of others, if
+ * any, are drawn from a number. Made once for each input: a fuzzer keeps no state between inputs, and it takes
+ * microseconds. */
+static struct tokenizer *fuzz_fixed(uint32_t flags) {
     char json[16384];
     size_t n = 0;
     int next = 256;
@@ -20,12 +27,20 @@ static struct tokenizer *fuzz_fixed(void) {
         bool itself = (b >= 0x21 && b <= 0x7e) || (b >= 0xa1 && b <= 0xac) || b >= 0xae;
         n += (size_t)snprintf(json + n, sizeof json - n, "\"\\u%04x\":%d,", (unsigned)(itself ? b : next++), b);
     }
-    snprintf(
+    n += (size_t)snprintf(
         json + n, sizeof json - n,
         "\"ab\":256,\"abc\":257,\"\\u0120\\u0120\":258},\"merges\":[\"a b\",[\"ab\",\"c\"],\"\\u0120 \\u0120\"]},"
         "\"added_tokens\":[{\"id\":259,\"content\":\"<s>\",\"special\":true},"
-        "{\"id\":260,\"content\":\"</s>\",\"special\":true,\"normalized\":true}],"
-        "\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},\"decoder\":{\"type\":\"ByteLevel\"}}");
+        "{\"id\":260,\"content\":\"</s>\",\"special\":true,\"normalized\":true}");
+    for (uint32_t i = 0; flags && i < N_FLAGGED; i++, flags = flags * 1664525 + 1013904223)
+        n += (size_t)snprintf(json + n, sizeof json - n,
+                              ",{\"id\":%u,\"content\":\"%s\",\"lstrip\":%s,\"rstrip\":%s,\"single_word\":%s,"
+                              "\"normalized\":%s,\"special\":%s}",
+                              261 + i, flagged[i], fuzz_bool(flags >> 30), fuzz_bool(flags >> 29),
+                              fuzz_bool(flags >> 28), fuzz_bool(flags >> 27), fuzz_bool(flags >> 26));
+    snprintf(json + n, sizeof json - n,
+             "],\"pre_tokenizer\":{\"type\":\"ByteLevel\",\"add_prefix_space\":false},"
+             "\"decoder\":{\"type\":\"ByteLevel\"}}");
     struct tokenizer *t = NULL;
     struct rod_error err;
     if (tokenizer_parse(json, strlen(json), NULL, 0, &t, &err)) {
@@ -53,6 +68,27 @@ static void fuzz_decode(const struct tokenizer *t, const int32_t *ids, size_t n_
     free(text);
 }
 
+/* Added tokens of every flag: each text is encoded, in time, to ids that are there. */
+static void fuzz_flagged(const char *bytes, size_t size) {
+    uint32_t flags = 1;
+    for (size_t i = 0; i < size && i < 8; i++) flags = flags * 31 + (unsigned char)bytes[i];
+    struct tokenizer *t = fuzz_fixed(flags | 1);
+    struct tokenizer_piece pieces[2] = {{bytes, size / 2, true}, {bytes + size / 2, size - size / 2, false}};
+    struct rod_error err;
+    int32_t *ids;
+    size_t n, len;
+    bool special;
+    for (int k = 0; k < 2; k++) {
+        if (k ? tokenizer_encode_pieces(t, pieces, 2, &ids, &n, &err)
+              : tokenizer_encode(t, bytes, size, size & 1, &ids, &n, &err))
+            continue;
+        for (size_t i = 0; i < n; i++)
+            if (!tokenizer_bytes(t, ids[i], &len, &special)) abort();
+        free(ids);
+    }
+    tokenizer_close(t);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const char *bytes = (const char *)data, *half = bytes + size / 2;
     size_t n_half = size - size / 2, n;
@@ -66,7 +102,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         }
         tokenizer_close(t);
     }
-    t = fuzz_fixed();
+    fuzz_flagged(bytes, size);
+    t = fuzz_fixed(0);
     if (!tokenizer_encode(t, bytes, size, size & 1, &ids, &n, &err)) {
         fuzz_decode(t, ids, n, bytes, size);
         free(ids);
