@@ -14,6 +14,7 @@
 #include "engine/base/clock.h"
 
 #include <assert.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -277,6 +278,7 @@ int cmd_serve(int argc, char **argv) {
         signal(SIGPIPE, SIG_IGN);
         signal(SIGXFSZ, SIG_IGN); /* a limit of file sizes is a write that fails */
         umask(S_IRWXG | S_IRWXO); /* files are written with mode 0600 */
+        mallopt(M_MMAP_THRESHOLD, 256 << 10); /* what is this large goes back when it is freed: compiled grammars */
         v->argc = argc;
         v->argv = argv;
         uv_loop_init(&v->loop);

@@ -1,6 +1,8 @@
 """What one client can take from all others: room for bodies, places of states, the pool's threads, and its key's requests and tokens."""
 import contextlib
 import json
+import os
+import statistics
 import threading
 import time
 
@@ -298,6 +300,98 @@ def test_each_choice_counts_as_a_request_of_its_key(own_server, tmp_path):
     connection.close()
     response.close()
     s.wait_metric('rodimus_key_requests_in_flight{key="small"}', lambda n: n == 0)
+
+
+# ---- a key's grammars: their masks and their memory ----
+
+FLOOD = {"structured_outputs": {"regex": "^(.*[a-m].{24}N?)+$"}}  # a state for nearly every text: a mask takes up to 20 ms
+ORDINARY = {"response_format": {"type": "json_schema", "json_schema": {"name": "a", "schema": {
+    "type": "array", "minItems": 1000, "items": {"type": "object", "properties": {"name": {"type": "string"}, "n": {"type": "integer"}},
+                                                 "required": ["name", "n"], "additionalProperties": False}}}}}
+
+
+def stream_beside(s, n, more, seconds):
+    """Tokens a second and the longest gap of a stream of one key beside n rows of another one, which begin again where they end."""
+    ask = json.dumps({"messages": [{"role": "user", "content": "Tell me a tale."}], "temperature": 1, "max_tokens": 100000, "ignore_eos": True, "stream": True, **more}).encode()
+    done, began = threading.Event(), threading.Semaphore(0)
+
+    def row():
+        while not done.is_set():
+            with contextlib.suppress(OSError), s.socket(5) as c:
+                c.sendall(head("POST", "/v1/chat/completions", len(ask), "one") + ask)
+                c.settimeout(0.2)
+                began.release()
+                while not done.is_set():
+                    with contextlib.suppress(TimeoutError):
+                        if not c.recv(65536):
+                            break
+    rows = [threading.Thread(target=row) for _ in range(n)]
+    for thread in rows:
+        thread.start()
+    for _ in rows:
+        began.acquire()
+    s.wait_metric("rodimus_slots_used", lambda used: used >= n // 2)
+    connection, response = s.open("POST", "/v1/completions", ENDLESS, headers=bearer("two"))
+    times, end = [], time.monotonic() + seconds
+    while time.monotonic() < end:
+        if response.readline().startswith(b"data"):
+            times.append(time.monotonic())
+    connection.close()
+    response.close()
+    done.set()
+    for thread in rows:
+        thread.join()
+    s.wait_metric("rodimus_slots_used", lambda used: used == 0)
+    times = times[2:]
+    return len(times) / (times[-1] - times[0]), max(b - a for a, b in zip(times, times[1:]))
+
+
+def test_dear_masks_of_a_key_do_not_slow_another_ones_stream(own_server, tmp_path):
+    """In turns, in one run: beside rows whose masks are dear the stream has at least half of the rate that it has beside rows of an ordinary schema,
+    and its longest gap is at most twice that one's. `make soak`: 32 rows, longer."""
+    soak = bool(os.environ.get("RODIMUS_TEST_SOAK"))
+    n, seconds, turns = (32, 8, 3) if soak else (8, 2, 3)
+    s = own_server("--slots", n + 4, "--api-key-file", key_file(tmp_path, "one name=flood\ntwo name=other\n"), key="two")
+    before = s.rss_bytes()
+    got = {"ordinary": [], "dear": []}
+    for _ in range(turns):
+        got["ordinary"].append(stream_beside(s, n, ORDINARY, seconds))
+        got["dear"].append(stream_beside(s, n, FLOOD, seconds))
+    rate, gap = ({kind: statistics.median(x[i] for x in rows) for kind, rows in got.items()} for i in range(2))
+    assert rate["dear"] >= rate["ordinary"] / 2, got
+    assert gap["dear"] <= 2 * gap["ordinary"], got
+    assert s.rss_bytes() - before < 512 * MIB, f"{(s.rss_bytes() - before) / MIB:.0f} MiB more"  # compiled grammars and states, 256 MiB each
+
+
+def test_a_key_leaves_memory_for_grammars_to_another_one(own_server, tmp_path):
+    """Each of these is compiled to some 2 MB: what waits has four fifths of 256 MB at most, and it comes back."""
+    n = 110
+    s = own_server("--slots", 1, "--max-queue-requests", 1000, "--api-key-file", key_file(tmp_path, "one name=flood\ntwo name=other\n"), key="two")
+    connection, response = s.open("POST", "/v1/completions", ENDLESS)
+    assert response.status == 200
+    before = s.rss_bytes()
+    bodies = [json.dumps({"prompt": "a", "max_tokens": 1, "structured_outputs": {"regex": "[ab]{60000}%d" % i}}).encode() for i in range(n)]
+    sockets = [s.socket() for _ in bodies]
+    try:
+        for c, body in zip(sockets, bodies):
+            c.sendall(head("POST", "/v1/completions", len(body), "one") + body)
+        s.wait_metric('rodimus_key_rejected_total{key="flood"}', lambda refused: refused + s.metric("rodimus_queue_requests") == n, timeout=60)
+        answer = s.post("/v1/completions", bodies[0].replace(b"60000", b"59999").decode(), headers=bearer("one"))
+        assert answer.status == 429 and answer.error["code"] == "key_grammars" and answer.header("Retry-After") == "1", answer
+        assert "share of the memory for compiled schemas and grammars" in answer.error["message"], answer
+        assert s.rss_bytes() - before < 256 * MIB, f"{(s.rss_bytes() - before) / MIB:.0f} MiB more"
+        ask = {"prompt": "a", "max_tokens": 1, "structured_outputs": {"regex": "[ab]{59998}"}}
+        with s.socket() as c:  # of the other key: it waits, and is not refused
+            c.sendall(head("POST", "/v1/completions", len(json.dumps(ask)), "two") + json.dumps(ask).encode())
+            refused = s.metric('rodimus_key_rejected_total{key="flood"}')
+            s.wait_metric("rodimus_queue_requests", lambda waiting: waiting == n - refused + 1 + 1)
+    finally:
+        for c in sockets:
+            c.close()
+    s.wait_metric("rodimus_queue_requests", lambda waiting: waiting == 0)
+    connection.close()
+    response.close()
+    assert s.rss_bytes() - before < 100 * MIB, f"{(s.rss_bytes() - before) / MIB:.0f} MiB more"  # unused ones: 64 MB
 
 
 # ---- a key's tokens of a minute ----
