@@ -232,17 +232,6 @@ static int part_go_on(struct grammar *g, struct grammar_begun *b, int64_t *effor
 
 /* ---- the mask ---- */
 
-void gram_drop_begun(struct grammar_walk *w) {
-    struct grammar_begun *b = w->begun;
-    if (!b) return;
-    assert(w->grammar->n_begun > 0);
-    w->grammar->n_begun--;
-    vocab_give_mask(w->grammar->vocab, b->mask);
-    free(b->tokens);
-    free(b);
-    w->begun = NULL;
-}
-
 static int begun_new(struct grammar_walk *w, const struct vocab *v, struct rod_error *err) {
     struct grammar *g = w->grammar;
     const struct gram_state *st = &g->found.states[w->state];

@@ -335,6 +335,17 @@ static int states_copy_one(struct grammar *g, const struct gram_states *old, uin
 
 static struct grammar_walk *walk_of(struct list_link *link) { return LIST_OF(link, struct grammar_walk, link); }
 
+void gram_drop_begun(struct grammar_walk *w) {
+    struct grammar_begun *b = w->begun;
+    if (!b) return;
+    assert(w->grammar->n_begun > 0);
+    w->grammar->n_begun--;
+    vocab_give_mask(w->grammar->vocab, b->mask);
+    free(b->tokens);
+    free(b);
+    w->begun = NULL;
+}
+
 /* A walk that stands where it stood has its mask: a step may be about to use it. */
 static void states_keep_mask(struct grammar *g, struct gram_states *old, uint32_t from, uint32_t to) {
     if (!old->states[from].mask || g->found.states[to].mask || !g->vocab) return;

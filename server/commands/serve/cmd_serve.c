@@ -276,8 +276,8 @@ int cmd_serve(int argc, char **argv) {
     if (result == CONFIG_OK) {
         rc = 1;
         signal(SIGPIPE, SIG_IGN);
-        signal(SIGXFSZ, SIG_IGN); /* a limit of file sizes is a write that fails */
-        umask(S_IRWXG | S_IRWXO); /* files are written with mode 0600 */
+        signal(SIGXFSZ, SIG_IGN);             /* a limit of file sizes is a write that fails */
+        umask(S_IRWXG | S_IRWXO);             /* files are written with mode 0600 */
         mallopt(M_MMAP_THRESHOLD, 256 << 10); /* what is this large goes back when it is freed: compiled grammars */
         v->argc = argc;
         v->argv = argv;
