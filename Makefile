@@ -220,6 +220,9 @@ bench-swap: # what moving sessions costs, as JSON; FLAGS: of tests/bench/swap.c
 bench-mask: # what structured output costs a step, as JSON
 	@$(MAKE) --no-print-directory -j$(JOBS) $(BUILD)/tests/bench/mask >&2
 	@$(BUILD)/tests/bench/mask
+bench-dear: # a stream beside rows whose masks are dear, as JSON; FLAGS: rounds, seconds
+	@$(MAKE) --no-print-directory -j$(JOBS) $(BUILD)/tests/bench/dear >&2
+	@$(BUILD)/tests/bench/dear $(FLAGS)
 bench-masked: # what structured output costs all streams, as JSON; FLAGS: of tests/bench/masked.c
 	@$(MAKE) --no-print-directory -j$(JOBS) all $(BUILD)/tests/bench/masked >&2
 	@[ -z "$(CUDA_SO)" ] || ln -srf $(BUILD)/rodimus_cuda.so $(BUILD)/tests/bench/
@@ -300,7 +303,7 @@ gpu-bundle: deps # build/gpu-bundle.tgz: the GPU's tests and benchmarks for a ma
 	@tar czf $(BUILD)/gpu-bundle.tgz -C $(BUILD)/away . && rm -rf $(BUILD)/away && ls -l $(BUILD)/gpu-bundle.tgz
 
 force:
-.PHONY: help api-programs bench gpu-bundle soak-gpu asan-api ubsan-api tsan-api bench-sessions soak deploy-deps test-deploy plots bench-swap bench-mask bench-masked test-ci test-schemas test-clients bundle gpu-objects sanitize-gpu test-gpu all deps run test test-programs test-c fuzz fuzz-programs asan ubsan tsan format clean force have-headers test-browser
+.PHONY: help api-programs bench gpu-bundle soak-gpu asan-api ubsan-api tsan-api bench-sessions soak deploy-deps test-deploy plots bench-swap bench-mask bench-masked bench-dear test-ci test-schemas test-clients bundle gpu-objects sanitize-gpu test-gpu all deps run test test-programs test-c fuzz fuzz-programs asan ubsan tsan format clean force have-headers test-browser
 .PRECIOUS: $(BUILD)/%.o
 .SECONDARY:
--include $(ENGINE_OBJ:.o=.d) $(if $(CUDA_SO),$(CUDA_OBJ:.o=.d) $(BUILD)/cuda/tests/gpu/under_test.d $(BUILD)/cuda/racecheck/persistent.d) $(SERVER_OBJ:.o=.d) $(TEST_BIN:=.d) $(API_BIN:=.d) $(BUILD)/tests/bench/mask.d $(BUILD)/tests/bench/masked.d $(BUILD)/tests/bench/swap.d $(BUILD)/tests/bench/sessions.d $(FUZZ_BIN:=.d) $(BUILD)/tests/fuzz/driver.d $(BUILD)/server/main.d
+-include $(ENGINE_OBJ:.o=.d) $(if $(CUDA_SO),$(CUDA_OBJ:.o=.d) $(BUILD)/cuda/tests/gpu/under_test.d $(BUILD)/cuda/racecheck/persistent.d) $(SERVER_OBJ:.o=.d) $(TEST_BIN:=.d) $(API_BIN:=.d) $(BUILD)/tests/bench/mask.d $(BUILD)/tests/bench/masked.d $(BUILD)/tests/bench/dear.d $(BUILD)/tests/bench/swap.d $(BUILD)/tests/bench/sessions.d $(FUZZ_BIN:=.d) $(BUILD)/tests/fuzz/driver.d $(BUILD)/server/main.d

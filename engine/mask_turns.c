@@ -50,6 +50,7 @@ void mask_turns_begin(struct rod_engine *e, const struct sched_row *rows, uint32
     struct mask_turns *m = &e->masks;
     m->n = m->n_first = 0;
     m->n_runs = e->n_planned != e->n_collected; /* its tokens are waited for */
+    if (n) m->n_runs += sched_site_busy(&e->sched, rows[0].req->site == SITE_HOST ? SITE_DEVICE : SITE_HOST);
     for (uint32_t i = 0; i < n; i++) {
         struct active *a = active_of_sched(rows[i].req);
         a->mask_waits = turns_needs(&rows[i]) && !grammar_walk_has_mask(&a->gate.walk);

@@ -13,8 +13,7 @@
 #include "engine/core.h"
 #include "engine/base/philox.h"
 #include "engine/model/model.h"
-#include "tests/bench/vocabulary.h"
-#include "tests/byte_letters.h"
+#include "tests/bench/vocabulary_tokenizer.h"
 #include "tests/result_stamp.h"
 
 #include <semaphore.h>
@@ -57,30 +56,6 @@ static void wake(void *arg) { sem_post(&((struct bench *)arg)->woken); }
 
 /* ---- the engine ---- */
 
-static void make_tokenizer(struct tokenizer **out) {
-    static const char head[] =
-        "{\"added_tokens\": [], \"normalizer\": null, \"post_processor\": null, \"pre_tokenizer\": "
-        "{\"type\": \"ByteLevel\", \"add_prefix_space\": false, \"use_regex\": true}, \"decoder\": "
-        "{\"type\": \"ByteLevel\"}, \"model\": {\"type\": \"BPE\", \"merges\": [], \"vocab\": {";
-    struct token *tokens = make_vocabulary();
-    const size_t room = sizeof head + VOCABULARY * (size_t)(2 * sizeof tokens->bytes + 24);
-    char *json = malloc(room);
-    struct rod_error err;
-    if (!json) exit(1);
-    size_t n = sizeof head - 1;
-    memcpy(json, head, n);
-    for (uint32_t i = 0; i < VOCABULARY; i++) {
-        if (i) json[n++] = ',';
-        json[n++] = '"';
-        n += put_byte_letters(json + n, tokens[i].bytes, tokens[i].len);
-        n += (size_t)snprintf(json + n, room - n, "\":%u", i);
-    }
-    n += (size_t)snprintf(json + n, room - n, "}}}");
-    must(tokenizer_parse(json, n, NULL, 0, out, &err), &err);
-    free(json);
-    free(tokens);
-}
-
 /* Calls of 12 tools as the server writes them; lazy: behind the opening tag. */
 static struct rod_grammar *open_calls(struct bench *b, bool lazy) {
     static char text[1 << 15];
@@ -110,7 +85,7 @@ static void open_engine(struct bench *b) {
     if (tokenizer_dir)
         must(tokenizer_open(tokenizer_dir, &parts.tokenizer, &err), &err);
     else
-        make_tokenizer(&parts.tokenizer);
+        must(make_tokenizer(&parts.tokenizer, &err), &err);
     must(backend_find(device, &parts.ops, &err), &err);
     const struct backend_config config = {.n_slots = n_streams,
                                           .max_out = n_streams,
