@@ -160,9 +160,10 @@ int main(int argc, char **argv) {
     printf("\"tokens\": %d, \"rows\": %d, \"step_ms\": 5, \"rounds\": %u, \"seconds\": %.1f", VOCABULARY, ROWS, n, s);
     for (int load = 0; load < N_LOADS; load++) {
         struct figures *f = &b.figures[load];
-        printf(",\n  \"%s\": {\"tok_per_s\": %.1f, \"longest_gap_ms\": %.1f, \"rows_tok_per_s\": %.1f, \"rss_mb\": %.0f}",
-               names[load], median(f->tok_per_s, n), median(f->gap_ms, n), median(f->row_tok_per_s, n),
-               median(f->rss_mb, n));
+        printf(
+            ",\n  \"%s\": {\"tok_per_s\": %.1f, \"longest_gap_ms\": %.1f, \"rows_tok_per_s\": %.1f, \"rss_mb\": %.0f}",
+            names[load], median(f->tok_per_s, n), median(f->gap_ms, n), median(f->row_tok_per_s, n),
+            median(f->rss_mb, n));
     }
     printf("\n}\n");
     rod_grammar_close(b.of[ORDINARY]);
