@@ -15,7 +15,7 @@ int rod_fail(struct rod_error *err, int code, const char *format, ...) {
         va_start(args, format);
         vsnprintf(err->message, sizeof err->message, format, args);
         va_end(args);
-        utf8_mend(err->message);
+        utf8_mend(err->message, sizeof err->message);
     }
     return code;
 }
@@ -30,7 +30,7 @@ int rod_fail_at(struct rod_error *err, int code, const char *param, const char *
     va_end(args);
     rod_fail(err, code, "%s", message);
     snprintf(err->param, sizeof err->param, "%s", param);
-    utf8_mend(err->param);
+    utf8_mend(err->param, sizeof err->param);
     return code;
 }
 

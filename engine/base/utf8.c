@@ -63,19 +63,29 @@ size_t utf8_check(const char *bytes, size_t len) {
     return len;
 }
 
-void utf8_mend(char *text) {
+void utf8_mend(char *text, size_t room) {
+    static const char replacement[] = "\xef\xbf\xbd";
     unsigned char *p = (unsigned char *)text;
-    size_t len = strlen(text), i = utf8_check(text, len), to = i;
+    size_t len = strlen(text), i = utf8_check(text, len);
+    assert(len < room);
     while (i < len) {
         const uint32_t want = utf8_lead_len(p[i]);
-        uint32_t n = want ? 1 : 0;
-        while (n && n < want && utf8_may_follow(p + i, n, p[i + n])) n++; /* the zero at the end does not */
-        if (!n) p[to++] = '?';
-        if (n == want)
-            for (uint32_t k = 0; k < n; k++) p[to++] = p[i + k];
-        i += n ? n : 1;
+        size_t n = 1, put = want ? 0 : 3;                                              /* of n broken bytes */
+        while (want && n < want && utf8_may_follow(p + i, (uint32_t)n, p[i + n])) n++; /* not the zero at the end */
+        while (!want && (p[i + n] & 0xc0) == 0x80) n++;
+        if (n == want) {
+            i += n;
+            continue;
+        }
+        if (i + put >= room) put = 0, n = len - i;
+        size_t rest = len - i - n;
+        if (rest >= room - i - put) rest = room - i - put - 1;
+        memmove(p + i + put, p + i + n, rest);
+        memcpy(p + i, replacement, put);
+        i += put;
+        len = i + rest;
+        p[len] = 0;
     }
-    p[to] = 0;
 }
 
 size_t utf8_whole(const char *text, size_t n) {

@@ -19,9 +19,9 @@ uint32_t utf8_lead_len(unsigned char lead);
 /* May this byte follow the first n (1..3) bytes of an unfinished valid sequence? */
 bool utf8_may_follow(const unsigned char *seq, uint32_t n, unsigned char next);
 
-/* Makes a text that ends with a zero valid, in place: a character that was cut vanishes, another broken byte becomes
- * "?". For messages, which are cut to the room that they have. */
-void utf8_mend(char *text);
+/* Makes a text that ends with a zero valid, in place, in so many bytes: a character that was cut vanishes, other broken
+ * bytes become U+FFFD. For messages, which are cut to the room that they have. */
+void utf8_mend(char *text, size_t room);
 /* How many of a text's first n bytes do not end inside a character. */
 size_t utf8_whole(const char *text, size_t n);
 

@@ -108,7 +108,7 @@ void cfg_only(struct cfg *c, const json_t *object, const char *part, const char 
         for (i = 0; i < len && i < 60 && n < (int)sizeof path - 1; i++) /* a stranger's key reaches a terminal */
             path[n++] = (char)((unsigned char)key[i] < 0x20 || key[i] == 0x7f ? '?' : key[i]);
         path[n] = 0;
-        utf8_mend(path);
+        utf8_mend(path, sizeof path);
         cfg_refuse(c, path, json_object_iter_value(at), "this key is not known, and may change results");
     }
 }

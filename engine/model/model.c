@@ -387,7 +387,7 @@ static void copy_name(const char *dir, char *name, size_t size) {
     char *real = realpath(dir, NULL);
     const char *slash = real ? strrchr(real, '/') : NULL;
     snprintf(name, size, "%s", slash && slash[1] ? slash + 1 : "model");
-    utf8_mend(name);
+    utf8_mend(name, size);
     free(real);
 }
 

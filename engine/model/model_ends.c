@@ -14,7 +14,7 @@ void model_warn(struct model *model, const char *format, ...) {
     va_start(args, format);
     vsnprintf(model->warnings[model->n_warnings], sizeof model->warnings[0], format, args);
     va_end(args);
-    utf8_mend(model->warnings[model->n_warnings++]);
+    utf8_mend(model->warnings[model->n_warnings++], sizeof model->warnings[0]);
 }
 
 static void ends_add(struct model *model, const struct model_ends *ends) {

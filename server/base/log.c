@@ -146,8 +146,8 @@ void log_line(struct log *log, enum log_level level, const char *message, const 
     pthread_mutex_unlock(&log->lock);
 }
 
-static void to_one_line(char *message) {
-    utf8_mend(message);
+static void to_one_line(char *message, size_t room) {
+    utf8_mend(message, room);
     for (char *c = message; *c; c++) {
         if ((unsigned char)*c < 0x20) *c = ' ';
     }
@@ -159,7 +159,7 @@ void log_text(struct log *log, enum log_level level, const char *format, ...) {
     va_start(args, format);
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
-    to_one_line(message);
+    to_one_line(message, sizeof message);
     log_line(log, level, message, NULL, 0);
 }
 
@@ -169,7 +169,7 @@ void log_failure(struct log *log, const char *program, const char *hint, const c
     va_start(args, format);
     vsnprintf(message, sizeof message, format, args);
     va_end(args);
-    to_one_line(message);
+    to_one_line(message, sizeof message);
     if (log->json) {
         log_line(log, LOG_ERROR, message, NULL, 0);
         return;

@@ -13,8 +13,8 @@ void openai_error_vset(struct openai_error *e, unsigned http, const char *type, 
     *e = (struct openai_error){.http = http, .type = type, .code = code};
     snprintf(e->param, sizeof e->param, "%s", param);
     vsnprintf(e->message, sizeof e->message, format, args);
-    utf8_mend(e->param);
-    utf8_mend(e->message);
+    utf8_mend(e->param, sizeof e->param);
+    utf8_mend(e->message, sizeof e->message);
 }
 
 void openai_error_set(struct openai_error *e, unsigned http, const char *type, const char *code, const char *param,

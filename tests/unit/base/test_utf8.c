@@ -13,6 +13,8 @@
 
 #include <cmocka.h>
 
+#define FFFD "\xef\xbf\xbd"
+
 static void a_cut_message_ends_with_a_whole_character(void **state) {
     (void)state;
     static const char *const cases[][2] = {{"abc", "abc"},
@@ -21,16 +23,20 @@ static void a_cut_message_ends_with_a_whole_character(void **state) {
                                            {"caf\xc3", "caf"},
                                            {"\xf0\x9f\x98", ""},
                                            {"a\xe2\x82: b", "a: b"},
-                                           {"a\xff"
-                                            "b\x80",
-                                            "a?b?"},
-                                           {"\xed\xa0\x80", "??"}}; /* its first byte is as of a cut one */
+                                           {"a\xff z\x80", "a" FFFD " z" FFFD},
+                                           {"\xed\xa0\x80", FFFD}}; /* its first byte is as of a cut one */
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char text[32];
         snprintf(text, sizeof text, "%s", cases[i][0]);
-        utf8_mend(text);
+        utf8_mend(text, sizeof text);
         assert_string_equal(text, cases[i][1]);
     }
+    char small[] = "ab\xff\xff zz"; /* what stands for a broken byte takes room from the end */
+    utf8_mend(small, sizeof small);
+    assert_string_equal(small, "ab" FFFD);
+    snprintf(small, sizeof small, "abcdef\x80");
+    utf8_mend(small, sizeof small);
+    assert_string_equal(small, "abcdef");
     static const char word[] = "a\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80z";
     static const size_t whole[] = {0, 1, 1, 3, 3, 3, 6, 6, 6, 6, 10, 11};
     for (size_t n = 0; n < sizeof whole / sizeof *whole; n++) assert_int_equal(utf8_whole(word, n), whole[n]);

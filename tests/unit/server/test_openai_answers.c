@@ -48,18 +48,18 @@ static void errors_have_the_openai_form(void **state) {
     assert_string_equal(json_string_value(at(root, "error.param")), "n");
     assert_true(json_is_null(at(root, "error.code")));
     json_decref(root);
-    /* What is quoted may be cut inside a character, and a path may hold any bytes: JSON is UTF-8 all the same. */
+    /* What is quoted may be cut inside a character, which vanishes, and a path may hold any bytes: JSON is UTF-8. */
     openai_error_set(&e, 400, "invalid_request_error", "", "a\xcc\xba\xe4\xbd", "'%.3s' \xff\x80\x80 \xf0\x9f\x8c",
                      "a\xcc\xba\xcc");
     openai_render_error(&b, &e);
     root = read_back(&b);
-    assert_string_equal(json_string_value(at(root, "error.message")), "'a\xcc\xba' \xef\xbf\xbd \xef\xbf\xbd");
-    assert_string_equal(json_string_value(at(root, "error.param")), "a\xcc\xba\xef\xbf\xbd");
+    assert_string_equal(json_string_value(at(root, "error.message")), "'a\xcc\xba' \xef\xbf\xbd ");
+    assert_string_equal(json_string_value(at(root, "error.param")), "a\xcc\xba");
     json_decref(root);
     openai_error_set(&e, 404, "invalid_request_error", "", "", "'%.2s'", "a\xcc\xba");
     openai_render_error(&b, &e);
     root = read_back(&b);
-    assert_string_equal(json_string_value(at(root, "error.message")), "'a\xef\xbf\xbd'");
+    assert_string_equal(json_string_value(at(root, "error.message")), "'a'");
     assert_true(json_is_null(at(root, "error.param")));
     json_decref(root);
     struct rod_error from;
