@@ -17,13 +17,14 @@
 #include "engine/base/list.h"
 #include "engine/rodimus.h"
 
-#define GRAMMAR_MAX_TEXT    (256u << 10) /* bytes of a schema, regex, choice or grammar */
-#define GRAMMAR_MAX_NODES   (1u << 18)
-#define GRAMMAR_MAX_DEPTH   128u       /* IR_MAX_DEPTH */
-#define GRAMMAR_MAX_PLACES  2048u      /* in one state */
-#define GRAMMAR_MAX_WORK    (1u << 19) /* places looked at for one mask, some 20 ms */
-#define GRAMMAR_MAX_BEGIN   (1u << 20) /* places that the beginning of an answer may pass, some 100 ms */
-#define GRAMMAR_STATE_BYTES ((size_t)16 << 20)
+#define GRAMMAR_MAX_TEXT        (256u << 10) /* bytes of a schema, regex, choice or grammar */
+#define GRAMMAR_MAX_NODES       (1u << 18)
+#define GRAMMAR_MAX_DEPTH       128u
+#define GRAMMAR_MAX_PLACES      2048u      /* in one state */
+#define GRAMMAR_MAX_WORK        (1u << 19) /* places looked at for one mask, some 20 ms */
+#define GRAMMAR_MAX_BEGIN       (1u << 15) /* places looked at for the beginning of an answer, some 20 ms */
+#define GRAMMAR_MAX_BEGIN_BYTES (1u << 20)
+#define GRAMMAR_STATE_BYTES     ((size_t)16 << 20)
 #define GRAMMAR_BEGUN_BYTES                                                                                            \
     (6 * GRAMMAR_STATE_BYTES)                  /* while masks are being made: one takes up to four times 16 MB         \
                                                 */

@@ -431,17 +431,38 @@ int grammar_walk_push(struct grammar_walk *w, const char *bytes, size_t n, struc
     return rc;
 }
 
-/* What it passes counts whether its state is known or not, so that a text is always taken or never. */
+enum { BEGIN_SLOTS = 4 * GRAMMAR_MAX_BEGIN };
+
+/* Whether the transition is new in the table, which has room. */
+static bool begin_is_new(uint64_t *seen, uint64_t transition) {
+    uint32_t at = hash_mix((uint32_t)(transition >> 32), (uint32_t)transition) & (BEGIN_SLOTS - 1);
+    while (seen[at] && seen[at] != transition) at = (at + 1) & (BEGIN_SLOTS - 1);
+    const bool is_new = !seen[at];
+    seen[at] = transition;
+    return is_new;
+}
+
+/* A transition counts when the text first needs it, known or not, so that a text is always taken or never. */
 int grammar_walk_begin(struct grammar_walk *w, const char *bytes, size_t n, struct rod_error *err) {
-    uint64_t n_passed = 0;
-    for (size_t i = 0; i < n; i++) {
-        const int rc = grammar_walk_push(w, &bytes[i], 1, err);
-        if (rc) return rc;
-        n_passed += 1 + w->grammar->found.states[w->state].n;
-        if (n_passed > GRAMMAR_MAX_BEGIN)
-            return rod_fail(err, ROD_EINVALID, "takes more than %u steps to read this text", GRAMMAR_MAX_BEGIN);
+    struct grammar *g = w->grammar;
+    if (n > GRAMMAR_MAX_BEGIN_BYTES)
+        return rod_fail(err, ROD_EINVALID, "takes at most %u bytes of it", GRAMMAR_MAX_BEGIN_BYTES);
+    uint64_t *seen = calloc(BEGIN_SLOTS, sizeof *seen);
+    if (!seen) return rod_fail_no_memory(err);
+    uint32_t n_looks = 0, n_states = 0;
+    int rc = 0;
+    for (size_t i = 0; !rc && i < n; i++) {
+        if (g->found.n_states < n_states) memset(seen, 0, BEGIN_SLOTS * sizeof *seen); /* they have other numbers */
+        n_states = g->found.n_states;
+        const uint64_t transition = (uint64_t)w->state << 8 | g->class_of[(unsigned char)bytes[i]];
+        assert(transition); /* the dead state is never left */
+        if (begin_is_new(seen, transition)) n_looks += 1 + g->found.states[w->state].n;
+        rc = n_looks > GRAMMAR_MAX_BEGIN
+                 ? rod_fail(err, ROD_EINVALID, "needs more than %u steps to read this text", GRAMMAR_MAX_BEGIN)
+                 : grammar_walk_push(w, &bytes[i], 1, err);
     }
-    return 0;
+    free(seen);
+    return rc;
 }
 
 bool grammar_walk_accepts(const struct grammar_walk *w) {

@@ -136,6 +136,7 @@ static bool take_tool_use(const struct place *at, const json_t *block, json_t *c
     const json_t *id = block_text(at, block, "id"), *name = id ? block_text(at, block, "name") : NULL;
     const json_t *input = json_object_get(block, "input");
     if (!name) return false;
+    if (!json_string_length(name)) return bad_block(at, "must have a name that is not empty");
     if (!json_is_object(input)) return bad_block(at, "must have an object input");
     struct buf arguments = {0}; /* spelled as the model's own calls are */
     openai_put_line(&arguments, input);

@@ -91,19 +91,23 @@ static void a_beginning_that_the_grammar_does_not_allow_is_refused(void **state)
     struct bench b;
     bench_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
     struct rod_grammar *g = opened(&b, ROD_GRAMMAR_REGEX, "[0-9]+");
-    char *longest = calloc(1, 1 << 20);
-    assert_non_null(longest);
-    memset(longest, '1', (1 << 20) - 1);
-    const char *texts[] = {"12a", longest};
+    struct rod_grammar *dear = opened(&b, ROD_GRAMMAR_REGEX, "^(.*[a-m].{24}N?)+$");
+    char *longest = calloc(1, (1 << 20) + 2), *many = calloc(1, 20001);
+    assert_true(longest && many);
+    memset(longest, '1', (1 << 20) + 1);
+    for (uint32_t i = 0, x = 1; i < 20000; i++, x = x * 1664525 + 1013904223) many[i] = (char)('a' + (x >> 16) % 26);
+    const char *texts[] = {"12a", longest, many, many};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         struct answer a;
         struct rod_request *r = say(&b, "Numbers", &a);
-        begin(r, g, texts[i]);
+        begin(r, texts[i] == many ? dear : g, texts[i]); /* again: what is known counts, too */
         collect_submit(&b.c, r);
         collect_until(&b.c, &a, 1);
         assert_true(a.failed);
         assert_int_equal(a.end.error.code, ROD_EINVALID);
         assert_string_equal(a.end.error.param, "messages");
+        static const char *const words[] = {"does not allow", "1048576 bytes", "steps", "steps"};
+        assert_non_null(strstr(a.end.error.message, words[i]));
         collect_free(&a);
     }
     struct answer a;
@@ -112,6 +116,8 @@ static void a_beginning_that_the_grammar_does_not_allow_is_refused(void **state)
     assert_false(a.failed);
     collect_free(&a);
     free(longest);
+    free(many);
+    rod_grammar_close(dear);
     rod_grammar_close(g);
     bench_close(&b);
 }
