@@ -92,15 +92,16 @@ $(BUILD)/commit.stamp: force
 	@mkdir -p $(@D); echo $(COMMIT) | cmp -s - $@ || echo $(COMMIT) > $@
 
 # CUDA: the kernels, and the C that drives them, as one object that is loaded at run time where a device is
-# (engine/backend/backend.h). Machine code for Ampere and Hopper, and PTX for what comes between and after.
+# (engine/backend/backend.h). Machine code for Ampere and Hopper, and PTX for what comes between and after. A name that it
+# lacks fails when it is linked (-z defs), not where a device is.
 CUDA_ARCH := -gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_80,code=compute_80
 # DELAYS=1: kernels that wait at random (kernels/cuda/delay.cuh), in a BUILD of its own.
 CUDA_DEFS  := $(if $(DELAYS),-DROD_KERNEL_DELAYS)
 CUDA_HOME  = $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
-CUDA_OBJ  := $(patsubst %.cu,$(BUILD)/cuda/%.o,$(wildcard kernels/cuda/*.cu kernels/cuda/*/*.cu)) $(patsubst %.c,$(BUILD)/cuda/%.o,$(CUDA_C) engine/base/error.c engine/base/progress.c engine/state/state_layout.c engine/model/weight.c engine/model/weight_quant.c engine/model/weight_codes.c kernels/dispatch.c)
+CUDA_OBJ  := $(patsubst %.cu,$(BUILD)/cuda/%.o,$(wildcard kernels/cuda/*.cu kernels/cuda/*/*.cu)) $(patsubst %.c,$(BUILD)/cuda/%.o,$(CUDA_C) engine/base/error.c engine/base/utf8.c engine/base/progress.c engine/state/state_layout.c engine/model/weight.c engine/model/weight_quant.c engine/model/weight_codes.c kernels/dispatch.c)
 $(BUILD)/rodimus_cuda.so: $(CUDA_OBJ)
 	$(call say,LINK,$@)
-	$(Q)$(NVCC) -shared -cudart static $(CUDA_ARCH) -Xcompiler -static-libstdc++,-static-libgcc -o $@ $^ -ldl -lrt -lpthread
+	$(Q)$(NVCC) -shared -cudart static $(CUDA_ARCH) -Xcompiler -static-libstdc++,-static-libgcc -Xlinker -z,defs -o $@ $^ -ldl -lrt -lpthread -lm
 # The same kernels for the tests, with as much of the CUDA runtime as these need (tests/gpu/under_test.h).
 UNDER_TEST := $(if $(CUDA_SO),$(BUILD)/tests/gpu/kernels_under_test.so)
 # Once more for racecheck: a whole step whose barriers' order it sees (kernels/cuda/decode/exchange.cuh).
