@@ -69,7 +69,7 @@ int grammar_compile(enum rod_grammar_kind kind, const char *text, size_t len, st
         uint32_t whole = IR_NOTHING;
         switch (kind) {
         case ROD_GRAMMAR_JSON_OBJECT: whole = ir_json_object(&ir); break;
-        case ROD_GRAMMAR_JSON_SCHEMA: ir_schema(&ir, text, len, false); break;
+        case ROD_GRAMMAR_JSON_SCHEMA: ir_schema(&ir, text, len, IR_SCHEMA_TEXT); break;
         case ROD_GRAMMAR_REGEX: whole = ir_regex(&ir, text, len, false); break;
         case ROD_GRAMMAR_CHOICE: ir_choice(&ir, text, len); break;
         case ROD_GRAMMAR_EBNF: ir_ebnf(&ir, text, len); break;
@@ -81,6 +81,7 @@ int grammar_compile(enum rod_grammar_kind kind, const char *text, size_t len, st
     if (!rc) rc = gram_build(g, &ir, err);
     if (!rc) rc = compile_check_tools(g, &ir, err);
     if (!rc) rc = gram_start(g, err);
+    if (!rc) rc = gram_try_wide(g, err);
     if (!rc && g->found.states[GRAM_START].n == 0) rc = rod_fail(err, ROD_EINVALID, "matches the empty text alone");
     if (!rc && ir.n_notes && !(g->notes = strdup(ir.notes))) rc = rod_fail_no_memory(err);
     ir_fini(&ir);

@@ -28,8 +28,8 @@ static uint32_t calls_tag(struct ir *ir, const json_t *root, const char *name) {
 }
 
 /* A schema is all of an ir of its own in its file's eyes: rule 0 is lent to it. */
-static uint32_t calls_schema(struct ir *ir, const char *text, bool weaken) {
-    ir_schema(ir, text, strlen(text), weaken);
+static uint32_t calls_schema(struct ir *ir, const char *text, enum ir_schema_use use) {
+    ir_schema(ir, text, strlen(text), use);
     if (ir->rc) return IR_NOTHING;
     const uint32_t out = ir->rules[0];
     ir->rules[0] = IR_NOTHING;
@@ -46,7 +46,7 @@ static uint32_t calls_arguments(struct ir *ir, const char *name, const json_t *t
     if (!text) return ir_no_memory(ir);
     const struct ir_mark mark = ir_mark_of(ir);
     ir->about = name;
-    uint32_t out = calls_schema(ir, text, !strict);
+    uint32_t out = calls_schema(ir, text, strict ? IR_SCHEMA_STRICT_ARGUMENTS : IR_SCHEMA_WEAK_ARGUMENTS);
     free(text);
     if (!ir->rc && out == IR_NOTHING) ir_fail(ir, ROD_EINVALID, "allow nothing");
     if (ir->rc == ROD_EINVALID) {
@@ -99,7 +99,7 @@ static uint32_t calls_content(struct ir *ir, const json_t *content) {
     if (!content) return IR_NOTHING;
     if (!strcmp(is, "json_object")) return ir_json_object(ir);
     if (!json_is_string(text)) return calls_malformed(ir, "text");
-    if (!strcmp(is, "json_schema")) return calls_schema(ir, json_string_value(text), false);
+    if (!strcmp(is, "json_schema")) return calls_schema(ir, json_string_value(text), IR_SCHEMA_TEXT);
     if (!strcmp(is, "regex")) return ir_regex(ir, json_string_value(text), json_string_length(text), false);
     if (strcmp(is, "choice") != 0) return calls_malformed(ir, "kind");
     ir_choice(ir, json_string_value(text), json_string_length(text));

@@ -15,6 +15,7 @@ struct gram_node {
     uint8_t kind, lo, hi;
     uint32_t a, b;
 };
+enum { GRAM_MAX_WIDE = 16 };
 enum { GRAM_FAIL_NODE, GRAM_END_NODE }; /* nodes that always exist */
 
 /* A part that is repeated is a unit. Behind a node of a chain there are least..most more units, then follow, and
@@ -92,7 +93,8 @@ struct grammar {
     uint32_t *chain_at; /* [n_nodes] the chain behind a node + 1 */
     struct gram_unit units[GRAM_MAX_UNITS];
     uint32_t n_chains, cap_chains, n_units;
-    struct vocab *vocab; /* whose tables the units have; NULL: none */
+    uint32_t wide[GRAM_MAX_WIDE], n_wide; /* nodes that lead to most others */
+    struct vocab *vocab;                  /* whose tables the units have; NULL: none */
     size_t table_bytes;
     struct gram_states found;
     size_t counted;    /* of found.bytes in the vocabulary's sum */
@@ -112,8 +114,10 @@ enum { GRAM_SEEN_SLOTS = 8192, GRAM_MAX_SEEN = GRAM_SEEN_SLOTS / 2 };
     ((GRAM_MAX_SEEN + GRAMMAR_MAX_PLACES) * sizeof(struct gram_place) + GRAM_SEEN_SLOTS * sizeof(struct gram_seen))
 
 int gram_build(struct grammar *g, const struct ir *ir, struct rod_error *err);
-/* grammar_places.c: whether one state holds all that may stand at a node, found before the first token. */
-int gram_check_places(const struct grammar *g, struct rod_error *err);
+/* grammar_places.c: whether one state holds all that may stand at a node, found before the first token: by the nodes,
+ * and, after gram_start, by a walk from the widest. */
+int gram_check_places(struct grammar *g, struct rod_error *err);
+int gram_try_wide(struct grammar *g, struct rod_error *err);
 
 /* grammar_walk.c, for the masks */
 int gram_start(struct grammar *g, struct rod_error *err); /* scratch, DEAD and START */

@@ -102,9 +102,10 @@ uint32_t ir_json_between(struct ir *ir, bool integer, const char *low, bool low_
 uint32_t ir_escaped(struct ir *ir, uint32_t node);
 uint32_t ir_limited(struct ir *ir, uint32_t node, uint32_t min, uint32_t max);
 
-/* grammar_schema.c: fill rule 0. weaken: a keyword that cannot be honoured is left out and noted, and a schema that has
- * none at fault is any JSON value; so only what is no JSON fails. */
-void ir_schema(struct ir *ir, const char *text, size_t len, bool weaken);
+/* grammar_schema.c: fill rule 0. Arguments of a tool are an object. Weakened, a keyword that cannot be honoured is left
+ * out and noted, and a schema that has none at fault is any JSON value; so only what is no JSON fails. */
+enum ir_schema_use { IR_SCHEMA_TEXT, IR_SCHEMA_STRICT_ARGUMENTS, IR_SCHEMA_WEAK_ARGUMENTS };
+void ir_schema(struct ir *ir, const char *text, size_t len, enum ir_schema_use use);
 void ir_choice(struct ir *ir, const char *text, size_t len); /* a JSON array of strings */
 
 #endif

@@ -36,11 +36,14 @@ static uint32_t schema_listed(struct schema *s, const json_t *schema, unsigned t
     uint32_t out = IR_NOTHING;
     size_t i;
     if (list && !json_is_array(list)) return schema_refuse(s, "enum", ", which must be an array");
-    if ((only && !value_is_exact(only)) || !value_is_exact(list))
-        return schema_refuse_inexact(s, value_is_exact(list) ? "const" : "enum");
+    if (only && !value_is_exact(only)) return schema_refuse_inexact(s, "const");
+    if (!value_is_exact(list)) {
+        if (!s->weaken || json_array_size(list) == 1) return schema_refuse_inexact(s, "enum");
+        ir_note(s->ir, "has the keyword enum with a number that is not exact; it is left out");
+    }
     if (only && !list && (schema_type_of(only) & types)) return schema_literal(s, only);
     json_array_foreach(list, i, one) {
-        if ((schema_type_of(one) & types) && (!only || json_equal(one, only)))
+        if ((schema_type_of(one) & types) && (!only || json_equal(one, only)) && value_is_exact(one))
             out = ir_alt(s->ir, out, schema_literal(s, one));
     }
     if (out != IR_NOTHING || s->ir->rc) return out;
@@ -129,7 +132,7 @@ static uint32_t combined_alternatives(struct schema *s, const json_t *list, cons
     uint32_t out = IR_NOTHING;
     struct rod_error fault = {0};
     char keyword[sizeof s->fault] = "";
-    size_t i, n_out = 0;
+    size_t i, n_out = 0, n_no_words = 0;
     const json_t *one;
     json_array_foreach(list, i, one) {
         const struct ir_mark mark = ir_mark_of(ir);
@@ -150,6 +153,9 @@ static uint32_t combined_alternatives(struct schema *s, const json_t *list, cons
             continue;
         }
         if (ir->rc) return IR_NOTHING;
+        n_no_words += ir->nodes[node].kind != IR_BYTES;
+        if (n_no_words > SCHEMA_MAX_CHOICES)
+            return schema_refuse(s, keyword_of, ", with more than 1000 schemas that are no words");
         out = ir_alt(ir, out, node);
     }
     if (n_out && (out == IR_NOTHING || n_out == json_array_size(list))) {
@@ -201,6 +207,20 @@ static const json_t *combined_with(struct schema *s, const json_t *rest, const j
     return both;
 }
 
+/* What a $ref leads to, joined with the keywords beside it. One that was joined about the same value already says
+ * nothing more, and would be joined for ever. */
+static const json_t *combined_target(struct schema *s, const json_t *rest, const json_t *ref) {
+    const json_t *target = schema_target(s, ref);
+    if (!target) return NULL;
+    for (int i = s->joined_from; i < s->n_joined; i++) {
+        if (s->joined[i] != target) continue;
+        schema_empty(s, "$ref", NULL, ", which leads back to itself without an end");
+        return NULL;
+    }
+    if (s->n_joined < SCHEMA_MAX_NESTING) s->joined[s->n_joined++] = target;
+    return combined_with(s, rest, target, "$ref");
+}
+
 static uint32_t schema_combined(struct schema *s, const json_t *schema) {
     const json_t *any = json_object_get(schema, "anyOf"), *all = json_object_get(schema, "allOf"), *one,
                  *ref = json_object_get(schema, "$ref");
@@ -215,15 +235,24 @@ static uint32_t schema_combined(struct schema *s, const json_t *schema) {
             return schema_refuse(s, lists[i], ", which must be an array of schemas");
     }
     if (ref && !any && !all && !only && json_is_true(rest)) return schema_reference(s, ref);
-    if (ref) {
-        const json_t *target = schema_target(s, ref);
-        rest = target ? combined_with(s, rest, target, "$ref") : NULL;
+    const int n_joined = s->n_joined;
+    if (ref) rest = combined_target(s, rest, ref);
+    json_array_foreach(all, i, one) {
+        if (s->weaken && !json_is_object(one) && !json_is_boolean(one))
+            ir_note(s->ir, "has in allOf something that is no schema; it is left out");
+        else
+            rest = rest ? combined_with(s, rest, one, "allOf") : NULL;
     }
-    json_array_foreach(all, i, one) rest = rest ? combined_with(s, rest, one, "allOf") : NULL;
-    if (!rest || json_is_false(rest)) return IR_NOTHING;
-    if (!any && !only) return schema_below(s, rest, all ? "allOf" : "$ref", NULL);
-    if (only) any = combined_one_of(s, schema);
-    return any ? combined_alternatives(s, any, rest, only ? "oneOf" : "anyOf") : (uint32_t)IR_NOTHING;
+    uint32_t out = IR_NOTHING;
+    if (rest && !json_is_false(rest)) {
+        if (only) any = combined_one_of(s, schema);
+        if (any)
+            out = combined_alternatives(s, any, rest, only ? "oneOf" : "anyOf");
+        else if (!only)
+            out = schema_below(s, rest, all ? "allOf" : "$ref", NULL);
+    }
+    s->n_joined = n_joined;
+    return out;
 }
 
 static uint32_t schema_of_types(struct schema *s, const json_t *schema, unsigned types) {
@@ -354,8 +383,9 @@ static uint32_t schema_whole(struct schema *s, const json_t *schema) {
     s->depth++;
     const uint32_t out = s->weaken ? schema_weakened(s, schema) : schema_keywords(s, schema);
     s->depth--;
-    if (out == IR_NOTHING && !s->empty.why[0]) schema_empty(s, NULL, NULL, " for which no value is valid");
-    return out;
+    if (out != IR_NOTHING || s->ir->rc) return out;
+    if (!s->empty.why[0]) schema_empty(s, NULL, NULL, " for which no value is valid");
+    return s->strict ? ir_fail(s->ir, ROD_EINVALID, "%s", s->empty.why) : (uint32_t)IR_NOTHING;
 }
 
 /* Arguments of a tool are an object, whatever its schema names. */
@@ -363,6 +393,10 @@ static const json_t *schema_of_arguments(struct schema *s) {
     if (!json_is_object(s->root) && !json_is_true(s->root)) return s->root;
     if (json_is_object(s->root) && json_object_get(s->root, "type")) {
         if (schema_types(s->root) == T_OBJECT) return s->root;
+        if (s->strict) {
+            schema_refuse(s, "type", ", which must be object for arguments");
+            return NULL;
+        }
         ir_note(s->ir, "has at its root another type than object");
     }
     json_t *out = json_is_true(s->root) ? json_object() : json_copy((json_t *)s->root);
@@ -372,7 +406,7 @@ static const json_t *schema_of_arguments(struct schema *s) {
     return s->ir->rc ? NULL : out;
 }
 
-void ir_schema(struct ir *ir, const char *text, size_t len, bool weaken) {
+void ir_schema(struct ir *ir, const char *text, size_t len, enum ir_schema_use use) {
     json_error_t fault;
     json_t *root = json_guard_load(text, len, JSON_DECODE_ANY | JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, &fault);
     struct schema *s = root ? calloc(1, sizeof *s) : NULL;
@@ -382,8 +416,10 @@ void ir_schema(struct ir *ir, const char *text, size_t len, bool weaken) {
     } else if (!made) {
         ir_no_memory(ir);
     } else {
-        *s = (struct schema){.ir = ir, .root = root, .weaken = weaken, .made = made, .any = schema_whole};
-        const uint32_t whole = s->any(s, weaken ? schema_of_arguments(s) : root);
+        *s = (struct schema){.ir = ir, .root = root, .made = made, .any = schema_whole};
+        s->weaken = use == IR_SCHEMA_WEAK_ARGUMENTS;
+        s->strict = use == IR_SCHEMA_STRICT_ARGUMENTS;
+        const uint32_t whole = s->any(s, use == IR_SCHEMA_TEXT ? root : schema_of_arguments(s));
         if (!ir->rc && whole == IR_NOTHING && s->empty.why[0]) ir_fail(ir, ROD_EINVALID, "%s", s->empty.why);
         if (!ir->rc) ir->rules[0] = whole;
     }

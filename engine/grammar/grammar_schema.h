@@ -7,7 +7,12 @@
 
 #include <jansson.h>
 
-enum { SCHEMA_MAX_NESTING = 64, SCHEMA_MAX_SEEN = 1 << 16, SCHEMA_MAX_REFS = 4096 };
+enum {
+    SCHEMA_MAX_NESTING = 64,
+    SCHEMA_MAX_SEEN = 1 << 16,
+    SCHEMA_MAX_REFS = 4096,
+    SCHEMA_MAX_CHOICES = 1000 /* optional properties in a row, alternatives that are no words: what one state holds */
+};
 
 enum { /* types of JSON */
        T_NULL = 1,
@@ -45,7 +50,9 @@ struct schema {
     } refs[SCHEMA_MAX_REFS];
     size_t n_refs, n_seen; /* n_seen: schemas looked at, again ones too */
     int depth;
-    bool weaken;
+    bool weaken, strict;                      /* a schema of arguments; else the text may be anything */
+    const json_t *joined[SCHEMA_MAX_NESTING]; /* by a $ref beside other keywords, about the value at hand */
+    int joined_from, n_joined;                /* [joined_from, n_joined) are about this value */
     uint32_t (*any)(struct schema *s, const json_t *schema); /* a schema in this one */
     char fault[64];                                          /* the keyword that the failure is about; empty: none */
     struct schema_empty empty;                               /* of the schema that was compiled last */
@@ -54,6 +61,7 @@ struct schema {
 
 /* grammar_schema_base.c */
 uint32_t schema_refuse(struct schema *s, const char *keyword, const char *what);
+uint32_t schema_refuse_part(struct schema *s, const char *keyword); /* a part of it failed, and said why */
 /* IR_NOTHING: no value is valid, by this keyword, and where another contradicts it by both; either may be NULL. */
 uint32_t schema_empty(struct schema *s, const char *keyword, const char *other, const char *what);
 /* A schema in this one, by its keyword there and, of several, its name. */

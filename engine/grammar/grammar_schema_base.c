@@ -1,6 +1,7 @@
 /* grammar_schema_base.c - what all parts of the compiler of schemas use: refusals, counts, and the types of JSON. */
 #include "grammar_schema.h"
 #include "engine/base/json_real.h"
+#include "engine/base/utf8.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -83,6 +84,14 @@ uint32_t schema_refuse(struct schema *s, const char *keyword, const char *what) 
     return ir_fail(s->ir, ROD_EINVALID, "%s%s", has, what);
 }
 
+uint32_t schema_refuse_part(struct schema *s, const char *keyword) {
+    char what[sizeof s->ir->err->message + 16];
+    if (s->ir->rc != ROD_EINVALID) return IR_NOTHING;
+    snprintf(what, sizeof what, ", which %s", s->ir->err->message);
+    s->ir->rc = 0;
+    return schema_refuse(s, keyword, what);
+}
+
 uint32_t schema_empty(struct schema *s, const char *keyword, const char *other, const char *what) {
     struct schema_empty *e = &s->empty;
     char has[sizeof s->path + 96];
@@ -97,12 +106,34 @@ uint32_t schema_empty(struct schema *s, const char *keyword, const char *other, 
     return IR_NOTHING;
 }
 
+/* A name as a JSON pointer has it; what finds no room is cut, and says so. */
+static void path_add(struct schema *s, const char *name) {
+    static const char dots[] = "...";
+    size_t at = strlen(s->path);
+    const size_t last = sizeof s->path - sizeof dots - 2;
+    if (at >= last) return;
+    s->path[at++] = '/';
+    for (; *name && at < last; name++) {
+        if (*name == '~' || *name == '/') s->path[at++] = '~';
+        s->path[at++] = *name == '~' ? '0' : *name == '/' ? '1' : *name;
+    }
+    if (*name) {
+        at = utf8_whole(s->path, at);
+        memcpy(s->path + at, dots, sizeof dots - 1);
+        at += sizeof dots - 1;
+    }
+    s->path[at] = 0;
+}
+
 uint32_t schema_below(struct schema *s, const json_t *schema, const char *keyword, const char *name) {
-    const size_t at = strlen(s->path), rest = sizeof s->path - at;
-    const int n = snprintf(s->path + at, rest, "/%s%s%s", keyword, name ? "/" : "", name ? name : "");
-    if (n < 0 || (size_t)n >= rest) s->path[at] = 0; /* a long way: its beginning serves */
+    const size_t at = strlen(s->path);
+    const int joined_from = s->joined_from;
+    if (schema_keyword_about(keyword) != K_COMBINE) s->joined_from = s->n_joined;
+    path_add(s, keyword);
+    if (name) path_add(s, name);
     const uint32_t out = s->any(s, schema);
     s->path[at] = 0;
+    s->joined_from = joined_from;
     return out;
 }
 

@@ -331,7 +331,10 @@ static bool apart_pair(struct schema *s, const json_t *a, const json_t *b) {
 bool schemas_are_apart(struct schema *s, const json_t *list) {
     const json_t *of[MAX_BRANCHES];
     const size_t n = json_array_size(list);
-    if (n > MAX_BRANCHES) return false;
+    if (n > MAX_BRANCHES) {
+        if (!s->weaken) schema_refuse(s, "oneOf", ", with more than 128 schemas");
+        return false;
+    }
     for (size_t i = 0; i < n; i++) {
         of[i] = apart_of(s, json_array_get(list, i));
         if (!of[i]) return false;

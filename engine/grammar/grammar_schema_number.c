@@ -225,8 +225,9 @@ uint32_t schema_number(struct schema *s, const json_t *schema, bool integer) {
     if (!has_low && !has_high) return ir_json_number(s->ir, integer);
     const uint32_t out =
         ir_json_between(s->ir, integer, has_low ? low : NULL, low_strict, has_high ? high : NULL, high_strict);
-    if (out != IR_NOTHING || s->ir->rc) return out;
     const char *lower = low_strict ? "exclusiveMinimum" : "minimum",
                *upper = high_strict ? "exclusiveMaximum" : "maximum";
+    if (s->ir->rc) return schema_refuse_part(s, has_low ? lower : upper);
+    if (out != IR_NOTHING) return out;
     return schema_empty(s, has_low ? lower : upper, has_low && has_high ? upper : NULL, ", which leaves no number");
 }

@@ -90,7 +90,7 @@ static uint32_t object_pattern_members(struct schema *s, const json_t *schema, c
                              ", which is supported with one pattern and no properties beside it");
     json_object_foreach((json_t *)patterns, pattern, value) {
         const uint32_t key = ir_escaped(s->ir, ir_regex(s->ir, pattern, strlen(pattern), true));
-        if (s->ir->rc) return schema_refuse(s, "patternProperties", "");
+        if (s->ir->rc) return schema_refuse_part(s, "patternProperties");
         out = object_member(s, object_quoted(s->ir, key), colon, value, "patternProperties", pattern);
     }
     return out;
@@ -129,6 +129,10 @@ static bool object_read_counts(struct schema *s, const json_t *schema, uint32_t 
         return false;
     *min = 0;
     *max = IR_NO_LIMIT;
+    if (least && !n && extra == IR_NOTHING && json_object_get(schema, "propertyNames")) {
+        schema_empty(s, "minProperties", "propertyNames", " beside propertyNames that allow no name");
+        return false;
+    }
     if (least > n_required && (least > 1 || n > 0 || extra == IR_NOTHING)) {
         schema_refuse(s, "minProperties",
                       ", which is supported up to the number of required properties, or 1 without properties");
@@ -257,6 +261,20 @@ static uint32_t object_members(struct schema *s, const json_t *properties, const
     return from;
 }
 
+/* Behind a comma any of these may come, up to the next one that must. */
+static bool object_check_choices(struct schema *s, const json_t *properties, const json_t *needed) {
+    const char *name;
+    json_t *unused;
+    int row = 0;
+    json_object_foreach((json_t *)properties, name, unused) {
+        row = json_object_get(needed, name) ? 0 : row + 1;
+        if (row <= SCHEMA_MAX_CHOICES) continue;
+        schema_refuse(s, "properties", ", with more than 1000 optional ones in a row");
+        return false;
+    }
+    return true;
+}
+
 uint32_t schema_object(struct schema *s, const json_t *schema) {
     struct ir *ir = s->ir;
     const json_t *listed = object_listed_names(s, schema);
@@ -266,7 +284,10 @@ uint32_t schema_object(struct schema *s, const json_t *schema) {
     if (ir->rc) return IR_NOTHING;
     if (properties && !json_is_object(properties)) return schema_refuse(s, "properties", ", which must be an object");
     json_t *needed = object_required_set(s, json_object_get(schema, "required"), properties);
-    if (!needed) return IR_NOTHING;
+    if (!needed || !object_check_choices(s, properties, needed)) {
+        json_decref(needed);
+        return IR_NOTHING;
+    }
     const size_t n_needed = json_object_size(needed);
     uint32_t out = IR_NOTHING;
     if (object_is_free(schema)) {

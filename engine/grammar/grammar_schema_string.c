@@ -86,14 +86,19 @@ static const char *format_pattern(struct schema *s, const json_t *schema) {
     return NULL;
 }
 
-/* JSON as text; IR_NOTHING: the string is none. */
+static bool string_is_json(const json_t *schema) {
+    const char *media = schema_text(json_object_get(schema, "contentMediaType"));
+    return media && !strcmp(media, "application/json") && !json_object_get(schema, "contentEncoding");
+}
+
 static uint32_t string_of_json(struct schema *s, const json_t *schema) {
-    const json_t *media = json_object_get(schema, "contentMediaType"),
-                 *inner = json_object_get(schema, "contentSchema");
-    if (!schema_text(media) || strcmp(schema_text(media), "application/json") != 0 ||
-        json_object_get(schema, "contentEncoding"))
-        return IR_NOTHING;
-    return ir_escaped(s->ir, schema_rule_with(s, schema_below(s, inner ? inner : json_true(), "contentSchema", NULL)));
+    const json_t *inner = json_object_get(schema, "contentSchema");
+    const uint32_t text = schema_rule_with(s, schema_below(s, inner ? inner : json_true(), "contentSchema", NULL));
+    if (text == IR_NOTHING)
+        return s->ir->rc || s->empty.why[0] ? IR_NOTHING
+                                            : schema_empty(s, "contentSchema", NULL, ", which allows no value");
+    const uint32_t quote = ir_text(s->ir, "\"");
+    return ir_cat(s->ir, ir_cat(s->ir, quote, ir_escaped(s->ir, text)), quote);
 }
 
 /* Where a format and lengths cannot be joined, the lengths give way: the format says more. A pattern that cannot is
@@ -103,7 +108,7 @@ static uint32_t string_matching(struct schema *s, const char *keyword, const cha
     struct ir *ir = s->ir;
     const bool is_format = !strcmp(keyword, "format");
     const uint32_t whole = ir_regex(ir, pattern, len, true);
-    if (ir->rc && !s->fault[0]) snprintf(s->fault, sizeof s->fault, "%s", keyword);
+    if (ir->rc) return schema_refuse_part(s, keyword);
     if (whole == IR_NOTHING) return schema_empty(s, keyword, NULL, ", which no text matches");
     const struct ir_mark mark = ir_mark_of(ir);
     uint32_t text = ir_limited(ir, whole, min, max);
@@ -132,15 +137,13 @@ uint32_t schema_string(struct schema *s, const json_t *schema) {
     if (pattern && !json_is_string(pattern)) return schema_refuse(s, "pattern", ", which must be a string");
     if (max < min) return schema_empty(s, "minLength", "maxLength", " above maxLength");
     const char *by_format = format_pattern(s, schema);
+    const bool is_json = string_is_json(schema);
+    if (is_json && json_object_get(schema, "contentSchema") && (pattern || by_format || min || max != IR_NO_LIMIT))
+        return schema_refuse(s, "contentSchema", " beside other limits of the string");
     if (pattern && by_format) return schema_refuse(s, "pattern", " beside a format");
     if (pattern)
         return string_matching(s, "pattern", json_string_value(pattern), json_string_length(pattern), min, max);
     if (by_format) return string_matching(s, "format", by_format, strlen(by_format), min, max);
-    if (min == 0 && max == IR_NO_LIMIT) {
-        const uint32_t json = string_of_json(s, schema);
-        if (s->ir->rc) return IR_NOTHING;
-        const uint32_t quote = ir_text(s->ir, "\"");
-        if (json != IR_NOTHING) return ir_cat(s->ir, ir_cat(s->ir, quote, json), quote);
-    }
+    if (is_json && !min && max == IR_NO_LIMIT) return string_of_json(s, schema);
     return ir_json_string(s->ir, min, max);
 }

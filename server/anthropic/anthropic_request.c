@@ -241,14 +241,20 @@ static json_t *chat_messages(const struct openai_fields *p) {
 
 /* ---- tools ---- */
 
+static bool bad_member(const struct place *at, const char *member, const char *what) {
+    char name[sizeof at->name + 24];
+    snprintf(name, sizeof name, "%s.%s", at->name, member);
+    return field_bad(at->fields, name, "%s", what);
+}
+
 static bool take_tool(const struct place *at, const json_t *tool, json_t *functions) {
-    const json_t *type = json_object_get(tool, "type"), *schema = json_object_get(tool, "input_schema");
+    const json_t *type = json_object_get(tool, "type"), *schema = json_object_get(tool, "input_schema"),
+                 *name = json_object_get(tool, "name");
     if (!json_is_object(tool)) return bad_block(at, "must be an object");
     if (type && !json_is_null(type) && !field_is(type, "custom"))
-        return bad_block(at, "must be of type custom: this server runs no tools itself");
-    const json_t *name = block_text(at, tool, "name");
-    if (!name) return false;
-    if (!json_is_object(schema)) return bad_block(at, "must have an object input_schema");
+        return bad_member(at, "type", "must be custom: this server runs no tools itself");
+    if (!json_is_string(name)) return bad_member(at, "name", "must be a string");
+    if (!json_is_object(schema)) return bad_member(at, "input_schema", "must be an object");
     if (!check_cache_control(at->fields, at->name, tool)) return false;
     return push(at->fields, functions,
                 json_pack("{s:s,s:{s:O,s:O*,s:O,s:O*},s:O*}", "type", "function", "function", "name", name,

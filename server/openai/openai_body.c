@@ -124,6 +124,10 @@ json_t *openai_load(const char *body, size_t len, struct openai_error *err) {
     s = scan_body(body, at < len ? at : len);
     if (json_error_code(&fault) == json_error_numeric_overflow) {
         snprintf(what, sizeof what, "A number in the body is too large: line %d column %d", fault.line, fault.column);
+    } else if (json_error_code(&fault) == json_error_null_byte_in_key) {
+        snprintf(what, sizeof what,
+                 "The body has a member whose name has U+0000, which is not supported: line %d column %d", fault.line,
+                 fault.column);
     } else {
         snprintf(what, sizeof what, "The body is not JSON: line %d column %d: %.200s", fault.line, fault.column,
                  fault.text);

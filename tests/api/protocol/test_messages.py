@@ -179,7 +179,8 @@ def test_a_result_goes_on_from_its_call(server, claude):
     ({"structured_outputs": {"regex": "("}, "output_config": {}}, "structured_outputs.regex"),
     ({"tools": [{"name": "a", "input_schema": {}}, {"name": "a b", "input_schema": {}}]}, "tools[1].name"),
     ({"tools": [{"name": "a", "input_schema": {}, "description": 7}]}, "tools[0].description"), ({"tools": [{"name": "a", "input_schema": {}, "strict": 1}]}, "tools[0].strict"),
-    ({"tools": [{"type": "web_search_20250305", "name": "a"}]}, "tools[0]"), ({"tools": [{"name": "a"}]}, "tools[0]"), ({"tool_choice": {"type": "x"}}, "tool_choice"),
+    ({"tools": [{"type": "web_search_20250305", "name": "a"}]}, "tools[0].type"), ({"tools": [{"name": "a"}]}, "tools[0].input_schema"),
+    ({"tools": [{"name": 7, "input_schema": {}}]}, "tools[0].name"), ({"tool_choice": {"type": "x"}}, "tool_choice"),
 ])
 def test_a_fault_names_its_field_in_anthropics_form(server, more, param):
     answer = server.post(PATH, {k: v for k, v in {**ASK, **more}.items() if v is not None})

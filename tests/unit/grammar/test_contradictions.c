@@ -23,6 +23,23 @@ static char *call_of_b(const char *x) {
     return text;
 }
 
+/* n times what stands between head and tail, with its number. */
+static char *repeated(const char *head, const char *each, int n, const char *tail) {
+    const size_t size = strlen(head) + strlen(tail) + (size_t)n * (strlen(each) + 12) + 1;
+    char *text = malloc(size), *at = text;
+    at += snprintf(at, size, "%s", head);
+    for (int i = 0; i < n; i++) {
+        at += snprintf(at, 16, i ? "," : "");
+        for (const char *p = each; *p; p++)
+            if (*p == '#')
+                at += snprintf(at, 16, "%d", i);
+            else
+                *at++ = *p;
+    }
+    snprintf(at, strlen(tail) + 1, "%s", tail);
+    return text;
+}
+
 static const struct {
     const char *schema, *keyword; /* NULL: strict tools may have it */
     const char *takes[4], *not [3];
@@ -65,6 +82,23 @@ static const struct {
      "$ref",
      {"{\"z\":{\"z\":1}}", "{\"z\":{\"z\":{}}}"},
      {"1"}},
+    {"{\"type\":\"integer\",\"minimum\":3,\"maximum\":4,\"$ref\":\"#/properties/x\"}", "$ref", {"3"}, {"5", "\"a\""}},
+    {"{\"type\":\"integer\",\"maximum\":4,\"anyOf\":[{\"$ref\":\"#/properties/x\"}]}", "$ref", {"3"}, {"5", "\"a\""}},
+    {"{\"type\":\"integer\",\"maximum\":4,\"allOf\":[{\"$ref\":\"#/properties/x\"}]}", "$ref", {"3"}, {"5", "\"a\""}},
+    {"{\"type\":\"string\",\"contentMediaType\":\"application/"
+     "json\",\"contentSchema\":{\"type\":\"string\",\"enum\":[1]}}",
+     "enum",
+     {"\"\\\"a\\\"\""},
+     {"1"}},
+    {"{\"type\":\"string\",\"contentMediaType\":\"application/json\",\"contentSchema\":false}",
+     "contentSchema",
+     {"\"1\""},
+     {"1"}},
+    {"{\"type\":\"object\",\"propertyNames\":{\"enum\":[]},\"minProperties\":1}", "enum", {"{\"a\":1}"}, {"{}"}},
+    {"{\"type\":\"object\",\"properties\":{\"z\":{\"type\":\"string\",\"enum\":[1]}}}",
+     "enum",
+     {"{}", "{\"z\":\"a\"}"},
+     {"{\"z\":1}"}},
     {"{\"type\":[\"string\",\"array\"],\"minLength\":3,\"maxLength\":1,\"uniqueItems\":true,\"items\":{}}",
      NULL,
      {"[1]"},
@@ -117,6 +151,45 @@ static void a_strict_tool_that_contradicts_itself_is_refused_by_tool_place_and_k
     }
 }
 
+/* Whatever the root names. */
+static void arguments_of_a_strict_tool_are_an_object(void **state) {
+    (void)state;
+    static const char *const roots[] = {"{\"type\":\"string\"}",
+                                        "{\"type\":[\"object\",\"null\"]}",
+                                        "{\"enum\":[\"a\"]}",
+                                        "{\"const\":\"x\"}",
+                                        "{\"anyOf\":[{\"type\":\"string\"}]}",
+                                        "{\"$ref\":\"#/$defs/i\",\"$defs\":{\"i\":{\"type\":\"integer\"}}}"};
+    char text[512];
+    for (size_t i = 0; i < sizeof roots / sizeof *roots; i++) {
+        snprintf(text, sizeof text,
+                 "{\"open\":\"<c>\",\"close\":\"</c>\",\"tools\":[{\"name\":\"f\",\"strict\":true,\"parameters\":%s}]}",
+                 roots[i]);
+        refused(ROD_GRAMMAR_CALLS, text, "strict tool, f, whose schema has the keyword");
+    }
+    snprintf(text, sizeof text,
+             "{\"open\":\"<c>\",\"close\":\"</"
+             "c>\",\"tools\":[{\"name\":\"f\",\"strict\":true,\"parameters\":{\"minLength\":2}}]}");
+    struct grammar *g = compiled(ROD_GRAMMAR_CALLS, text);
+    assert_int_equal(reads(g, "<c>\n{\"name\": \"f\", \"arguments\": {\"a\":1}}\n</c>"), 2);
+    assert_int_equal(reads(g, "<c>\n{\"name\": \"f\", \"arguments\": \"ab\"}\n</c>"), 0);
+    grammar_free(g);
+}
+
+static void a_refusal_names_the_place_as_a_json_pointer(void **state) {
+    (void)state;
+    refused(ROD_GRAMMAR_JSON_SCHEMA, "{\"properties\":{\"a/b~c\":{\"not\":{}}}}",
+            "has at /properties/a~1b~0c the keyword not");
+    refused(ROD_GRAMMAR_JSON_SCHEMA, "{\"properties\":{\"a\":{\"pattern\":\"(?=a)\"}}}",
+            "has at /properties/a the keyword pattern, which has, at byte 2");
+    refused(ROD_GRAMMAR_JSON_SCHEMA, "{\"items\":{\"type\":\"number\",\"minimum\":0.12345678901234561}}",
+            "has at /items the keyword minimum, which has a bound");
+    char *text = repeated("{\"properties\":{\"", "\xc3\xa9", 100, "\":{\"enum\":[]}},\"required\":[\"");
+    char *whole = repeated(text, "\xc3\xa9", 100, "\"]}");
+    refused(ROD_GRAMMAR_JSON_SCHEMA, whole, "... the keyword enum, which lists no value");
+    free(text), free(whole);
+}
+
 /* A needs what is never there; B, compiled in A, needs A. */
 static void a_schema_that_needs_an_impossible_one_is_impossible(void **state) {
     (void)state;
@@ -156,6 +229,9 @@ static void a_part_that_is_no_schema_loses_only_itself(void **state) {
         {"{\"properties\":{\"a\":{\"type\":\"array\",\"prefixItems\":[4,{\"type\":\"integer\"}],\"minItems\":2}},"
          "\"required\":[\"a\"]}",
          "{\"a\":[null,1]}", "{\"a\":[1,null]}"},
+        {"{\"properties\":{\"a\":{\"type\":\"integer\",\"allOf\":[null,{\"maximum\":4}]}},\"required\":[\"a\"]}",
+         "{\"a\":3}", "{\"a\":5}"},
+        {"{\"properties\":{\"a\":{\"enum\":[1e30,\"x\"]}},\"required\":[\"a\"]}", "{\"a\":\"x\"}", "{\"a\":\"y\"}"},
         {"{\"properties\":{\"a\":{\"enum\":[\"x\"],\"minLength\":1}},\"required\":[\"a\"]}", "{\"a\":\"x\"}",
          "{\"a\":\"y\"}"},
     };
@@ -263,15 +339,52 @@ static void a_list_of_5000_strings_is_held(void **state) {
     free(list), free(schema);
 }
 
-static void limits_are_named_with_their_number(void **state) {
+static const struct {
+    const char *head, *each, *tail, *text; /* a text that is valid with `most` of them */
+    int most;
+    const char *says;
+} limits[] = {
+    {"{\"type\":\"object\",\"properties\":{", "\"k#\":{\"type\":\"null\"}", "}}", "{\"k1\":null,\"k999\":null}", 1000,
+     "the keyword properties, with more than 1000 optional ones in a row"},
+    {"{\"anyOf\":[", "{\"type\":\"object\",\"properties\":{\"k\":{\"const\":#}},\"required\":[\"k\"]}", "]}",
+     "{\"k\":499}", 500, NULL},
+    {"{\"oneOf\":[", "{\"type\":\"object\",\"properties\":{\"k\":{\"const\":#}},\"required\":[\"k\"]}", "]}",
+     "{\"k\":127}", 128, "the keyword oneOf, with more than 128 schemas"},
+    {"{\"type\":\"array\",\"prefixItems\":[", "{\"const\":#}", "]}", "[0,1]", 256, "up to 256 schemas"},
+    {"{\"anyOf\":[", "{\"const\":\"w#\"}", "]}", "\"w2999\"", 3000, NULL},
+};
+
+/* What the limit lets pass is read without a fault, and what it does not is refused before the first byte. */
+static void limits_are_found_when_a_schema_is_compiled(void **state) {
     (void)state;
-    char *text = malloc(1 << 18), *at = text;
-    at += snprintf(at, 64, "{\"type\":\"object\",\"properties\":{\"a\":{}");
-    for (int i = 0; i < 2100; i++) at += snprintf(at, 64, ",\"k%d\":{\"type\":\"null\"}", i);
-    snprintf(at, 3, "}}");
-    refused(ROD_GRAMMAR_JSON_SCHEMA, text, "more than 2048 alternatives");
+    for (size_t i = 0; i < sizeof limits / sizeof *limits; i++) {
+        char *text = repeated(limits[i].head, limits[i].each, limits[i].most, limits[i].tail);
+        struct grammar *g = compiled(ROD_GRAMMAR_JSON_SCHEMA, text);
+        if (reads(g, limits[i].text) != 2)
+            fail_msg("%.80s... with %d rejects %s", text, limits[i].most, limits[i].text);
+        grammar_free(g);
+        free(text);
+        if (!limits[i].says) continue;
+        text = repeated(limits[i].head, limits[i].each, limits[i].most + 1, limits[i].tail);
+        refused(ROD_GRAMMAR_JSON_SCHEMA, text, limits[i].says);
+        free(text);
+    }
+    static const char *const odd[][3] = {
+        {"{\"anyOf\":[", "{\"type\":\"object\",\"properties\":{\"k\":{\"const\":#}},\"required\":[\"k\"]}", "]}"},
+        {"{\"type\":\"object\",\"properties\":{\"n\":{\"type\":\"integer\"},\"z\":{\"anyOf\":[",
+         "{\"type\":\"array\",\"items\":{\"const\":#}}", "]}},\"required\":[\"n\",\"z\"]}"},
+    };
+    for (size_t i = 0; i < sizeof odd / sizeof *odd; i++) {
+        char *many = repeated(odd[i][0], odd[i][1], 1000, odd[i][2]);
+        refused(ROD_GRAMMAR_JSON_SCHEMA, many, "more than 2048 alternatives at one place");
+        free(many);
+    }
     refused(ROD_GRAMMAR_REGEX, "(abcdefgh){60000}(abcdefgh){60000}(abcdefgh){60000}(abcdefgh){60000}(abcdefgh){60000}",
             "262144");
+    char *text = repeated("", "\\d#x", 2100, "");
+    for (char *p = text; *p; p++)
+        if (*p == ',') *p = '|';
+    refused(ROD_GRAMMAR_REGEX, text, "more than 2048 alternatives at one place, or needs more than 4096 parts");
     free(text);
 }
 
@@ -279,6 +392,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_tool_that_contradicts_itself_stays_callable),
         cmocka_unit_test(a_strict_tool_that_contradicts_itself_is_refused_by_tool_place_and_keyword),
+        cmocka_unit_test(arguments_of_a_strict_tool_are_an_object),
+        cmocka_unit_test(a_refusal_names_the_place_as_a_json_pointer),
         cmocka_unit_test(a_schema_that_needs_an_impossible_one_is_impossible),
         cmocka_unit_test(a_part_that_is_no_schema_loses_only_itself),
         cmocka_unit_test(words_that_are_no_keywords_are_notes),
@@ -286,7 +401,7 @@ int main(void) {
         cmocka_unit_test(strings_of_a_schema_may_have_u0000),
         cmocka_unit_test(fractions_are_spelled_in_the_fewest_digits),
         cmocka_unit_test(a_list_of_5000_strings_is_held),
-        cmocka_unit_test(limits_are_named_with_their_number),
+        cmocka_unit_test(limits_are_found_when_a_schema_is_compiled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
