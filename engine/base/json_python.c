@@ -322,6 +322,60 @@ const char *json_python_text(const json_t *value) {
     return text && !memchr(text, 0, n) && utf8_check(text, n) == n ? text : NULL;
 }
 
+/* One piece of a spelling; returns how many bytes it stands for. */
+static size_t spell_piece(const char *bytes, size_t n, bool distinct, char piece[8]) {
+    const unsigned char *b = (const unsigned char *)bytes;
+    size_t step = 1;
+    if (n >= 3 && b[0] == 0xed && b[1] >= 0xa0) {
+        snprintf(piece, 8, "\\u%04x", 0xd000u | (b[1] & 0x3fu) << 6 | (b[2] & 0x3fu));
+        return 3;
+    }
+    if (*b < 0x20 || *b == 0x7f) {
+        snprintf(piece, 8, "\\u%04x", (unsigned)*b);
+    } else if (*b == '\\' && distinct) {
+        snprintf(piece, 8, "\\\\");
+    } else {
+        while (step < n && step < 4 && *b >= 0xc0 && (b[step] & 0xc0) == 0x80) step++;
+        memcpy(piece, bytes, step);
+        piece[step] = 0;
+    }
+    return step;
+}
+
+size_t json_python_spell(const char *bytes, size_t n, bool distinct, char *dst, size_t n_dst) {
+    size_t all = 0;
+    bool fits = n_dst > 0;
+    if (fits) *dst = 0;
+    for (size_t i = 0; i < n;) {
+        char piece[8];
+        i += spell_piece(bytes + i, n - i, distinct, piece);
+        const size_t len = strlen(piece);
+        fits = fits && len < n_dst - all;
+        if (fits) memcpy(dst + all, piece, len + 1);
+        all += len;
+    }
+    return all;
+}
+
+json_t *json_python_keeper(json_t *root) {
+    json_t *keeper = json_array();
+    if (keeper && !json_array_append_new(keeper, root)) return keeper;
+    if (!keeper) json_decref(root);
+    json_decref(keeper);
+    return NULL;
+}
+
+const char *json_python_keep(json_t *keeper, const char *bytes, size_t n) {
+    const size_t all = json_python_spell(bytes, n, true, NULL, 0);
+    if (all == n) return bytes; /* what is spelled out becomes longer */
+    char *text = malloc(all + 1);
+    if (!text) return NULL;
+    json_python_spell(bytes, n, true, text, all + 1);
+    json_t *kept = json_stringn_nocheck(text, all);
+    free(text);
+    return json_array_append_new(keeper, kept) ? NULL : json_string_value(kept);
+}
+
 const char *json_python_number(const json_t *value) {
     for (int k = 0; json_is_real(value) && k < N_ODD; k++)
         if (json_real_value(value) == odd_numbers[k].value) return odd_numbers[k].name;

@@ -17,6 +17,7 @@
 
 #include <jansson.h>
 
+#include <stdbool.h>
 #include <stddef.h>
 
 /* flags: JSON_REJECT_DUPLICATES, JSON_DECODE_INT_AS_REAL, JSON_DECODE_ANY. On failure NULL: the fault's line and
@@ -25,6 +26,17 @@ json_t *json_python_load(const char *text, size_t len, size_t flags, json_error_
 
 /* The string that a reader may compare, print and cut: NULL where it is none, has a NUL or is not UTF-8. */
 const char *json_python_text(const json_t *value);
+/* The bytes of a string or key as a C string that a terminal may have: control characters, NUL and surrogates alone as
+ * \uXXXX, and a backslash as two where no two strings may look the same. As snprintf: writes n_dst bytes at most, the
+ * last piece whole or not there, and returns how long all of it is. */
+size_t json_python_spell(const char *bytes, size_t n, bool distinct, char *dst, size_t n_dst);
+/* For readers that keep strings of root: takes root over, and what is spelled out beside it dies with it. NULL: no
+ * memory.
+ */
+json_t *json_python_keeper(json_t *root);
+/* The bytes themselves, or as json_python_spell spells distinct ones: a string that no reader looks for. NULL: no
+ * memory. */
+const char *json_python_keep(json_t *keeper, const char *bytes, size_t n);
 /* "Infinity", "-Infinity", "NaN"; NULL: an ordinary value. */
 const char *json_python_number(const json_t *value);
 

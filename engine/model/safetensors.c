@@ -5,7 +5,6 @@
 #include "engine/base/half.h"
 #include "engine/base/json_guard.h"
 #include "engine/base/json_python.h"
-#include "engine/base/utf8.h"
 
 #include <assert.h>
 #include <errno.h>
@@ -67,25 +66,14 @@ static bool header_read_count(const json_t *value, uint64_t *out) {
     return true;
 }
 
-/* Names are printed, and compared up to a zero. */
-static int header_check_name(const char *name, size_t len, const char *file, struct rod_error *err) {
-    for (size_t i = 0; i < len; i++)
-        if ((unsigned char)name[i] < 0x20 || name[i] == 0x7f)
-            return rod_fail(err, ROD_EMODEL, "%.150s: the tensor name %.120s holds control character %u", file, name,
-                            (unsigned)name[i]);
-    if (utf8_check(name, len) != len)
-        return rod_fail(err, ROD_EMODEL, "%.150s: the tensor name %.120s holds a surrogate alone", file, name);
-    return 0;
-}
-
-/* A type that is not known here is a fault of who uses the tensor: most such tensors nobody does. */
-static int header_parse_dtype(const json_t *entry, const char *file, struct safetensors_tensor *t,
-                              struct rod_error *err) {
-    t->dtype_name = json_python_text(json_object_get(entry, "dtype"));
+/* A type that is not known here is a fault of who uses the tensor: most such tensors nobody does. So is an odd name. */
+static int header_parse_dtype(const json_t *entry, const char *file, struct safetensors_table *table,
+                              struct safetensors_tensor *t, struct rod_error *err) {
+    const json_t *dtype = json_object_get(entry, "dtype");
+    if (!json_is_string(dtype)) return rod_fail(err, ROD_EMODEL, "%.150s: tensor %.120s has no dtype", file, t->name);
+    t->dtype_name = json_python_keep(table->priv, json_string_value(dtype), json_string_length(dtype));
+    if (!t->dtype_name) return rod_fail_no_memory(err);
     t->dtype = SAFETENSORS_N_DTYPES;
-    bool is_name = t->dtype_name != NULL;
-    for (const char *c = t->dtype_name; is_name && *c; c++) is_name = (unsigned char)*c >= 0x20 && *c != 0x7f;
-    if (!is_name) return rod_fail(err, ROD_EMODEL, "%.150s: tensor %.120s has no dtype", file, t->name);
     for (uint32_t i = 0; i < SAFETENSORS_N_DTYPES; i++)
         if (!strcmp(t->dtype_name, dtypes[i].name)) t->dtype = (enum safetensors_dtype)i;
     return 0;
@@ -119,11 +107,11 @@ static int header_parse_shape(const json_t *entry, const char *file, struct safe
 }
 
 static int header_parse_tensor(const json_t *entry, uint64_t data_first, uint64_t data_bytes, const char *file,
-                               struct safetensors_tensor *t, struct rod_error *err) {
+                               struct safetensors_table *table, struct safetensors_tensor *t, struct rod_error *err) {
     const char *name = t->name;
     if (!json_is_object(entry))
         return rod_fail(err, ROD_EMODEL, "%.150s: tensor %.120s is not described by an object", file, name);
-    int rc = header_parse_dtype(entry, file, t, err);
+    int rc = header_parse_dtype(entry, file, table, t, err);
     if (!rc) rc = header_parse_shape(entry, file, t, err);
     if (rc) return rc;
     const json_t *offsets = json_object_get(entry, "data_offsets");
@@ -197,9 +185,9 @@ static int header_parse_entries(json_t *root, uint64_t data_first, uint64_t file
             continue;
         }
         struct safetensors_tensor *t = &out->tensors[out->n_tensors];
-        t->name = name;
-        int rc = header_check_name(name, len, file, err);
-        if (!rc) rc = header_parse_tensor(entry, data_first, file_bytes - data_first, file, t, err);
+        t->name = json_python_keep(out->priv, name, len);
+        if (!t->name) return rod_fail_no_memory(err);
+        int rc = header_parse_tensor(entry, data_first, file_bytes - data_first, file, out, t, err);
         if (rc) return rc;
         out->n_tensors++;
     }
@@ -207,28 +195,73 @@ static int header_parse_entries(json_t *root, uint64_t data_first, uint64_t file
     return table_check_tiling(out, data_first, file_bytes, file, err);
 }
 
-/* The header stops being good at its first end bytes, where an object's second key of one name ends: says which tensor
- * it belongs to. Until there it is valid JSON. */
-static int header_refuse_duplicate(const char *header, size_t end, const char *file, struct rod_error *err) {
-    const char *tensor = "", *key = "";
-    int n_tensor = 0, n_key = 0;
+/* ---- keys that stand twice ---- */
+
+struct header_keys {
+    const char *file;
+    json_t *seen;              /* the outermost keys so far */
+    const char *outer, *inner; /* the keys that this place is under, as they are spelled */
+    size_t n_outer, n_inner;
+    unsigned read; /* of the tensor: which keys that are read have been there, a bit each */
+    struct rod_error *err;
+};
+
+/* The key as the tree has it: NULL without memory. */
+static json_t *header_decode_key(const char *text, size_t n) {
+    json_error_t fault;
+    if (!memchr(text, '\\', n)) return json_stringn_nocheck(text, n);
+    return json_python_load(text - 1, n + 2, JSON_DECODE_ANY, &fault); /* with its quotes */
+}
+
+static bool is_text(const json_t *key, const char *text) {
+    return json_string_length(key) == strlen(text) && !memcmp(json_string_value(key), text, strlen(text));
+}
+
+/* Two tensors of one name are refused, and what says twice where or what a tensor is. */
+static int header_take_key(struct header_keys *k, unsigned depth, const json_t *key) {
+    static const char *const read[] = {"dtype", "shape", "data_offsets"};
+    const int n_outer = (int)(k->n_outer < 120 ? k->n_outer : 120), n_inner = (int)(k->n_inner < 60 ? k->n_inner : 60);
+    const char *text = json_string_value(key);
+    const size_t len = json_string_length(key);
+    if (depth == 1) {
+        k->read = is_text(key, "__metadata__") ? ~0u : 0;
+        if (!k->read && json_object_getn(k->seen, text, len))
+            return rod_fail(k->err, ROD_EMODEL, "%.150s: header has a duplicate: tensor %.*s is there twice", k->file,
+                            n_outer, k->outer);
+        return json_object_setn_new_nocheck(k->seen, text, len, json_true()) ? rod_fail_no_memory(k->err) : 0;
+    }
+    for (unsigned i = 0; i < 3 && k->read != ~0u; i++) {
+        if (!is_text(key, read[i])) continue;
+        if (k->read & 1u << i)
+            return rod_fail(k->err, ROD_EMODEL, "%.150s: header has a duplicate: tensor %.*s: %.*s is there twice",
+                            k->file, n_outer, k->outer, n_inner, k->inner);
+        k->read |= 1u << i;
+    }
+    return 0;
+}
+
+/* The tree has the last of each key. The text is valid, and an object: a string with a colon behind it is a key. */
+static int header_refuse_duplicates(const char *header, size_t len, const char *file, struct rod_error *err) {
+    struct header_keys k = {.file = file, .seen = json_object(), .err = err};
     unsigned depth = 0;
-    for (size_t i = 0; i < end; i++) {
+    int rc = k.seen ? 0 : rod_fail_no_memory(err);
+    for (size_t i = 0; i < len && !rc; i++) {
         if (header[i] == '{' || header[i] == '[') depth++;
         if (header[i] == '}' || header[i] == ']') depth--;
         if (header[i] != '"') continue;
-        size_t first = ++i;
-        while (i < end && header[i] != '"') i += header[i] == '\\' ? 2 : 1;
-        key = header + first;
-        n_key = (int)((i < end ? i : end) - first);
-        if (depth == 1) tensor = key, n_tensor = n_key;
+        const size_t first = ++i;
+        while (i < len && header[i] != '"') i += header[i] == '\\' ? 2 : 1;
+        size_t next = i + 1;
+        while (next < len && (header[next] == ' ' || (header[next] >= '\t' && header[next] <= '\r'))) next++;
+        if (depth > 2 || next >= len || header[next] != ':') continue;
+        *(depth == 1 ? &k.outer : &k.inner) = header + first;
+        *(depth == 1 ? &k.n_outer : &k.n_inner) = i - first;
+        json_t *key = header_decode_key(header + first, i - first);
+        rc = key ? header_take_key(&k, depth, key) : rod_fail_no_memory(err);
+        json_decref(key);
     }
-    if (n_tensor > 120) n_tensor = 120;
-    if (depth == 1)
-        return rod_fail(err, ROD_EMODEL, "%.150s: header has a duplicate: tensor %.*s is there twice", file, n_tensor,
-                        tensor);
-    return rod_fail(err, ROD_EMODEL, "%.150s: header has a duplicate: tensor %.*s: %.*s is there twice", file, n_tensor,
-                    tensor, n_key > 60 ? 60 : n_key, key);
+    json_decref(k.seen);
+    return rc;
 }
 
 int safetensors_parse(const void *bytes, size_t n_bytes, uint64_t file_bytes, const char *file,
@@ -245,17 +278,16 @@ int safetensors_parse(const void *bytes, size_t n_bytes, uint64_t file_bytes, co
         return rod_fail(err, ROD_EMODEL, "%.150s: header length %llu exceeds the limit of %u bytes", file,
                         (unsigned long long)header_bytes, SAFETENSORS_MAX_HEADER_BYTES);
     json_error_t json_err;
-    json_t *root = json_python_load((const char *)bytes + 8, (size_t)header_bytes,
-                                    JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &json_err);
-    if (!root && json_error_code(&json_err) == json_error_duplicate_key && json_err.position > 0 &&
-        (uint64_t)json_err.position <= header_bytes)
-        return header_refuse_duplicate((const char *)bytes + 8, (size_t)json_err.position, file, err);
+    const char *header = (const char *)bytes + 8;
+    json_t *root = json_python_load(header, (size_t)header_bytes, JSON_DECODE_INT_AS_REAL, &json_err);
     if (!root && json_guard_was_short(&json_err)) return rod_fail_no_memory(err);
     if (!root)
         return rod_fail(err, ROD_EMODEL, "%.150s: header is not valid JSON at byte %d: %.160s", file, json_err.position,
                         json_err.text);
-    out->priv = root;
-    int rc = header_parse_entries(root, 8 + header_bytes, file_bytes, file, out, err);
+    out->priv = json_python_keeper(root);
+    if (!out->priv) return rod_fail_no_memory(err);
+    int rc = json_is_object(root) ? header_refuse_duplicates(header, (size_t)header_bytes, file, err) : 0;
+    if (!rc) rc = header_parse_entries(root, 8 + header_bytes, file_bytes, file, out, err);
     if (rc) safetensors_free(out);
     return rc;
 }

@@ -34,7 +34,7 @@ const char *safetensors_dtype_name(enum safetensors_dtype dtype); /* as the head
 struct safetensors_tensor {
     const char *name;
     enum safetensors_dtype dtype; /* SAFETENSORS_N_DTYPES: not known here; its bytes are what the offsets say */
-    const char *dtype_name;       /* as the header spells it */
+    const char *dtype_name; /* as the header spells it; here and in name odd bytes are spelled out (json_python_keep) */
     uint32_t n_dims;
     uint64_t shape[SAFETENSORS_MAX_DIMS];
     uint64_t n_elems, n_bytes;

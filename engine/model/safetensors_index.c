@@ -3,7 +3,6 @@
 #include "engine/base/fail.h"
 #include "engine/base/json_guard.h"
 #include "engine/base/json_python.h"
-#include "engine/base/utf8.h"
 
 #include <assert.h>
 #include <jansson.h>
@@ -34,14 +33,13 @@ static int index_parse_map(json_t *map, const char *file, struct safetensors_ind
     out->places = calloc(n + 1, sizeof *out->places);
     out->files = calloc(n + 1, sizeof *out->files);
     if (!out->places || !out->files) return rod_fail_no_memory(err);
-    const char *tensor;
+    const char *key, *tensor;
     json_t *value;
     size_t len;
-    json_object_keylen_foreach(map, tensor, len, value) {
+    json_object_keylen_foreach(map, key, len, value) {
+        tensor = json_python_keep(out->priv, key, len);
+        if (!tensor) return rod_fail_no_memory(err);
         const char *shard = json_python_text(value);
-        if (strlen(tensor) != len || utf8_check(tensor, len) != len)
-            return rod_fail(err, ROD_EMODEL, "%.150s: weight_map: tensor name %.120s holds NUL or a surrogate alone",
-                            file, tensor);
         if (json_is_string(value) && !shard)
             return rod_fail(err, ROD_EMODEL, "%.150s: weight_map of tensor %.120s holds NUL or a surrogate alone", file,
                             tensor);
@@ -72,13 +70,15 @@ int safetensors_parse_index(const char *json, size_t len, const char *file, stru
                             struct rod_error *err) {
     *out = (struct safetensors_index){0};
     json_error_t json_err;
-    json_t *root = json_python_load(json, len, JSON_REJECT_DUPLICATES, &json_err);
+    json_t *root = json_python_load(json, len, 0, &json_err);
     if (!root && json_guard_was_short(&json_err)) return rod_fail_no_memory(err);
     if (!root)
         return rod_fail(err, ROD_EMODEL, "%.150s is not valid JSON: line %d: %.160s", file, json_err.line,
                         json_err.text);
-    out->priv = root;
-    int rc = index_parse_map(json_object_get(root, "weight_map"), file, out, err);
+    json_t *map = json_object_get(root, "weight_map");
+    out->priv = json_python_keeper(root);
+    if (!out->priv) return rod_fail_no_memory(err);
+    int rc = index_parse_map(map, file, out, err);
     if (rc) safetensors_free_index(out);
     return rc;
 }

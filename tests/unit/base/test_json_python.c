@@ -165,12 +165,33 @@ static void a_text_for_readers_is_utf8_without_nul(void **state) {
     json_decref(list);
 }
 
+static void an_odd_string_is_spelled_out_and_cut_between_pieces(void **state) {
+    (void)state;
+    static const char odd[] = "a\0\n\\\xed\xa0\x80\xed\xbf\xbf\x7f\xc3\xa9\xf0\x9f\x98\x80";
+    static const char spelled[] = "a\\u0000\\u000a\\\\\\ud800\\udfff\\u007f\xc3\xa9\xf0\x9f\x98\x80";
+    char text[64];
+    const size_t n = sizeof odd - 1;
+    assert_int_equal(json_python_spell(odd, n, true, NULL, 0), sizeof spelled - 1);
+    assert_int_equal(json_python_spell(odd, n, true, text, sizeof text), sizeof spelled - 1);
+    assert_string_equal(text, spelled);
+    assert_int_equal(json_python_spell(odd, n, false, text, sizeof text), sizeof spelled - 2);
+    assert_non_null(strstr(text, "\\u000a\\\\ud800"));
+    for (size_t cut = 1; cut < sizeof spelled; cut++) {
+        char few[64];
+        memset(few, 'x', sizeof few);
+        json_python_spell(odd, n, true, few, cut);
+        assert_true(strlen(few) < cut && few[cut] == 'x' && cut - strlen(few) <= 6);
+        assert_memory_equal(few, spelled, strlen(few));
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_python_reads_is_a_value),
         cmocka_unit_test(what_python_refuses_is_refused),
         cmocka_unit_test(a_fault_names_the_place_in_the_text),
         cmocka_unit_test(a_text_for_readers_is_utf8_without_nul),
+        cmocka_unit_test(an_odd_string_is_spelled_out_and_cut_between_pieces),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
