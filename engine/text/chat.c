@@ -165,23 +165,20 @@ static const struct format *format_recognise(const char *jinja, size_t len) {
 /* chat_template of tokenizer_config.json: a string, or named ones, in a list or an object, of which "default" counts.
  * *out NULL: there is none. */
 static int config_template(const json_t *config, const json_t **out, struct rod_error *err) {
-    const json_t *value = json_object_get(config, "chat_template"), *item;
+    const json_t *value = json_object_get(config, "chat_template"), *found = value, *item;
+    const size_t n_named = json_is_object(value) ? json_object_size(value) : json_array_size(value);
     size_t i;
     *out = NULL;
-    if (json_is_object(value)) value = json_object_get(value, "default");
-    if (json_is_array(value)) {
-        const json_t *found = NULL;
-        json_array_foreach(value, i, item) {
-            const char *name = json_python_text(json_object_get(item, "name"));
-            if (name && !strcmp(name, "default")) found = json_object_get(item, "template");
-        }
-        value = found;
+    if (json_is_object(value) || json_is_array(value)) found = json_object_get(value, "default");
+    json_array_foreach(value, i, item) {
+        const char *name = json_python_text(json_object_get(item, "name"));
+        if (name && !strcmp(name, "default")) found = json_object_get(item, "template");
     }
-    if (value && !json_is_null(value) && !json_is_string(value))
-        return rod_fail(err, ROD_EMODEL,
-                        "tokenizer_config.json: \"chat_template\" must be a string or a list of named ones");
-    *out = json_is_string(value) ? value : NULL;
-    return 0;
+    if (json_is_string(found)) *out = found;
+    if (*out || !value || json_is_null(value) || (!found && !n_named)) return 0;
+    return rod_fail(err, ROD_EMODEL,
+                    "tokenizer_config.json: \"chat_template\" must be a string, a list of objects with \"name\" and "
+                    "\"template\" of which one has the name \"default\", or null");
 }
 
 /* ---- the table beside the model ---- */
@@ -299,8 +296,11 @@ static int chat_load_config(const struct chat_files *files, json_t **config, con
     *config = json_python_load(files->config, files->config_len, 0, &fault);
     if (!*config && json_guard_was_short(&fault)) return rod_fail_no_memory(err);
     if (!*config) return rod_fail(err, ROD_EMODEL, "tokenizer_config.json: %.120s (line %d)", fault.text, fault.line);
-    const int rc = json_is_object(*config) ? config_template(*config, value, err)
-                                           : rod_fail(err, ROD_EMODEL, "tokenizer_config.json: not an object");
+    int rc = 0;
+    if (!json_is_object(*config))
+        rc = rod_fail(err, ROD_EMODEL, "tokenizer_config.json: not an object");
+    else if (!files->jinja) /* else the key is not read */
+        rc = config_template(*config, value, err);
     if (rc) json_decref(*config);
     return rc;
 }
@@ -316,7 +316,7 @@ int chat_parse(const struct chat_files *files, const struct tokenizer *t, struct
     if (rc) return rc;
     const char *from = "chat_template.jinja", *jinja = files->jinja;
     size_t len = files->jinja_len;
-    if (!jinja && json_is_string(value)) {
+    if (value) {
         from = "chat_template of tokenizer_config.json";
         jinja = json_string_value(value);
         len = json_string_length(value);

@@ -259,6 +259,42 @@ static void jinja_templates_of_known_formats_are_recognised(void **state) {
     tokenizer_close(t);
 }
 
+static void a_chat_template_without_a_default_is_refused(void **state) {
+    (void)state;
+    static const struct {
+        const char *config;
+        int rc;
+    } cases[] = {{"{\"chat_template\": {\"a\": 1}}", ROD_EMODEL},
+                 {"{\"chat_template\": [1]}", ROD_EMODEL},
+                 {"{\"chat_template\": 1}", ROD_EMODEL},
+                 {"{\"chat_template\": NaN}", ROD_EMODEL},
+                 {"{\"chat_template\": false}", ROD_EMODEL},
+                 {"{\"chat_template\": {\"rag\": \"x\"}}", ROD_EMODEL},
+                 {"{\"chat_template\": {\"default\": null}}", ROD_EMODEL},
+                 {"{\"chat_template\": [{\"name\": \"rag\", \"template\": \"x\"}]}", ROD_EMODEL},
+                 {"{\"chat_template\": [{\"name\": \"default\", \"template\": 1}]}", ROD_EMODEL},
+                 {"{\"chat_template\": []}", 0},
+                 {"{\"chat_template\": {}}", 0},
+                 {"{\"chat_template\": null}", 0},
+                 {"{}", 0}};
+    struct tokenizer *t = bytes_tokenizer(chatml_tokens, 4);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        const struct chat_files files = {.config = cases[i].config, .config_len = strlen(cases[i].config)};
+        struct chat *c = NULL;
+        struct rod_error err = {0};
+        char note[320];
+        const int rc = chat_parse(&files, t, &c, note, sizeof note, &err);
+        if (rc != cases[i].rc || (rc && !strstr(err.message, "must be a string, a list of objects with")))
+            fail_msg("%s: %d \"%s\"", cases[i].config, rc, err.message);
+        chat_close(c);
+    }
+    struct chat_files files = jinja("{{'<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n'}}");
+    files.config = cases[0].config;
+    files.config_len = strlen(files.config);
+    chat_reads(&files, t, chatml, ""); /* beside chat_template.jinja the key is not read */
+    tokenizer_close(t);
+}
+
 static void other_jinja_templates_are_ignored_with_a_note(void **state) {
     (void)state;
     static const char *const other[] = {"{{ bos_token }}{{ '<|im_start|>' + m['role'] }}",
@@ -560,6 +596,7 @@ int main(void) {
         cmocka_unit_test(an_unknown_role_is_named),
         cmocka_unit_test(content_that_is_not_utf8_is_refused),
         cmocka_unit_test(jinja_templates_of_known_formats_are_recognised),
+        cmocka_unit_test(a_chat_template_without_a_default_is_refused),
         cmocka_unit_test(other_jinja_templates_are_ignored_with_a_note),
         cmocka_unit_test(the_turns_of_a_session_add_up_to_the_whole_chat),
         cmocka_unit_test(a_table_gives_any_format),
