@@ -6,6 +6,7 @@
 #include "safetensors.h"
 
 #include <assert.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <math.h>
 #include <stdio.h>
@@ -34,7 +35,7 @@ static char *join_path(const char *dir, const char *file) {
 
 static bool file_is_there(const char *dir, const char *file) {
     char *path = join_path(dir, file);
-    const bool there = path && access(path, F_OK) == 0;
+    const bool there = path && faccessat(AT_FDCWD, path, F_OK, AT_SYMLINK_NOFOLLOW) == 0; /* a link to nothing, too */
     free(path);
     return there;
 }
@@ -311,6 +312,13 @@ static void model_check_dtype(struct model *model, const char *said) {
                        dtype_name(model->weight_dtype));
 }
 
+static void model_check_quantised(struct model *model, const struct quant_config *said, size_t n_codes) {
+    if (said->method != QUANT_NONE && !n_codes)
+        model_warn(model,
+                   "config.json's quantization_config says %s, no weight is kept so; the weights are read as they are",
+                   said->name);
+}
+
 /* The CPU keeps each weight's own type; a GPU packs all matrices in one type, which may cost precision. */
 static void model_check_mixed(struct model *model) {
     size_t n = 0;
@@ -425,6 +433,7 @@ static int model_open_into(struct model *model, const char *dir, const char *ada
     if ((rc = model_read_generation(model, dir, err))) return rc;
     if ((rc = model_read_fingerprint(model, dir, progress, err))) return rc;
     model_check_dtype(model, config.torch_dtype);
+    model_check_quantised(model, &config.quant, files->n_codes);
     model_check_mixed(model);
     model_check_tied_head(model);
     model_check_unused(model);

@@ -30,6 +30,7 @@ void model_fingerprint_add(struct model *model, const char *label, const void *b
 enum quant_method { QUANT_NONE, QUANT_COMPRESSED, QUANT_GPTQ, QUANT_AWQ };
 struct quant_config {
     enum quant_method method;
+    char name[24];    /* quant_method, as the file says */
     bool zero_shift;  /* as in struct weight_codes */
     bool needs_zeros; /* of compressed-tensors: int4 codes are not symmetric */
     bool zero_borrow; /* and a zero point may be 0, which borrowed 1 from the next in its word */

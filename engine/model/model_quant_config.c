@@ -175,6 +175,7 @@ void quant_config_parse(struct cfg *c, const json_t *root, struct quant_config *
     const json_t *q = cfg_object(c, root, KEY);
     if (!q || !json_object_size(q)) return;
     const char *method = cfg_string(c, q, KEY ".quant_method", "");
+    snprintf(out->name, sizeof out->name, "%s", method);
     if (!strcmp(method, "compressed-tensors")) {
         out->method = QUANT_COMPRESSED;
         quant_parse_compressed(c, q, out);

@@ -620,6 +620,12 @@ static void a_file_beside_an_index_is_read_and_told(void **state) {
     assert_int_equal(m->n_warnings, 1);
     assert_non_null(strstr(m->warnings[0], "model.safetensors is read; model.safetensors.index.json beside it"));
     model_close(m);
+    snprintf(path, sizeof path, "%s/model.safetensors.index.json", dir);
+    unlink(path);
+    assert_int_equal(symlink("nothing", path), 0);
+    m = open_good(dir);
+    assert_int_equal(m->n_warnings, 1); /* a link to nothing is told too */
+    model_close(m);
     /* a link that leads nowhere is no reason to take the index */
     snprintf(path, sizeof path, "%s/model.safetensors", dir);
     unlink(path);

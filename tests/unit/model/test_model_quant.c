@@ -264,6 +264,42 @@ static void tensors_that_do_not_fit_are_refused_by_name(void **state) {
         expect_refusal_of(tensors[i].set, "model.safetensors", tensors[i].old, tensors[i].new, tensors[i].says);
 }
 
+static void a_quantisation_of_a_dense_checkpoint_is_told(void **state) {
+    (void)state;
+    static const char dense[] = "tests/vectors/rodimus-plus-small",
+                      said[] = "{\"quantization_config\": {\"quant_method\": \"gptq\", \"bits\": 4},";
+    char dir[] = "/tmp/rodimus-test-XXXXXX", path[256];
+    assert_non_null(mkdtemp(dir));
+    static const char *const files[] = {"config.json", "model.safetensors"};
+    for (int i = 0; i < 2; i++) {
+        size_t n;
+        char *text = read_file_in(dense, files[i], &n);
+        snprintf(path, sizeof path, "%s/%s", dir, files[i]);
+        FILE *to = fopen(path, "wb");
+        assert_non_null(to);
+        if (!i) assert_int_equal(fwrite(said, 1, sizeof said - 1, to), sizeof said - 1);
+        assert_int_equal(fwrite(text + !i, 1, n - !i, to), n - !i);
+        assert_int_equal(fclose(to), 0);
+        free(text);
+    }
+    struct model *m;
+    struct rod_error err;
+    if (model_open(dir, &m, &err)) fail_msg("%s", err.message);
+    assert_int_equal(m->n_warnings, 1);
+    assert_string_equal(m->warnings[0],
+                        "config.json's quantization_config says gptq, no weight is kept so; the weights "
+                        "are read as they are");
+    model_close(m);
+    for (int i = 0; i < 2; i++) {
+        snprintf(path, sizeof path, "%s/%s", dir, files[i]);
+        unlink(path);
+    }
+    rmdir(dir);
+    m = open_set("gptq", "auto");
+    for (uint32_t i = 0; i < m->n_warnings; i++) assert_null(strstr(m->warnings[i], "quantization_config"));
+    model_close(m);
+}
+
 /* Headers and tensors with bytes changed at random are refused, or read within their bounds. */
 static void changed_bytes_are_refused_or_read_within_bounds(void **state) {
     (void)state;
@@ -324,6 +360,7 @@ int main(void) {
         cmocka_unit_test(a_device_without_the_stored_format_names_the_precision_that_takes_it),
         cmocka_unit_test(what_would_change_results_is_refused_by_name),
         cmocka_unit_test(tensors_that_do_not_fit_are_refused_by_name),
+        cmocka_unit_test(a_quantisation_of_a_dense_checkpoint_is_told),
         cmocka_unit_test(changed_bytes_are_refused_or_read_within_bounds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
