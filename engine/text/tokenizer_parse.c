@@ -82,6 +82,13 @@ static int parse_unsupported(struct parse *p, const char *key) {
     return rod_fail(p->err, ROD_EUNSUPPORTED, "tokenizer.json: this \"%s\" is not supported", key);
 }
 
+enum { SHOWN_BYTES = 65 };
+/* A stranger's string, for a message. */
+static const char *shown(const char *text, size_t len, char dst[SHOWN_BYTES]) {
+    json_python_spell(text, len, false, dst, SHOWN_BYTES);
+    return dst;
+}
+
 /* 0 with *out set; the default when absent or null. */
 static int parse_flag(struct parse *p, const json_t *object, const char *key, bool absent, bool *out) {
     const json_t *v = json_object_get(object, key);
@@ -103,10 +110,13 @@ static int parse_sizes(struct parse *p, const json_t *added) {
     json_t *v;
     size_t i, len;
     json_object_keylen_foreach((json_t *)p->vocab, key, len, v) {
+        char text[SHOWN_BYTES];
         if (utf8_check(key, len) != len)
-            return rod_fail(p->err, ROD_EMODEL, "tokenizer.json: vocab: \"%.64s\" has a surrogate alone", key);
+            return rod_fail(p->err, ROD_EMODEL, "tokenizer.json: vocab: \"%s\" has a surrogate alone",
+                            shown(key, len, text));
         if (!parse_is_id(v))
-            return rod_fail(p->err, ROD_EMODEL, "tokenizer.json: vocab: \"%.64s\" has an invalid id", key);
+            return rod_fail(p->err, ROD_EMODEL, "tokenizer.json: vocab: \"%s\" has an invalid id",
+                            shown(key, len, text));
         if (json_integer_value(v) >= n) n = (uint32_t)json_integer_value(v) + 1;
     }
     json_array_foreach(added, i, v) {
@@ -175,9 +185,10 @@ static int parse_added_token(struct parse *p, const json_t *list, size_t at) {
     const json_t *last = json_array_get(list, p->last_added[a.id]);
     struct token *token = &t->tokens[a.id];
     if (last != node && json_equal(content, json_object_get(last, "content"))) return 0; /* the last one counts */
+    char few[SHOWN_BYTES];
     if (in_vocab ? json_integer_value(in_vocab) != a.id : token->present)
-        return rod_fail(p->err, ROD_EMODEL, "tokenizer.json: added token \"%.64s\" and vocab disagree about id %d",
-                        text, a.id);
+        return rod_fail(p->err, ROD_EMODEL, "tokenizer.json: added token \"%s\" and vocab disagree about id %d",
+                        shown(text, len, few), a.id);
     if (!token->present) {
         if ((rc = parse_blob(p, text, len, &token->bytes))) return rc;
         token->len = (uint32_t)len;
@@ -226,9 +237,15 @@ static int parse_merge(struct parse *p, const json_t *node, size_t i) {
     memcpy(p->scratch + n_left, right, n_right);
     const json_t *a = json_object_getn(p->vocab, left, n_left), *b = json_object_getn(p->vocab, right, n_right);
     const json_t *ab = json_object_getn(p->vocab, p->scratch, n_left + n_right);
+    char few[SHOWN_BYTES];
+    const char *missing = !a ? left : !b ? right : p->scratch;
     if (!a || !b || !ab)
-        return rod_fail(p->err, ROD_EMODEL, "tokenizer.json: merges[%zu]: \"%.*s\" is not in the vocab", i,
-                        (int)(n_left + n_right < 64 ? n_left + n_right : 64), p->scratch);
+        return rod_fail(p->err, ROD_EMODEL, "tokenizer.json: merges[%zu]: \"%s\" is not in the vocab", i,
+                        shown(missing,
+                              !a   ? n_left
+                              : !b ? n_right
+                                   : n_left + n_right,
+                              few));
     bpe_add_merge(&p->t->bpe, (int32_t)json_integer_value(a), (int32_t)json_integer_value(b), (uint32_t)i,
                   (int32_t)json_integer_value(ab));
     return 0;
@@ -245,7 +262,7 @@ static int parse_model(struct parse *p, const json_t *model) {
     const json_t *dropout = json_object_get(model, "dropout"), *merges = json_object_get(model, "merges");
     if (dropout && !json_is_null(dropout) && !(json_is_number(dropout) && json_number_value(dropout) == 0))
         return parse_unsupported(p, "dropout");
-    if (!json_is_array(merges)) return parse_bad(p, "\"model\" has no \"merges\"");
+    if (!json_is_array(merges)) return parse_bad(p, "\"model\" has no \"merges\" that is an array");
     int rc = parse_flag(p, model, "ignore_merges", false, &bpe->ignore_merges);
     if (rc) return rc;
     size_t n = json_array_size(merges), first = 0;
@@ -269,6 +286,20 @@ static int parse_words(struct parse *p) {
 
 /* ---- the parts around the model ---- */
 
+/* A part's type that is not one of those that are read. */
+static int parse_refuse_type(struct parse *p, const char *part, const json_t *node) {
+    char text[SHOWN_BYTES];
+    const json_t *type = json_object_get(node, "type");
+    if (!node || json_is_null(node))
+        return rod_fail(p->err, ROD_EUNSUPPORTED, "tokenizer.json: no \"%s\": ByteLevel is needed", part);
+    if (!json_is_object(node))
+        return rod_fail(p->err, ROD_EMODEL, "tokenizer.json: \"%s\" must be an object or null", part);
+    if (!json_is_string(type))
+        return rod_fail(p->err, ROD_EMODEL, "tokenizer.json: \"%s\" has no \"type\" that is a string", part);
+    return rod_fail(p->err, ROD_EUNSUPPORTED, "tokenizer.json: %s type \"%s\" is not supported", part,
+                    shown(json_string_value(type), json_string_length(type), text));
+}
+
 static int parse_normalizer(struct parse *p, const json_t *node, int depth) {
     if (!node || json_is_null(node)) return 0;
     const char *type = json_python_text(json_object_get(node, "type"));
@@ -284,8 +315,7 @@ static int parse_normalizer(struct parse *p, const json_t *node, int depth) {
         json_array_foreach(list, i, v) if ((rc = parse_normalizer(p, v, depth + 1))) return rc;
         return 0;
     }
-    return rod_fail(p->err, ROD_EUNSUPPORTED, "tokenizer.json: normalizer type \"%.64s\" is not supported",
-                    type ? type : "null");
+    return parse_refuse_type(p, "normalizer", node);
 }
 
 /* A template may put single special tokens before the text; tokenizer_encode adds them then. */
@@ -330,8 +360,7 @@ static int parse_post_processor(struct parse *p, const json_t *node, int depth) 
         json_array_foreach(list, i, v) if ((rc = parse_post_processor(p, v, depth + 1))) return rc;
         return 0;
     }
-    return rod_fail(p->err, ROD_EUNSUPPORTED, "tokenizer.json: post_processor type \"%.64s\" is not supported",
-                    type ? type : "null");
+    return parse_refuse_type(p, "post_processor", node);
 }
 
 static int parse_decoder(struct parse *p, const json_t *node, int depth) {
@@ -340,8 +369,7 @@ static int parse_decoder(struct parse *p, const json_t *node, int depth) {
     if (type && !strcmp(type, "ByteLevel")) return 0;
     if (type && !strcmp(type, "Sequence") && json_array_size(list) == 1 && depth < 4)
         return parse_decoder(p, json_array_get(list, 0), depth + 1);
-    return rod_fail(p->err, ROD_EUNSUPPORTED, "tokenizer.json: decoder type \"%.64s\" is not supported",
-                    type ? type : "null");
+    return parse_refuse_type(p, "decoder", node);
 }
 
 /* ---- tokenizer_config.json ---- */
@@ -362,7 +390,11 @@ static int config_token(struct parse *p, const json_t *config, const char *key, 
     *out = TOKENIZER_NO_NAME;
     if (!value || json_is_null(value) || (text && !len)) return 0;
     if (!text || utf8_check(text, len) != len)
-        return rod_fail(p->err, ROD_EMODEL, "tokenizer_config.json: \"%s\" must be a string of UTF-8 or null", key);
+        return rod_fail(
+            p->err, ROD_EMODEL,
+            "tokenizer_config.json: \"%s\" must be a string of UTF-8, an object with such a \"content\", or "
+            "null",
+            key);
     const json_t *id = json_object_getn(p->vocab, text, len);
     *out = id ? (int32_t)json_integer_value(id) : TOKENIZER_NO_TOKEN;
     for (uint32_t i = 0; i < p->t->n_ids && *out < 0; i++) {
@@ -425,18 +457,20 @@ static int parse_all(struct parse *p, const json_t *root) {
     size_t i;
     json_t *v;
     if (!json_is_object(root)) return parse_bad(p, "not an object");
-    if (!json_is_object(model)) return parse_bad(p, "no \"model\"");
+    if (!model || json_is_null(model)) return parse_bad(p, "no \"model\"");
+    if (!json_is_object(model)) return parse_bad(p, "\"model\" must be an object");
     const char *kind_name = json_python_text(kind);
     if (kind && !json_is_null(kind) && (!kind_name || strcmp(kind_name, "BPE") != 0))
-        return rod_fail(p->err, ROD_EUNSUPPORTED, "tokenizer.json: model type \"%.64s\" is not supported",
-                        kind_name ? kind_name : "?");
+        return parse_refuse_type(p, "model", model);
     p->vocab = json_object_get(model, "vocab");
-    if (!json_is_object(p->vocab)) return parse_bad(p, "\"model\" has no \"vocab\"");
+    if (!json_is_object(p->vocab)) return parse_bad(p, "\"model\" has no \"vocab\" that is an object");
     if (added && !json_is_null(added) && !json_is_array(added)) return parse_bad(p, "\"added_tokens\" is not an array");
 
     if (has_broken_string(json_object_get(root, "pre_tokenizer")))
         return parse_bad(p, "\"pre_tokenizer\" has a surrogate alone");
-    int rc = split_init(&p->t->split, json_object_get(root, "pre_tokenizer"), p->err);
+    const json_t *pre = json_object_get(root, "pre_tokenizer");
+    int rc = json_is_string(json_object_get(pre, "type")) ? split_init(&p->t->split, pre, p->err)
+                                                          : parse_refuse_type(p, "pre_tokenizer", pre);
     if (!rc) rc = parse_normalizer(p, json_object_get(root, "normalizer"), 0);
     if (!rc) rc = parse_decoder(p, json_object_get(root, "decoder"), 0);
     if (!rc) rc = parse_sizes(p, added);

@@ -140,6 +140,7 @@ void letters_fini(struct letters *l);
 struct regex_letters {
     char *text;
     size_t n;
+    uint32_t *from; /* for each byte of text, and its end: where its construct begins in the pattern */
     unsigned char *letter;
 };
 int regex_translate(const char *pattern, size_t len, struct regex_letters *out, struct rod_error *err);

@@ -6,6 +6,7 @@
  * is not known here: a silently different split would change token ids.
  */
 #include "engine/base/fail.h"
+#include "engine/base/json_python.h"
 #include "engine/base/unicode.h"
 #include "engine/base/utf8.h"
 #include "tokenizer_parts.h"
@@ -20,7 +21,9 @@ struct regex {
     const char *in;
     size_t len, at;
     char *out;
+    uint32_t *from; /* where the construct of each byte of out begins */
     size_t n, cap;
+    size_t start; /* of the construct that is read */
     struct letters letters;
     bool fold[REGEX_MAX_DEPTH + 1]; /* of each open group: is case ignored in it? */
     size_t depth;
@@ -34,20 +37,33 @@ static int regex_put(struct regex *r, const char *s, size_t len) {
         char *out = realloc(r->out, cap);
         if (!out) return rod_fail_no_memory(r->err);
         r->out = out;
+        uint32_t *from = realloc(r->from, cap * sizeof *from);
+        if (!from) return rod_fail_no_memory(r->err);
+        r->from = from;
         r->cap = cap;
     }
     memcpy(r->out + r->n, s, len);
+    for (size_t i = 0; i <= len; i++) r->from[r->n + i] = (uint32_t)r->start;
     r->n += len;
     r->out[r->n] = 0;
     return 0;
 }
 
-static int regex_refuse(struct regex *r, size_t at, const char *what) {
+/* How much of the pattern a message has: an escape with braces whole. */
+static size_t regex_shown(const struct regex *r, size_t at) {
     size_t n = r->len - at < 12 ? r->len - at : 12;
-    while (n && at + n < r->len && ((unsigned char)r->in[at + n] & 0xc0) == 0x80) n--;
+    const char *in = r->in + at;
+    const char *close = r->len - at > 3 && in[0] == '\\' && in[2] == '{' ? memchr(in, '}', r->len - at) : NULL;
+    if (close && close - in < 40) n = (size_t)(close - in) + 1;
+    while (n && at + n < r->len && ((unsigned char)in[n] & 0xc0) == 0x80) n--;
+    return n;
+}
+
+static int regex_refuse(struct regex *r, size_t at, const char *what) {
+    char few[128];
+    json_python_spell(r->in + at, regex_shown(r, at), false, few, sizeof few);
     return rod_fail(r->err, ROD_EUNSUPPORTED,
-                    "tokenizer.json: pre_tokenizer pattern: %s at offset %zu (\"%.*s\") is not supported", what, at,
-                    (int)n, r->in + at);
+                    "tokenizer.json: pre_tokenizer pattern: %s at offset %zu (\"%s\") is not supported", what, at, few);
 }
 
 /* ---- characters and sets ---- */
@@ -312,7 +328,7 @@ static int regex_interval(struct regex *r) {
 static int regex_next(struct regex *r) {
     char c = r->in[r->at];
     struct letters_set set = {0};
-    size_t at = r->at, step;
+    size_t at = r->start = r->at, step;
     switch (c) {
     case '\\': return regex_outside(r);
     case '[': return regex_class(r);
@@ -368,18 +384,23 @@ static int regex_put_letters(struct regex *r, int set) {
 /* The pattern once more, with the letters of each set in the place of its number. */
 static int regex_finish(struct regex *r) {
     char *in = r->out;
+    uint32_t *from = r->from;
     size_t n = r->n;
     int rc = letters_make(&r->letters, r->err);
     r->out = NULL;
+    r->from = NULL;
     r->n = r->cap = 0;
     if (!rc) rc = regex_put(r, "", 0);
     for (size_t i = 0; !rc && i < n; i++) {
+        r->start = from[i];
         if (in[i] == REGEX_SET)
             rc = regex_put_letters(r, (unsigned char)in[++i]);
         else
             rc = regex_put(r, in + i, 1);
     }
+    if (r->from) r->from[r->n] = (uint32_t)r->len;
     free(in);
+    free(from);
     return rc;
 }
 
@@ -393,11 +414,13 @@ int regex_translate(const char *pattern, size_t len, struct regex_letters *out, 
     while (!rc && r->at < len) rc = regex_next(r);
     if (!rc) rc = regex_finish(r);
     if (!rc) {
-        *out = (struct regex_letters){r->out, r->n, r->letters.letter};
+        *out = (struct regex_letters){r->out, r->n, r->from, r->letters.letter};
         r->out = NULL;
+        r->from = NULL;
         r->letters.letter = NULL;
     }
     free(r->out);
+    free(r->from);
     letters_fini(&r->letters);
     free(r);
     return rc;

@@ -8,6 +8,7 @@
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "tokenizer_parts.h"
 #include "engine/base/fail.h"
+#include "engine/base/json_python.h"
 #include "engine/base/utf8.h"
 
 #include <assert.h>
@@ -44,11 +45,19 @@ static int split_compile(struct split_stage *stage, const char *pattern, size_t 
     }
     free(regex.text);
     if (!stage->code) {
-        if (!context) return rod_fail_no_memory(err);
-        char why[128] = "";
+        if (!context) {
+            free(regex.from);
+            return rod_fail_no_memory(err);
+        }
+        char why[128] = "", few[160];
         pcre2_get_error_message(number, (PCRE2_UCHAR *)why, sizeof why);
-        return rod_fail(err, ROD_EUNSUPPORTED, "tokenizer.json: pre_tokenizer pattern: %s", why);
+        json_python_spell(pattern, len, false, few, sizeof few);
+        const size_t place = literal || at > regex.n ? len : regex.from[at];
+        free(regex.from);
+        return rod_fail(err, ROD_EUNSUPPORTED, "tokenizer.json: pre_tokenizer pattern \"%s\": %s at offset %zu", few,
+                        why, place);
     }
+    free(regex.from);
     stage->jit = pcre2_jit_compile(stage->code, PCRE2_JIT_COMPLETE) == 0;
     return 0;
 }
@@ -95,6 +104,14 @@ static int split_add_byte_level(struct split_stage *stage, const json_t *node, s
     return use_regex ? split_compile(stage, SPLIT_BYTE_LEVEL, strlen(SPLIT_BYTE_LEVEL), false, err) : 0;
 }
 
+static int split_refuse_type(const char *type, const json_t *node, struct rod_error *err) {
+    char few[65];
+    if (!type)
+        return rod_fail(err, ROD_EMODEL, "tokenizer.json: pre_tokenizer: a stage must be an object with a \"type\"");
+    json_python_spell(type, json_string_length(json_object_get(node, "type")), false, few, sizeof few);
+    return rod_fail(err, ROD_EUNSUPPORTED, "tokenizer.json: pre_tokenizer type \"%s\" is not supported", few);
+}
+
 int split_init(struct split *split, const json_t *pre_tokenizer, struct rod_error *err) {
     const char *outer = json_string_value(json_object_get(pre_tokenizer, "type"));
     bool sequence = outer && !strcmp(outer, "Sequence");
@@ -121,8 +138,7 @@ int split_init(struct split *split, const json_t *pre_tokenizer, struct rod_erro
         else if (type && !strcmp(type, "ByteLevel"))
             rc = split_add_byte_level(stage, node, err), byte_level = true;
         else
-            rc = rod_fail(err, ROD_EUNSUPPORTED, "tokenizer.json: pre_tokenizer type \"%.64s\" is not supported",
-                          type ? type : "null");
+            rc = split_refuse_type(type, node, err);
         if (rc) return rc;
     }
     if (!byte_level)

@@ -42,13 +42,32 @@ def test_what_nobody_reads_ends_no_start_whatever_python_wrote(server, own_serve
     def unused(header, n):
         header["__metadata__"] = {"format": "pt", **ODD}
         header["unused.codes"] = {"dtype": "F4_E2M1", "shape": [2, 3], "data_offsets": [n, n + 3], "odd": ODD}
-        return b"abc"
+        header["unused\u0000\ud800\n"] = {"dtype": "F4\u0000\udc00", "shape": [1], "data_offsets": [n + 3, n + 4]}
+        return b"abcd"
 
     write_header(model, unused)
     s = own_server("--model", model)
     body = {"prompt": "Once upon a time", "max_tokens": 20, "temperature": 0}
     assert s.post("/v1/completions", body).json["choices"] == server.post("/v1/completions", body).json["choices"]
-    assert "unused.codes" in s.log(), "it is told as each tensor without a use"
+    assert "2 tensors are in the files that this model does not use, unused.codes first" in s.log(), "they are told as each tensor without a use"
+
+
+def test_the_last_of_a_key_that_stands_twice_counts(server, own_server, tmp_path):
+    model = variant(str(tmp_path / "m"))
+    write_header(model, lambda header, n: header.update(__metadata__={"format": "pt", "twicE": "1", "twice": "2"}) or b"")
+    path = os.path.join(model, "model.safetensors")
+    with open(path, "rb") as f:
+        data = f.read().replace(b"twicE", b"twice", 1)
+        names = [name for name in json.loads(data[8:8 + struct.unpack("<Q", data[:8])[0]]) if name != "__metadata__"]
+    os.unlink(path)
+    with open(os.path.join(model, "m-1.safetensors"), "wb") as f:
+        f.write(data)
+    index = {"metadata": {"x": 1, "y": 2}, "weight_map": {"twice": "none.safetensors", **dict.fromkeys(names, "m-1.safetensors")}}
+    with open(os.path.join(model, "model.safetensors.index.json"), "w", encoding="utf-8") as f:
+        f.write(json.dumps(index).replace('"y"', '"x"').replace('"twice"', json.dumps(names[0])))
+    s = own_server("--model", model)
+    body = {"prompt": "Once upon a time", "max_tokens": 20, "temperature": 0}
+    assert s.post("/v1/completions", body).json["choices"] == server.post("/v1/completions", body).json["choices"]
 
 
 @pytest.mark.parametrize("file,key,value", [

@@ -465,7 +465,8 @@ static void eos_token_is_a_token_by_its_text(void **state) {
     }
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
         assert_int_equal(tokenizer_parse(json, len, bad[i], strlen(bad[i]), &t, &err), ROD_EMODEL);
-        assert_non_null(strstr(err.message, "eos_token"));
+        assert_non_null(
+            strstr(err.message, "\"eos_token\" must be a string of UTF-8, an object with such a \"content\""));
     }
     free(json);
 }

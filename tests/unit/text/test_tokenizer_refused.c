@@ -1,4 +1,5 @@
 /* test_tokenizer_refused.c - texts and tokenizer.json files that are refused: by offset, by name, and never a crash. */
+#include "engine/base/json_python.h"
 #include "tests/tokenizer_bench.h"
 
 static void invalid_utf8_is_refused_with_its_offset(void **state) {
@@ -52,7 +53,7 @@ static void refused(const char *path, const char *value, int code, const char *n
                                                 : json_object_get(object, key);
         assert_non_null(object);
     }
-    json_t *v = json_loads(value, JSON_DECODE_ANY | JSON_ALLOW_NUL, &where);
+    json_t *v = json_python_load(value, strlen(value), JSON_DECODE_ANY, &where);
     if (!v) fail_msg("%s: %s", value, where.text);
     if (json_is_array(object))
         json_array_set_new(object, strtoul(path, NULL, 10), v);
@@ -91,7 +92,20 @@ static void what_is_not_supported_is_refused_by_name(void **state) {
     refused("model.merges", "[[\"a\", \"\\u0000\"]]", bad, "merges[0]");
     refused("model.merges", "7", bad, "merges");
     refused("model.merges", "[\"#version: 0.2\"]", 0, "");
-    refused("model", "null", bad, "model");
+    refused("model.vocab", "{\"a\\u0000\\nb\": 1e40}", bad, "\"a\\u0000\\u000ab\"");
+    refused("model.merges", "[[\"a\", \"x\\u0000y\"]]", bad, "merges[0]: \"x\\u0000y\" is not in the vocab");
+    refused("model", "null", bad, "no \"model\"");
+    refused("model", "[1]", bad, "\"model\" must be an object");
+    refused("model.type", "\"BPE\\u0000\"", no, "type \"BPE\\u0000\"");
+    refused("normalizer", "\"NFC\"", bad, "\"normalizer\" must be an object or null");
+    refused("normalizer", "1e300", bad, "\"normalizer\" must be an object or null");
+    refused("normalizer", "{}", bad, "\"normalizer\" has no \"type\"");
+    refused("normalizer", "null", 0, "");
+    refused("decoder", "\"ByteLevel\"", bad, "\"decoder\" must be an object or null");
+    refused("post_processor", "[]", bad, "\"post_processor\" must be an object or null");
+    refused("pre_tokenizer", "\"ByteLevel\"", bad, "\"pre_tokenizer\" must be an object or null");
+    refused("pre_tokenizer", "{\"type\": 1}", bad, "\"pre_tokenizer\" has no \"type\"");
+    refused("pre_tokenizer.pretokenizers.0", "\"Split\"", bad, "a stage must be an object with a \"type\"");
     refused("normalizer", "{\"type\": \"NFKC\"}", no, "NFKC");
     refused("normalizer", "{\"type\": \"Sequence\", \"normalizers\": [{\"type\": \"Lowercase\"}]}", no, "Lowercase");
     refused("normalizer", "{\"type\": \"Sequence\", \"normalizers\": []}", 0, "");
@@ -159,6 +173,26 @@ static void patterns_that_read_differently_are_refused(void **state) {
     }
 }
 
+static void a_faulty_pattern_is_named_with_the_place_of_its_fault(void **state) {
+    (void)state;
+    static const struct {
+        const char *pattern, *says;
+    } cases[] = {
+        {"(a|\\\\p{L}+", "pattern \"(a|\\p{L}+\": missing closing parenthesis at offset 9"},
+        {"\xc3\xa9\\\\p{L}|(?<=a*)b", "pattern \"\xc3\xa9\\p{L}|(?<=a*)b\": "},
+        {"\\\\p{Lu}\xc3\xa9|*x", "quantifier does not follow a repeatable item at offset 9"},
+        {"a\\\\u0000(", "missing closing parenthesis at offset 8"},
+        {"\\\\p{Uppercase}x", "this property at offset 0 (\"\\p{Uppercase}\")"},
+        {"a\\\\p{^Uppercase_Letter}x", "this property at offset 1 (\"\\p{^Uppercase_Letter}\")"},
+        {"a\\\\b\\u0000c", "this escape at offset 1 (\"\\b\\u0000c\")"},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        char value[128];
+        snprintf(value, sizeof value, "{\"Regex\": \"%s\"}", cases[i].pattern);
+        refused("pre_tokenizer.pretokenizers.0.pattern", value, ROD_EUNSUPPORTED, cases[i].says);
+    }
+}
+
 static void mutated_files_never_crash(void **state) {
     (void)state;
     for (size_t f = 0; f < N_FAMILIES; f++) {
@@ -208,6 +242,7 @@ int main(void) {
         cmocka_unit_test(a_directory_without_a_tokenizer_is_not_found),
         cmocka_unit_test(what_is_not_supported_is_refused_by_name),
         cmocka_unit_test(patterns_that_read_differently_are_refused),
+        cmocka_unit_test(a_faulty_pattern_is_named_with_the_place_of_its_fault),
         cmocka_unit_test(mutated_files_never_crash),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
