@@ -30,12 +30,9 @@ const char *json_python_text(const json_t *value);
  * \uXXXX, and a backslash as two where no two strings may look the same. As snprintf: writes n_dst bytes at most, the
  * last piece whole or not there, and returns how long all of it is. */
 size_t json_python_spell(const char *bytes, size_t n, bool distinct, char *dst, size_t n_dst);
-/* For readers that keep strings of root: takes root over, and what is spelled out beside it dies with it. NULL: no
- * memory.
- */
+/* For readers that keep strings of root: takes root over, and what is spelled out dies with it. NULL: no memory. */
 json_t *json_python_keeper(json_t *root);
-/* The bytes themselves, or as json_python_spell spells distinct ones: a string that no reader looks for. NULL: no
- * memory. */
+/* The bytes themselves, or spelled out and distinct, as no reader looks for them. NULL: no memory. */
 const char *json_python_keep(json_t *keeper, const char *bytes, size_t n);
 /* "Infinity", "-Infinity", "NaN"; NULL: an ordinary value. */
 const char *json_python_number(const json_t *value);
