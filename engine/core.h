@@ -50,12 +50,11 @@ struct mask_turns {
     uint64_t halved_ns;          /* when that was halved */
     double step_ns, effort_ns;   /* what a step takes without masks; what effort takes */
     uint64_t dear;               /* the ticket of whom the last piece was beyond its first */
-    /* of one plan */
-    struct active **rows; /* [n_slots] those that wait, whose key has used the least first; NULL: it failed */
-    uint32_t n, n_first;  /* n_first: those before have had a first piece */
-    uint32_t n_runs;      /* rows that have what they need */
-    int64_t budget, left; /* effort */
-    uint64_t began_ns;
+    uint64_t spent_ns;           /* since the last step was planned */
+    /* of one turn */
+    struct active **rows;       /* [n_slots] those that wait, whose key has used the least first; NULL: it failed */
+    uint32_t n, n_first;        /* n_first: those before have had a first piece */
+    int64_t budget, left;       /* effort */
     const struct grammar *last; /* whose mask was worked at; NULL: none */
 };
 
@@ -340,18 +339,20 @@ void end_replayed(struct rod_engine *engine, struct active *active);
 /* ---- pace.c ---- */
 int pace_measure(struct rod_engine *engine, struct rod_error *err); /* before the engine thread */
 
-/* ---- mask_turns.c: masks of a plan's rows, as far as a step has time for them ---- */
-void mask_turns_begin(struct rod_engine *engine, const struct sched_row *rows, uint32_t n, uint64_t now_ns);
-/* Whose mask is worked at next, until NULL. Then rows with mask_waits are not part of the step. An error ends the
- * request. */
+/* ---- mask_turns.c: masks of those that a plan may take, as far as a step has time for them ---- */
+void mask_turns_begin(struct rod_engine *engine, uint64_t now_ns);
+/* Whose mask is worked at next, until NULL. An error ends the request. */
 struct active *mask_turns_next(struct rod_engine *engine);
 int mask_turns_work(struct rod_engine *engine, struct active *active, struct rod_error *err);
+/* Whoever lacks its mask is in SCHED_MASKING from now on, or reads its prompt up to its last piece; nobody else is. */
+void mask_turns_settle(struct rod_engine *engine);
 /* Behind a draft; *mask NULL: there is no time for it. */
 int mask_turns_draft(struct rod_engine *engine, struct active *active, struct grammar_walk *walk, const uint64_t **mask,
                      struct rod_error *err);
-uint64_t mask_turns_end(struct rod_engine *engine); /* what they took, ns */
-/* A step took so long since the one before it, of that so much for masks. */
-void mask_turns_learn(struct rod_engine *engine, uint64_t ns, uint64_t mask_ns);
+uint64_t mask_turns_spent(struct rod_engine *engine); /* what masks took since the last call, ns */
+void mask_turns_end(struct rod_engine *engine);
+/* A step took so long since the one before it, without what masks took. */
+void mask_turns_learn(struct rod_engine *engine, uint64_t ns);
 
 /* ---- step.c ---- */
 /* Plans and runs the next step, or what may run of it. A failure is a device fault. */

@@ -146,12 +146,14 @@ static int loop_take_arrivals(struct rod_engine *e, struct rod_error *err) {
 
 /* ---- flights ---- */
 
-/* No step is on its way, and none can be planned. Who is in the queue waits for a slot: for one whose state is on its
- * way, which pokes the mailbox when it arrives, if none is free since the last step; or for one of a flight. */
+/* No step is on its way, none can be planned, and none waits for a mask alone. Who is in the queue waits for a slot:
+ * for one whose state is on its way, which pokes the mailbox when it arrives, if none is free since the last step; or
+ * for one of a flight. */
 static bool loop_has_no_steps(const struct rod_engine *e) {
     const bool stuck = (e->n_moving || flight_on(e)) && !e->sched.slots.n_free;
     return e->n_planned == e->n_collected && (!e->sched.n_queued || stuck) &&
-           !sched_site_busy(&e->sched, SITE_DEVICE) && !sched_site_busy(&e->sched, SITE_HOST);
+           !sched_site_busy(&e->sched, SITE_DEVICE) && !sched_site_busy(&e->sched, SITE_HOST) &&
+           !e->sched.masking[SITE_DEVICE].n && !e->sched.masking[SITE_HOST].n;
 }
 
 /* The engine looks so often at a flight beside which nothing is to do, and hears of what comes meanwhile at once. */

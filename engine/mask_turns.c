@@ -1,11 +1,11 @@
 /* mask_turns.c - whose masks are made before a step, as one alone may take longer than many steps.
  *
- * Masks of a plan's rows are made in pieces, with so much effort in all as half of a step's time is worth: a row whose
- * mask is not whole then is not part of the step, and goes on with the next one. What is made does not depend on the
- * pieces, so a row's tokens are what they are alone. First each row has one piece, in which ordinary masks become
- * whole: those of keys that have used the least lately go first. The rest is one mask's after the other, by the same
- * order; one that was begun is finished, unless another's key has used less than half. Where nothing else runs, masks
- * are made until a row can.
+ * Masks are made in pieces, with so much effort in all as half of a step's time is worth. Then whoever lacks its mask
+ * is in SCHED_MASKING: no plan counts it, as what a plan gave to it others would lack. A prompt is read up to its last
+ * piece meanwhile. What is made does not depend on the pieces, so a row's tokens are what they are alone. First each
+ * one has one piece, in which ordinary masks become whole: those of keys that have used the least lately go first. The
+ * rest is one mask's after the other, by the same order; one that was begun is finished, unless another's key has used
+ * less than half. Where nothing else runs a turn has more effort, and ends, as a request may come.
  */
 #include "core.h"
 
@@ -21,17 +21,13 @@ enum {
 
 static uint64_t *turns_used(struct rod_engine *e, const struct active *a) { return &e->masks.used[a->sched.key]; }
 
-void mask_turns_learn(struct rod_engine *e, uint64_t ns, uint64_t mask_ns) {
+void mask_turns_learn(struct rod_engine *e, uint64_t ns) {
     struct mask_turns *m = &e->masks;
-    const double rest_ns = ns > mask_ns ? (double)(ns - mask_ns) : 0;
-    m->step_ns += (rest_ns - m->step_ns) / 8;
+    m->step_ns += ((double)ns - m->step_ns) / 8;
 }
 
-/* Its row draws a token in the next step, which needs a mask. */
-static bool turns_needs(const struct sched_row *row) {
-    const struct active *a = active_of_sched(row->req);
-    return row->n_out && a->gate.on && a->request->max_tokens && row->pos + row->n_tok >= a->sched.n_prompt;
-}
+/* Its next token needs a mask. While it is held the tokens before are not known. */
+static bool turns_needs(const struct active *a) { return a->gate.on && a->request->max_tokens && !a->sched.held; }
 
 static void turns_forget(struct rod_engine *e, uint64_t now_ns) {
     struct mask_turns *m = &e->masks;
@@ -40,30 +36,43 @@ static void turns_forget(struct rod_engine *e, uint64_t now_ns) {
     for (uint32_t i = 0; i < e->sched.n_keys; i++) m->used[i] /= 2;
 }
 
-static int64_t turns_effort(const struct mask_turns *m) {
-    const double half_ns = m->step_ns / 2;
-    const double ns = half_ns < LEAST_NS ? LEAST_NS : half_ns > MOST_NS ? MOST_NS : half_ns;
-    return (int64_t)(ns / m->effort_ns);
+/* Whether anything but masks is to do. */
+static bool turns_runs(const struct rod_engine *e) {
+    return e->n_planned != e->n_collected || sched_site_busy(&e->sched, SITE_DEVICE) ||
+           sched_site_busy(&e->sched, SITE_HOST);
 }
 
-void mask_turns_begin(struct rod_engine *e, const struct sched_row *rows, uint32_t n, uint64_t now_ns) {
+static int64_t turns_effort(const struct rod_engine *e) {
+    const double half_ns = turns_runs(e) ? e->masks.step_ns / 2 : MOST_NS;
+    const double ns = half_ns < LEAST_NS ? LEAST_NS : half_ns > MOST_NS ? MOST_NS : half_ns;
+    return (int64_t)(ns / e->masks.effort_ns);
+}
+
+static void turns_gather(struct rod_engine *e, const struct sched_list *list) {
     struct mask_turns *m = &e->masks;
-    m->n = m->n_first = 0;
-    m->n_runs = e->n_planned != e->n_collected; /* its tokens are waited for */
-    if (n) m->n_runs += sched_site_busy(&e->sched, rows[0].req->site == SITE_HOST ? SITE_DEVICE : SITE_HOST);
-    for (uint32_t i = 0; i < n; i++) {
-        struct active *a = active_of_sched(rows[i].req);
-        a->mask_waits = turns_needs(&rows[i]) && !grammar_walk_has_mask(&a->gate.walk);
-        m->n_runs += !a->mask_waits;
+    for (struct sched_req *r = list->head; r; r = r->next) {
+        struct active *a = active_of_sched(r);
+        r->no_end = false;
+        a->mask_waits = turns_needs(a) && !grammar_walk_has_mask(&a->gate.walk);
         if (!a->mask_waits) continue;
         uint32_t at = m->n++;
         for (; at && *turns_used(e, m->rows[at - 1]) > *turns_used(e, a); at--) m->rows[at] = m->rows[at - 1];
         m->rows[at] = a;
     }
+}
+
+void mask_turns_begin(struct rod_engine *e, uint64_t now_ns) {
+    struct mask_turns *m = &e->masks;
+    m->n = m->n_first = 0;
+    if (e->n_planned == e->n_collected) m->spent_ns = 0; /* the next step begins now */
+    for (int site = 0; site < SCHED_N_SITES; site++) {
+        turns_gather(e, &e->sched.masking[site]);
+        turns_gather(e, &e->sched.decode[site]);
+        turns_gather(e, &e->sched.prefill[site]);
+    }
     if (!m->effort_ns) m->effort_ns = 5; /* as measured on one machine, until it is known here */
     turns_forget(e, now_ns);
-    m->budget = m->left = turns_effort(m);
-    m->began_ns = m->n ? clock_now_ns() : 0;
+    m->budget = m->left = turns_effort(e);
     m->last = NULL;
 }
 
@@ -94,19 +103,30 @@ static struct active *turns_next_piece(struct rod_engine *e) {
 
 struct active *mask_turns_next(struct rod_engine *e) {
     struct mask_turns *m = &e->masks;
-    if (m->left <= 0 && m->n_runs) return NULL;
+    if (m->left <= 0) return NULL;
     struct active *a = turns_first_piece(m);
     return a ? a : turns_next_piece(e);
+}
+
+static void turns_learn_effort(struct mask_turns *m, uint64_t ns, int64_t used) {
+    if (used < PIECE / 4) return;
+    const double one_ns = (double)ns / (double)used;
+    m->effort_ns += ((one_ns > 100 ? 100 : one_ns) - m->effort_ns) / 32; /* more: the thread did not run */
+    if (m->effort_ns < 1) m->effort_ns = 1;
 }
 
 /* A piece of the walk's mask, which its request's key has used. */
 static int turns_piece(struct rod_engine *e, struct active *a, struct grammar_walk *walk, const uint64_t **mask,
                        struct rod_error *err) {
     int64_t effort = PIECE;
+    const uint64_t then_ns = clock_now_ns();
     const int rc = grammar_walk_mask_some(walk, grammar_vocab(a->request->grammar), &effort, mask, err);
+    const uint64_t ns = clock_now_ns() - then_ns;
     const int64_t used = PIECE - effort;
     e->masks.left -= used;
+    e->masks.spent_ns += ns;
     *turns_used(e, a) += (uint64_t)used;
+    turns_learn_effort(&e->masks, ns, used);
     return rc;
 }
 
@@ -118,7 +138,6 @@ int mask_turns_work(struct rod_engine *e, struct active *a, struct rod_error *er
     const int rc = turns_piece(e, a, &a->gate.walk, &mask, err);
     if (!rc && !mask) return 0;
     a->mask_waits = false;
-    m->n_runs += !rc;
     for (uint32_t i = 0; rc && i < m->n; i++) /* it is about to end */
         if (m->rows[i] == a) m->rows[i] = NULL;
     return rc;
@@ -131,16 +150,34 @@ int mask_turns_draft(struct rod_engine *e, struct active *a, struct grammar_walk
     return turns_piece(e, a, walk, mask, err);
 }
 
-uint64_t mask_turns_end(struct rod_engine *e) {
-    struct mask_turns *m = &e->masks;
-    if (!m->began_ns) return 0;
-    const uint64_t ns = clock_now_ns() - m->began_ns;
-    const int64_t used = m->budget - m->left;
-    if (used >= PIECE / 4) {
-        m->effort_ns += ((double)ns / (double)used - m->effort_ns) / 8;
-        if (m->effort_ns < 1) m->effort_ns = 1;
-        if (m->effort_ns > 100) m->effort_ns = 100; /* the thread did not run */
+static void turns_settle(struct rod_engine *e, const struct sched_list *list) {
+    for (struct sched_req *r = list->head, *next; r; r = next) {
+        next = r->next;
+        if (!active_of_sched(r)->mask_waits) continue;
+        if (r->state == SCHED_DECODE || sched_at_end(&e->sched, r))
+            sched_mask(&e->sched, r);
+        else
+            r->no_end = true;
     }
-    grammar_cache_trim(e->grammars, m->last);
+}
+
+void mask_turns_settle(struct rod_engine *e) {
+    for (int site = 0; site < SCHED_N_SITES; site++) {
+        for (struct sched_req *r = e->sched.masking[site].head, *next; r; r = next) {
+            next = r->next;
+            if (!active_of_sched(r)->mask_waits) sched_masked(&e->sched, r);
+        }
+        turns_settle(e, &e->sched.decode[site]);
+        turns_settle(e, &e->sched.prefill[site]);
+    }
+}
+
+uint64_t mask_turns_spent(struct rod_engine *e) {
+    const uint64_t ns = e->masks.spent_ns;
+    e->masks.spent_ns = 0;
     return ns;
+}
+
+void mask_turns_end(struct rod_engine *e) {
+    if (e->masks.last) grammar_cache_trim(e->grammars, e->masks.last);
 }

@@ -122,6 +122,8 @@ int shared_admit(struct rod_engine *e, struct active *a, struct rod_error *err) 
         if (&a->sched != s && shared_same_prompt(active_of_sched(s), a)) from = active_of_sched(s);
     for (struct sched_req *s = e->sched.moving.head; !from && s; s = s->next)
         if (s->moved_from == SCHED_PREFILL && shared_same_prompt(active_of_sched(s), a)) from = active_of_sched(s);
+    for (struct sched_req *s = e->sched.masking[a->sched.site].head; !from && s; s = s->next)
+        if (s->moved_from == SCHED_PREFILL && shared_same_prompt(active_of_sched(s), a)) from = active_of_sched(s);
     for (struct sched_req *s = e->sched.flying.head; !from && s; s = s->next)
         if (shared_same_prompt(active_of_sched(s), a)) from = active_of_sched(s);
     if (!from) return 0;
@@ -166,7 +168,9 @@ static void shared_copy_to_waiters(struct rod_engine *e, struct active *a) {
 static struct active *shared_ready_source(const struct rod_engine *e) {
     for (struct sched_req *r = e->sched.waiting.head; r; r = r->next) {
         struct active *source = active_of_sched(r)->share.source;
-        if (source && source->sched.state == SCHED_PREFILL && source->sched.pos >= shared_tok(e, source)) return source;
+        if (!source || source->sched.pos < shared_tok(e, source)) continue;
+        const struct sched_req *s = &source->sched;
+        if (s->state == SCHED_PREFILL || (s->state == SCHED_MASKING && s->moved_from == SCHED_PREFILL)) return source;
     }
     return NULL;
 }

@@ -89,29 +89,25 @@ static int step_mask_row(struct rod_engine *e, struct active *a, struct sched_ro
     return 0;
 }
 
-/* Those of the step's rows, as far as there is time for them. */
-static void step_make_masks(struct rod_engine *e, struct step *step, uint64_t now_ns) {
-    mask_turns_begin(e, step->rows, step->n_rows, now_ns);
+/* Of all that the next plans may take, as far as there is time for them. */
+static void step_make_masks(struct rod_engine *e, uint64_t now_ns) {
+    mask_turns_begin(e, now_ns);
     for (struct active *a; (a = mask_turns_next(e));) {
         struct rod_error fault, err;
         if (!mask_turns_work(e, a, &fault)) continue;
         token_grammar_fault(&fault, &err);
-        for (uint32_t i = 0; i < step->n_rows; i++)
-            if (step->rows[i].req == &a->sched) step->rows[i].req = NULL;
         step_fail_row(e, a, &err);
     }
+    mask_turns_settle(e);
 }
 
-/* A row without its mask leaves the plan. Where every token of the step is waited for, a step ahead would only split
- * the rows between two steps. */
-static void step_mask_rows(struct rod_engine *e, struct step *step, uint64_t now_ns) {
+/* Where every token of the step is waited for, a step ahead would only split the rows between two steps. */
+static void step_mask_rows(struct rod_engine *e, struct step *step) {
     uint32_t n = 0, n_out = 0, n_held = 0;
-    step_make_masks(e, step, now_ns);
     for (uint32_t i = 0; i < step->n_rows; i++) {
         struct sched_row row = step->rows[i];
-        struct active *a = row.req ? active_of_sched(row.req) : NULL;
+        struct active *a = active_of_sched(row.req);
         struct rod_error err;
-        if (!a || a->mask_waits) continue;
         if (row.n_out && a->request->grammar && step_mask_row(e, a, &row, &err)) {
             step_fail_row(e, a, &err);
             continue;
@@ -122,22 +118,23 @@ static void step_mask_rows(struct rod_engine *e, struct step *step, uint64_t now
     }
     step->n_rows = n;
     step->needs_host = n_held && n_held == n_out;
-    step->mask_ns = mask_turns_end(e);
 }
 
 /* Plans the next step into e->segs and its struct step; NULL: nothing runs. */
 static struct step *step_plan(struct rod_engine *e, enum sampling_site site, uint64_t now_ns) {
     assert(e->n_planned - e->n_collected < 2 && (site == SITE_DEVICE || e->n_planned == e->n_collected));
     struct step *step = &e->steps[e->n_planned % 2];
+    const uint64_t then_ns = clock_now_ns();
     step->draft_ns = 0;
     if (draft_use_plan(e, site)) { /* the draft model's time is no price of this step's rows */
-        const uint64_t then_ns = now_ns;
         now_ns = clock_now_ns();
         step->draft_ns = now_ns - then_ns;
+        mask_turns_spent(e); /* before the step begins */
     }
     step->n_rows = sched_plan(&e->sched, site, step->rows);
-    step_mask_rows(e, step, now_ns);
+    step_mask_rows(e, step);
     if (step->n_rows == 0) return NULL;
+    step->mask_ns = mask_turns_spent(e);
     step_put_drawn_first(step);
     step->begin_ns = now_ns;
     step->site = site;
@@ -194,8 +191,9 @@ static void step_count(struct rod_engine *e, const struct step *step) {
     engine_count(&c->steps, 1);
     atomic_store_explicit(&c->last_step_end_ns, end_ns, memory_order_relaxed);
     draft_use_learn(e, step, end_ns - last_ns);
-    mask_turns_learn(e, ns, step->mask_ns);
-    sched_took(&e->sched, step->site, step->n_decode, step->n_prompt_tok, ns);
+    const uint64_t rest_ns = ns > step->mask_ns ? ns - step->mask_ns : 0;
+    mask_turns_learn(e, rest_ns);
+    sched_took(&e->sched, step->site, step->n_decode, step->n_prompt_tok, step->site == SITE_HOST ? rest_ns : ns);
 }
 
 static int step_sample(struct rod_engine *e, struct active *a, uint64_t position, const float *logits,
@@ -411,7 +409,7 @@ static int step_run_on_device(struct rod_engine *e, uint64_t now_ns, struct rod_
 }
 
 /* The sampling sites take turns. A step whose rows the host samples begins when nothing is on its way. */
-int step_run(struct rod_engine *e, uint64_t now_ns, struct rod_error *err) {
+static int step_run_site(struct rod_engine *e, uint64_t now_ns, struct rod_error *err) {
     if (!e->parts.ops->launch) return step_run_on_host(e, now_ns, err);
     const bool host = sched_site_busy(&e->sched, SITE_HOST);
     const bool device = sched_site_busy(&e->sched, SITE_DEVICE) || e->n_planned != e->n_collected;
@@ -420,4 +418,11 @@ int step_run(struct rod_engine *e, uint64_t now_ns, struct rod_error *err) {
     int rc = 0;
     while (!rc && e->n_planned != e->n_collected) rc = step_collect(e, err);
     return rc ? rc : step_run_on_host(e, now_ns, err);
+}
+
+int step_run(struct rod_engine *e, uint64_t now_ns, struct rod_error *err) {
+    step_make_masks(e, now_ns);
+    const int rc = step_run_site(e, now_ns, err);
+    mask_turns_end(e);
+    return rc;
 }

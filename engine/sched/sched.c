@@ -47,6 +47,7 @@ static struct sched_list *sched_list_of(struct sched *s, const struct sched_req 
     case SCHED_LAST: return &s->last;
     case SCHED_MOVING: return &s->moving;
     case SCHED_FLYING: return &s->flying;
+    case SCHED_MASKING: return &s->masking[req->site];
     case SCHED_NONE: break;
     }
     return NULL;
@@ -157,8 +158,8 @@ static uint32_t sched_piece_tok(const struct sched *s, const struct sched_req *r
     uint64_t end = r->pos + (r->scored && n_out < budget_tok ? n_out : budget_tok);
     if (r->stop_tok > r->pos && end > r->stop_tok) end = r->stop_tok;
     if (r->share_tok > r->pos && end > r->share_tok) end = r->share_tok;
-    if (end >= r->n_prompt && n_out) return (uint32_t)(r->n_prompt - r->pos);
-    if (end >= r->n_prompt) end = r->n_prompt - 1; /* no row of logits left for its end */
+    if (end >= r->n_prompt && n_out && !r->no_end) return (uint32_t)(r->n_prompt - r->pos);
+    if (end >= r->n_prompt) end = r->n_prompt - 1; /* no row of logits left for its end, or no mask */
     end -= end % s->config.chunk_tok;
     return end > r->pos ? (uint32_t)(end - r->pos) : 0;
 }
@@ -167,6 +168,11 @@ static uint32_t sched_piece_tok(const struct sched *s, const struct sched_req *r
 static uint32_t sched_least_tok(const struct sched *s, const struct sched_req *r) {
     uint64_t to_chunk = s->config.chunk_tok - r->pos % s->config.chunk_tok, to_end = r->n_prompt - r->pos;
     return (uint32_t)(to_chunk < to_end ? to_chunk : to_end);
+}
+
+bool sched_at_end(const struct sched *s, const struct sched_req *r) {
+    assert(r->pos < r->n_prompt);
+    return sched_least_tok(s, r) == r->n_prompt - r->pos;
 }
 
 /* ---- prompts that are long, and are left to flights ---- */
@@ -298,7 +304,7 @@ bool sched_site_busy(const struct sched *s, enum sampling_site site) { return s-
  * waits or decodes would wait for it to end, so company has small ones. */
 static uint32_t sched_step_tok(const struct sched *s) {
     uint32_t n_prompts = 0, n_streams = 0;
-    for (int i = 0; i < SCHED_N_SITES; i++) n_prompts += s->prefill[i].n, n_streams += s->decode[i].n;
+    for (int i = 0; i < SCHED_N_SITES; i++) n_prompts += s->prefill[i].n, n_streams += s->decode[i].n + s->masking[i].n;
     const bool alone = n_prompts == 1 && !n_streams && !s->flying.n && !s->moving.n;
     return alone || !s->config.shared_tok ? s->config.max_batch_tok : s->config.shared_tok;
 }
@@ -422,8 +428,7 @@ static void sched_move_to(struct sched *s, struct sched_req *r, enum sched_state
 
 /* Back to its place: the head of the list is the oldest. */
 static void sched_to_prefill(struct sched *s, struct sched_req *r) {
-    sched_list_remove(&s->flying, r);
-    r->pos += r->flight_tok;
+    sched_list_remove(sched_list_of(s, r), r);
     r->state = SCHED_PREFILL;
     struct sched_list *l = sched_list_of(s, r);
     struct sched_req *before = l->tail;
@@ -439,6 +444,7 @@ static void sched_look_ahead(struct sched *s) {
         next = r->next;
         if (r->behind_tok || end == r->stop_tok || end == r->share_tok) continue;
         r->ahead = true;
+        r->pos += r->flight_tok;
         sched_to_prefill(s, r);
     }
 }
@@ -479,10 +485,8 @@ void sched_land(struct sched *s, struct sched_req *r) {
     assert(r->state == SCHED_FLYING && r->flight_tok && r->pos + r->flight_tok < r->n_prompt);
     const uint32_t n_tok = r->flight_tok, behind_tok = r->behind_tok;
     r->behind_tok = 0;
-    if (behind_tok)
-        r->pos += n_tok;
-    else
-        sched_to_prefill(s, r);
+    r->pos += n_tok;
+    if (!behind_tok) sched_to_prefill(s, r);
     r->flight_tok = behind_tok;
 }
 
@@ -560,6 +564,21 @@ void sched_moved(struct sched *s, struct sched_req *req) {
     assert(req->state == SCHED_MOVING);
     assert(req->moved_from != SCHED_MOVING && req->moved_from != SCHED_NONE);
     sched_move_to(s, req, req->moved_from);
+}
+
+void sched_mask(struct sched *s, struct sched_req *req) {
+    assert(!req->held && (req->state == SCHED_DECODE || (req->state == SCHED_PREFILL && sched_at_end(s, req))));
+    req->moved_from = req->state;
+    req->n_drafts = 0;
+    sched_move_to(s, req, SCHED_MASKING);
+}
+
+void sched_masked(struct sched *s, struct sched_req *req) {
+    assert(req->state == SCHED_MASKING);
+    if (req->moved_from == SCHED_PREFILL)
+        sched_to_prefill(s, req);
+    else
+        sched_move_to(s, req, req->moved_from);
 }
 
 static uint32_t sched_take_out(struct sched *s, struct sched_req *req) {

@@ -6,6 +6,7 @@
  *                                 WAITING ----------------------+
  *
  *   PREFILL, DECODE, LAST -> move -> MOVING -> moved -> as before, or remove, or leave ... release
+ *   PREFILL at its end, DECODE -> mask -> MASKING -> masked -> as before, or remove
  *   PREFILL -> plan_flight -> FLYING -> land -> PREFILL, or leave ... release
  *
  * A plan takes requests of one sampling site only: those whose tokens the device samples and those whose logits the
@@ -13,6 +14,7 @@
  * WAITING holds a slot and waits for the state of another request that reads the same prompt.
  * MOVING holds a slot whose state is on its way in or out: no plan takes it. A request may end meanwhile (leave); its
  * slot stays taken until the state has arrived (release). FLYING the same: a flight reads pieces of its prompt.
+ * MASKING holds a slot and waits for what its next token may be: no plan takes or counts it, so it costs nobody a step.
  * commit may come before the step has run (look-ahead); a request with all its tokens planned waits in LAST for them.
  *
  * Prompts beside streams (budget.h): the caller says what each step took (sched_took), and while requests decode,
@@ -33,7 +35,7 @@
  * Threads: the engine thread; no I/O, no clock (now_ns is an argument), no allocation after init.
  * Invariants: a slot has at most one request; a plan has at most max_batch_tok tokens, max_out rows of logits and one
  * row a request; a prompt is split only at absolute multiples of chunk_tok, so its state does not depend on the load;
- * every admitted request advances within a bounded number of plans.
+ * every admitted request that a plan may take advances within a bounded number of plans.
  */
 #ifndef SCHED_H
 #define SCHED_H
@@ -49,17 +51,19 @@ enum sched_state {
     SCHED_DECODE,
     SCHED_LAST,
     SCHED_MOVING,
-    SCHED_FLYING
+    SCHED_FLYING,
+    SCHED_MASKING
 };
 enum sampling_site { SITE_DEVICE, SITE_HOST };
 enum { SCHED_N_SITES = 2, SCHED_N_KEYS = ROD_MAX_KEYS };
 
 struct sched_req {
     struct sched_req *prev, *next;
-    enum sched_state state, moved_from; /* moved_from: in MOVING, where moved goes back to */
+    enum sched_state state, moved_from; /* moved_from: in MOVING and MASKING, where it goes back to */
     uint32_t slot;                      /* in all states but NONE and QUEUED */
     enum sampling_site site;            /* the caller's */
     bool held;                          /* the caller's: its last row's token is not known yet, and no plan takes it */
+    bool no_end;                        /* the caller's: no plan takes the last piece of its prompt */
     bool scored;                     /* logits are wanted for every token of the prompt; needs max_out >= chunk_tok */
     uint64_t n_prompt, pos;          /* tokens of the prompt; tokens read so far */
     uint64_t stop_tok;               /* a multiple of chunk_tok at which a piece of the prompt ends; 0 = none */
@@ -106,7 +110,8 @@ struct sched {
         served; /* served: of the key that had the last slot, when it got it; never less than before */
     struct sched_list waiting, last, moving, flying;
     struct sched_list prefill[SCHED_N_SITES], decode[SCHED_N_SITES]; /* decode: the row that ran longest ago first */
-    uint64_t next_deadline_ns;                                       /* no queued request expires before this */
+    struct sched_list masking[SCHED_N_SITES];
+    uint64_t next_deadline_ns; /* no queued request expires before this */
     uint64_t n_plans[SCHED_N_SITES], n_prompt_plans[SCHED_N_SITES];
     bool left_out[SCHED_N_SITES]; /* the plan before left streams out for a burst */
     uint64_t n_marks;             /* plans of steps and flights, of all sites */
@@ -164,6 +169,11 @@ const struct step_cost *sched_reading(const struct sched *s, enum sampling_site 
 /* No rows from now on: the state of its slot moves; then the request goes on where it was. */
 void sched_move(struct sched *s, struct sched_req *req);
 void sched_moved(struct sched *s, struct sched_req *req);
+/* Its next piece, the least that it can be, is its prompt's last. */
+bool sched_at_end(const struct sched *s, const struct sched_req *req);
+/* No rows from now on: its next one needs a mask that is not whole; then the request goes on where it was. */
+void sched_mask(struct sched *s, struct sched_req *req);
+void sched_masked(struct sched *s, struct sched_req *req);
 /* Finished, failed or cancelled, in any state: its slot is free at once. */
 void sched_remove(struct sched *s, struct sched_req *req);
 /* The same in MOVING or FLYING while that is still on its way; returns the slot, which release gives back. */

@@ -363,6 +363,24 @@ def test_dear_masks_of_a_key_do_not_slow_another_ones_stream(own_server, tmp_pat
     assert s.rss_bytes() - before < 512 * MIB, f"{(s.rss_bytes() - before) / MIB:.0f} MiB more"  # compiled grammars and states, 256 MiB each
 
 
+def test_a_prompt_beside_cold_dear_masks_of_another_key_is_read_at_once(own_server, tmp_path):
+    """Each row has a grammar of its own, and all wait for their first masks. Of the other key comes a longer prompt."""
+    n = 32
+    s = own_server("--slots", n + 4, "--api-key-file", key_file(tmp_path, "one name=flood\ntwo name=other\n"), key="two")
+    with contextlib.ExitStack() as sockets:
+        for i in range(n):
+            ask = json.dumps({"prompt": "Once upon a time", "max_tokens": 20000, "ignore_eos": True, "stream": True, "temperature": 1,
+                              "structured_outputs": {"regex": "^(.*[b-%s].{%d}X?)+$" % (chr(ord("i") + i % 10), 19 + i % 11)}}).encode()
+            sockets.enter_context(s.socket(60)).sendall(head("POST", "/v1/completions", len(ask), "one") + ask)
+        s.wait_metric("rodimus_slots_used", lambda used: used == n)
+        for _ in range(3):
+            began = time.monotonic()
+            answer = s.post("/v1/completions", {"prompt": "Once there was a girl who lived in a large wood with her mother.", "max_tokens": 1})
+            assert answer.status == 200, answer
+            assert time.monotonic() - began < 1 * SLOWER
+    s.wait_metric("rodimus_slots_used", lambda used: used == 0)
+
+
 def test_a_key_leaves_memory_for_grammars_to_another_one(own_server, tmp_path):
     """Each of these is compiled to some 2 MB: what waits has four fifths of 256 MB at most, and it comes back."""
     n = 110

@@ -63,6 +63,66 @@ static void a_piece_ends_where_its_prompt_stops(void **state) {
     }
 }
 
+/* Shorter prompts and streams without their masks leave all of every plan to a longer prompt. */
+static void whoever_waits_for_a_mask_has_no_part_of_a_plan(void **state) {
+    (void)state;
+    enum { N = 8 };
+    struct sched s = make(N + 1, 16, 16, 8);
+    struct sched_req wait[N], r = request(40);
+    struct sched_row rows[N + 1];
+    uint32_t n;
+    for (int i = 0; i < N; i++) {
+        wait[i] = request(4);
+        sched_submit(&s, &wait[i], 0);
+        sched_admit(&s, 0);
+        if (i == 0) run_step(&s, rows, &n); /* one is a stream */
+    }
+    for (int i = N - 1; i >= 0; i--) sched_mask(&s, &wait[i]);
+    assert_false(sched_site_busy(&s, SITE_DEVICE));
+    assert_int_equal(sched_plan(&s, SITE_DEVICE, rows), 0);
+    sched_submit(&s, &r, 0);
+    sched_admit(&s, 0);
+    for (uint64_t pos = 16; pos <= 48; pos += 16) {
+        run_step(&s, rows, &n);
+        assert_int_equal(n, 1);
+        assert_int_equal(r.pos, pos < 40 ? pos : 40);
+    }
+    for (int i = N - 1; i >= 0; i--) sched_masked(&s, &wait[i]);
+    assert_ptr_equal(s.prefill[SITE_DEVICE].head, &wait[1]); /* the oldest */
+    assert_ptr_equal(s.prefill[SITE_DEVICE].tail, &wait[N - 1]);
+    assert_ptr_equal(s.decode[SITE_DEVICE].tail, &wait[0]);
+    for (int i = 0; i < 4; i++) run_step(&s, rows, &n);
+    for (int i = 0; i < N; i++) assert_int_equal(wait[i].state, SCHED_DECODE);
+    sched_mask(&s, &wait[0]);
+    for (int i = 0; i < N; i++) sched_remove(&s, &wait[i]); /* in any state */
+    sched_fini(&s);
+}
+
+/* It is cut where others are, so its state is what it is without the wait. */
+static void without_its_mask_a_prompt_is_read_to_its_last_piece(void **state) {
+    (void)state;
+    for (uint64_t n_prompt = 1; n_prompt < 60; n_prompt++) {
+        struct sched s = make(1, 64, 64, 8);
+        struct sched_req r = request(n_prompt);
+        struct sched_row rows[1];
+        uint32_t n = 1;
+        r.no_end = true;
+        r.scored = n_prompt % 2;
+        sched_submit(&s, &r, 0);
+        sched_admit(&s, 0);
+        while (!sched_at_end(&s, &r)) {
+            run_step(&s, rows, &n);
+            assert_int_equal(n, 1);
+        }
+        assert_int_equal(r.pos, (n_prompt - 1) / 8 * 8);
+        assert_int_equal(r.state, SCHED_PREFILL);
+        r.no_end = false;
+        run_step(&s, rows, &n);
+        assert_int_equal(r.state, SCHED_DECODE);
+        sched_fini(&s);
+    }
+}
+
 static void a_piece_ends_where_others_take_over_the_state(void **state) {
     (void)state;
     struct sched s = make(1, 64, 4, 8);
@@ -501,6 +561,8 @@ int main(void) {
         cmocka_unit_test(a_beginning_that_is_skipped_is_not_served),
         cmocka_unit_test(those_that_wait_for_a_source_are_not_served),
         cmocka_unit_test(a_piece_ends_where_its_prompt_stops),
+        cmocka_unit_test(whoever_waits_for_a_mask_has_no_part_of_a_plan),
+        cmocka_unit_test(without_its_mask_a_prompt_is_read_to_its_last_piece),
         cmocka_unit_test(a_piece_ends_where_others_take_over_the_state),
         cmocka_unit_test(prompts_split_only_at_multiples_of_the_chunk),
         cmocka_unit_test(a_prompt_gets_its_chunk_even_when_decode_rows_fill_the_budget),
