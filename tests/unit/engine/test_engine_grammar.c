@@ -423,6 +423,46 @@ static void dear_masks_of_one_key_cost_another_no_step(void **state) {
     bench_on_device = before;
 }
 
+/* Many requests of one key with as many grammars whose masks take long, and small steps. One of another key comes
+ * behind them: its prompt is longer than theirs, and is read while they wait for their masks. */
+static void dear_masks_of_one_key_keep_no_prompt_of_another_waiting(void **state) {
+    (void)state;
+    enum { N = 16 };
+    struct answer a[N + 1];
+    struct bench b;
+    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .tokenizer = true, .n_slots = N + 1, .max_batch_tok = 16), CONFIG());
+    for (int i = 0; i < N; i++) {
+        char regex[64];
+        snprintf(regex, sizeof regex, "^(.*[b-%c].{%d}X?)+$", 'f' + i, 19 + i % 11);
+        struct rod_request *r = say(&b, "Tell", &a[i]);
+        r->ignore_eos = true;
+        r->key = 1;
+        r->max_tokens = 2;
+        struct rod_grammar *g = opened(&b, ROD_GRAMMAR_REGEX, regex);
+        begin(r, g, "the bear and the fox went into the wood");
+        rod_grammar_close(g);
+        collect_submit(&b.c, r);
+    }
+    while (stats_of(b.c.engine).queued) collect_now(&b.c);
+    struct rod_request *r = say(&b, "Once there was a girl who lived in a large wood with her mother.", &a[N]);
+    assert_in_range(r->n_prompt, 2 * b.be->info.chunk_tok - 4, 1000);
+    r->ignore_eos = true;
+    r->key = 2;
+    r->max_tokens = 2;
+    collect_submit(&b.c, r);
+    collect_until(&b.c, &a[N], 1);
+    size_t n_dear = 0;
+    for (int i = 0; i < N; i++) n_dear += a[i].n_ids;
+    collect_until(&b.c, a, N + 1);
+    for (int i = 0; i <= N; i++) {
+        if (a[i].failed) fail_msg("%s", a[i].end.error.message);
+        assert_int_equal(a[i].n_ids, 2);
+        collect_free(&a[i]);
+    }
+    bench_close(&b);
+    if (n_dear > N / 2) fail_msg("%zu tokens under grammars before two of another key", n_dear);
+}
+
 /* Nobody has all of the memory for grammars in use, and where it is free again there is room again. */
 static void a_key_leaves_memory_for_grammars_to_others(void **state) {
     (void)state;
@@ -482,6 +522,7 @@ int main(void) {
         cmocka_unit_test(with_drafts_the_device_says_what_the_host_says),
         cmocka_unit_test(a_grammar_s_rows_cost_others_no_step),
         cmocka_unit_test(dear_masks_of_one_key_cost_another_no_step),
+        ON_BOTH(dear_masks_of_one_key_keep_no_prompt_of_another_waiting),
         cmocka_unit_test(a_key_leaves_memory_for_grammars_to_others),
     };
     int failed = cmocka_run_group_tests_name("host sampling", tests, NULL, NULL);
