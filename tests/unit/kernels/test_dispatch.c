@@ -1,5 +1,5 @@
-/* test_dispatch.c - the table of kernels (kernels/dispatch.h): kernels/README.md shows it as it is, and it has a kernel
- * for whatever is asked. RODIMUS_TEST_PRINT=1 prints it as Markdown. */
+/* test_dispatch.c - the table of kernels (kernels/dispatch.h): kernels/DISPATCH.md shows it as it is, and it has a
+ * kernel for whatever is asked. RODIMUS_TEST_PRINT=1 prints it as Markdown. */
 #include "kernels/dispatch.h"
 #include "tests/read_file.h"
 
@@ -45,14 +45,14 @@ static char *table_text(void) {
     return text;
 }
 
-static void test_the_readme_shows_the_table(void **state) {
+static void test_the_page_shows_the_table(void **state) {
     (void)state;
     char *text = table_text();
     if (getenv("RODIMUS_TEST_PRINT")) printf("%s", text);
     size_t size;
-    char *readme = read_file("kernels/README.md", &size);
-    if (!strstr(readme, text)) fail_msg("kernels/README.md shows another table: RODIMUS_TEST_PRINT=1 prints this one");
-    free(readme);
+    char *page = read_file("kernels/DISPATCH.md", &size);
+    if (!strstr(page, text)) fail_msg("kernels/DISPATCH.md shows another table: RODIMUS_TEST_PRINT=1 prints this one");
+    free(page);
     free(text);
 }
 
@@ -319,7 +319,7 @@ static void test_a_library_gets_the_prompts_that_no_kernel_of_ours_is_made_for(v
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_the_readme_shows_the_table),
+        cmocka_unit_test(test_the_page_shows_the_table),
         cmocka_unit_test(test_whatever_is_asked_has_a_kernel),
         cmocka_unit_test(test_products_of_the_published_sizes_take_the_kernels_that_were_measured),
         cmocka_unit_test(test_one_long_segment_takes_blocks_of_32_channels),
