@@ -5,7 +5,7 @@
 #define SCHED_WORLD_H
 
 #include "engine/base/philox.h"
-#include "tests/sched_bench.h"
+#include "tests/sched_setup.h"
 
 enum { N_SLOTS = 257, N_POINTS = 4, MOST_STEPS = 200000, MOST_TOKENS = 200000, N_DEVICES = 8 };
 

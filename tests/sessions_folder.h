@@ -3,19 +3,19 @@
 #ifndef SESSIONS_FOLDER_H
 #define SESSIONS_FOLDER_H
 
-#include "sessions_bench.h"
+#include "sessions_setup.h"
 
 static char *dir; /* of the test that runs */
 
-static inline void begin_with(struct bench *b, struct rod_engine_config config) {
+static inline void begin_with(struct setup *b, struct rod_engine_config config) {
     config.state_dir = dir;
     if (!config.state_host_bytes) config.state_host_bytes = 64u << 20;
-    bench_open(b, OPTIONS(.kind = FAKE_HASH), config);
+    setup_open(b, OPTIONS(.kind = FAKE_HASH), config);
 }
 #define BEGIN(b) begin_with(b, CONFIG())
 
-static inline void begin_in_memory(struct bench *b) {
-    bench_open(b, OPTIONS(.kind = FAKE_HASH), CONFIG(.state_host_bytes = 64u << 20));
+static inline void begin_in_memory(struct setup *b) {
+    setup_open(b, OPTIONS(.kind = FAKE_HASH), CONFIG(.state_host_bytes = 64u << 20));
 }
 
 /* Turn number n of a conversation that is another one for each id: with penalties, seeds and log-probabilities. */
@@ -41,7 +41,7 @@ static inline void assert_same(const struct answer *a, const struct answer *want
     assert_int_equal(a->end.cached_tok, want->end.cached_tok);
 }
 
-static inline void wait_for(bool (*good)(struct bench *b), struct bench *b, const char *what) {
+static inline void wait_for(bool (*good)(struct setup *b), struct setup *b, const char *what) {
     for (int ms = 0; !good(b); ms += 10) {
         if (ms > 10000) fail_msg("after 10 s: %s", what);
         usleep(10000);
@@ -50,7 +50,7 @@ static inline void wait_for(bool (*good)(struct bench *b), struct bench *b, cons
 
 static inline int make_folder(void **state) {
     (void)state;
-    bench_on_device = false;
+    setup_on_device = false;
     dir = make_dir();
     return 0;
 }

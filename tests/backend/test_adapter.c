@@ -3,7 +3,7 @@
  * names, the CPU without it. */
 #include "tests/adapter_files.h"
 #include "tests/read_file.h"
-#include "tests/sessions_bench.h"
+#include "tests/sessions_setup.h"
 
 #define TALES "config/models/tales"
 

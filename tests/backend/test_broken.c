@@ -3,7 +3,7 @@
  * model of tests/vectors and tales. On the backend that RODIMUS_TEST_DEVICE names, the CPU without it, in
  * RODIMUS_TEST_PRECISION. */
 #include "engine/base/philox.h"
-#include "tests/backend_bench.h"
+#include "tests/backend_setup.h"
 
 #include <math.h>
 
@@ -12,7 +12,7 @@ static const char *const sets[] = {"fla-rodimus-plus-small",  "fla-rodimus-small
                                    "rodimus-plus-small",      "rodimus-small",        "tales"};
 enum { N_STEPS = 6, MOST_SESSIONS = 300, MOST_PIECE = 5 };
 
-struct bench {
+struct setup {
     struct model *model;
     struct backend *be;
     const struct backend_ops *ops;
@@ -41,13 +41,13 @@ static void shuffle(uint32_t *order, uint32_t n, uint64_t seed) {
     }
 }
 
-static void forward(const struct bench *b, const struct backend_segment *segs, uint32_t n, const float **logits) {
+static void forward(const struct setup *b, const struct backend_segment *segs, uint32_t n, const float **logits) {
     struct rod_error err;
     if (b->ops->forward(b->be, segs, n, logits, &err)) fail_msg("%s: %s", b->name, err.message);
 }
 
 /* A state after a full window of which every number that is not zero is NaN. */
-static void make_broken(struct bench *b) {
+static void make_broken(struct setup *b) {
     struct rod_error err;
     const float *logits;
     b->broken_pos = b->model->dims.visible + 3;
@@ -72,7 +72,7 @@ static uint32_t piece_of(uint32_t i, uint32_t step, bool *prompt) {
     return *prompt ? 1 + pick(i, 1000 + step, 4) % MOST_PIECE * pick(i, 1100 + step, 2) : 1;
 }
 
-static void run(const struct bench *b, struct round *r) {
+static void run(const struct setup *b, struct round *r) {
     static struct backend_segment segs[MOST_SESSIONS];
     static int32_t tok[MOST_SESSIONS][MOST_PIECE];
     static uint64_t pos[MOST_SESSIONS];
@@ -105,7 +105,7 @@ static void run(const struct bench *b, struct round *r) {
     }
 }
 
-static void compare(const struct bench *b, const struct round *got, const struct round *want, const char *what) {
+static void compare(const struct setup *b, const struct round *got, const struct round *want, const char *what) {
     for (uint32_t step = 0; step < N_STEPS; step++)
         for (uint32_t i = 0; i < got->n; i++) {
             const size_t at = ((size_t)step * got->n + i) * b->V;
@@ -118,7 +118,7 @@ static void compare(const struct bench *b, const struct round *got, const struct
         }
 }
 
-static void check(const struct bench *b, uint32_t n) {
+static void check(const struct setup *b, uint32_t n) {
     struct round clean = {.n = n}, broken = {.n = n}, after = {.n = n};
     struct round *const rounds[] = {&clean, &broken, &after};
     for (uint32_t k = 0; k < 3; k++) {
@@ -143,15 +143,15 @@ static void a_broken_session_breaks_nobody(void **state) {
     const char *device = getenv("RODIMUS_TEST_DEVICE");
     const uint32_t most = device && strncmp(device, "cuda", 4) == 0 ? MOST_SESSIONS : 17;
     for (size_t s = 0; s < sizeof sets / sizeof *sets; s++) {
-        struct bench b = {.name = sets[s]};
-        backend_bench_open(
+        struct setup b = {.name = sets[s]};
+        backend_setup_open(
             sets[s], (struct backend_config){.n_slots = most, .n_threads = 2, .max_batch_tok = 2048, .max_out = most},
             &b.model, &b.ops, &b.be);
         b.V = b.model->dims.V;
         make_broken(&b);
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes && sizes[i] <= most; i++) check(&b, sizes[i]);
         free(b.broken);
-        backend_bench_close(b.model, b.ops, b.be);
+        backend_setup_close(b.model, b.ops, b.be);
     }
 }
 

@@ -1,7 +1,7 @@
 /* test_choices.c - choices of one prompt, which one of them reads for all, on a model: each is what it is alone, to the
  * bit, whatever runs beside it, with more choices than slots, with and without the prefix cache, and when the one that
  * reads is cancelled. On the backend that RODIMUS_TEST_DEVICE names, the CPU without it, in RODIMUS_TEST_PRECISION. */
-#include "tests/prefix_bench.h"
+#include "tests/prefix_setup.h"
 
 #include "engine/core.h"
 #include "engine/base/philox.h"

@@ -3,7 +3,7 @@
  * while a slot decodes in large steps has to put it together in time. On the backend that RODIMUS_TEST_DEVICE names,
  * the CPU without it, in RODIMUS_TEST_PRECISION. */
 #include "engine/base/philox.h"
-#include "tests/backend_bench.h"
+#include "tests/backend_setup.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -26,7 +26,7 @@ struct session {
     float *want; /* [TURNS][DECODE][V] */
 };
 
-struct bench {
+struct setup {
     struct model *model;
     struct backend *be;
     const struct backend_ops *ops;
@@ -37,11 +37,11 @@ struct bench {
     uint32_t spare[N_SLOTS - N_SESSIONS];
 };
 
-static uint32_t pick(struct bench *b, uint32_t first, uint32_t last) {
+static uint32_t pick(struct setup *b, uint32_t first, uint32_t last) {
     return first + (uint32_t)(philox_uniform(b->seed, b->n_drawn++, 5) * (last - first + 1));
 }
 
-static void forward(const struct bench *b, const struct backend_segment *segs, uint32_t n, const float **logits) {
+static void forward(const struct setup *b, const struct backend_segment *segs, uint32_t n, const float **logits) {
     struct rod_error err;
     if (b->ops->forward(b->be, segs, n, logits, &err)) fail_msg("%s: %s", b->name, err.message);
 }
@@ -62,9 +62,9 @@ static struct backend_segment next_of(struct session *s) {
 }
 
 /* Draws the sessions, and runs each alone in slot 0. */
-static void set_up(struct bench *b, const char *set, uint64_t seed) {
-    *b = (struct bench){.name = set, .seed = seed};
-    backend_bench_open(set, (struct backend_config){.n_slots = N_SLOTS, .n_threads = 2, .max_batch_tok = 1024},
+static void set_up(struct setup *b, const char *set, uint64_t seed) {
+    *b = (struct setup){.name = set, .seed = seed};
+    backend_setup_open(set, (struct backend_config){.n_slots = N_SLOTS, .n_threads = 2, .max_batch_tok = 1024},
                        &b->model, &b->ops, &b->be);
     b->V = b->model->dims.V;
     for (uint32_t i = 0; i < N_SESSIONS; i++) {
@@ -91,14 +91,14 @@ static void set_up(struct bench *b, const char *set, uint64_t seed) {
     }
 }
 
-static void tear_down(struct bench *b) {
+static void tear_down(struct setup *b) {
     for (uint32_t i = 0; i < N_SESSIONS; i++) free(b->s[i].want);
-    backend_bench_close(b->model, b->ops, b->be);
+    backend_setup_close(b->model, b->ops, b->be);
 }
 
 /* Some session goes on in another slot: a copy's, or one that its state was loaded into; and what it leaves decodes on,
  * which nobody sees. */
-static void move_one(struct bench *b) {
+static void move_one(struct setup *b) {
     struct rod_error err;
     struct session *s = &b->s[pick(b, 0, N_SESSIONS - 1)];
     uint32_t *spare = &b->spare[pick(b, 0, N_SLOTS - N_SESSIONS - 1)];
@@ -116,7 +116,7 @@ static void move_one(struct bench *b) {
 }
 
 /* One step of about `most` sessions, single tokens first. False: none is left. */
-static bool step(struct bench *b, uint32_t most) {
+static bool step(struct setup *b, uint32_t most) {
     struct backend_segment segs[N_SESSIONS];
     const struct session *of[N_SESSIONS];
     uint32_t at[N_SESSIONS], n = 0, n_decode = 0, left = 0;
@@ -151,7 +151,7 @@ static void whatever_the_size_of_its_steps_a_session_gives_the_bits_that_it_give
     (void)state;
     const char *given = getenv("RODIMUS_TEST_SEED");
     for (size_t i = 0; i < N_SETS; i++) {
-        struct bench *b = malloc(sizeof *b);
+        struct setup *b = malloc(sizeof *b);
         set_up(b, sets[i], given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL) + i);
         uint32_t most = N_SESSIONS;
         while (step(b, most)) {

@@ -3,7 +3,7 @@
  * and all that follows are those of single steps. Random lives: RODIMUS_TEST_SEED. On the backend that
  * RODIMUS_TEST_DEVICE names, the CPU without it, in RODIMUS_TEST_PRECISION. */
 #include "engine/base/philox.h"
-#include "tests/backend_bench.h"
+#include "tests/backend_setup.h"
 
 #include <time.h>
 
@@ -14,7 +14,7 @@ static const char *const sets[] = {"fla-rodimus-plus-small",  "fla-rodimus-small
 
 enum { PLAIN, DRAFTED, SPARE, BESIDE, N_SLOTS, MOST_STEP = 1 + BACKEND_MAX_DRAFTS };
 
-struct bench {
+struct setup {
     struct model *model;
     struct backend *be;
     uint32_t V, slot; /* slot: where the drafted life is */
@@ -26,13 +26,13 @@ struct bench {
     unsigned char *state2; /* the same */
 };
 
-static uint32_t roll(struct bench *b, uint32_t n) {
+static uint32_t roll(struct setup *b, uint32_t n) {
     return (uint32_t)(philox_uniform(b->seed, b->n_rolls++, 5) * (double)n);
 }
 
-static struct bench set_up(const char *set, uint32_t n_threads, uint64_t seed) {
-    struct bench b = {.name = set, .seed = seed, .slot = DRAFTED};
-    backend_bench_open(set, (struct backend_config){.n_slots = N_SLOTS, .n_threads = n_threads}, &b.model, &b.ops,
+static struct setup set_up(const char *set, uint32_t n_threads, uint64_t seed) {
+    struct setup b = {.name = set, .seed = seed, .slot = DRAFTED};
+    backend_setup_open(set, (struct backend_config){.n_slots = N_SLOTS, .n_threads = n_threads}, &b.model, &b.ops,
                        &b.be);
     b.V = b.model->dims.V;
     b.want = calloc((size_t)MOST_STEP * b.V, sizeof *b.want);
@@ -42,19 +42,19 @@ static struct bench set_up(const char *set, uint32_t n_threads, uint64_t seed) {
     return b;
 }
 
-static void tear_down(struct bench *b) {
+static void tear_down(struct setup *b) {
     free(b->want), free(b->state), free(b->state2);
-    backend_bench_close(b->model, b->ops, b->be);
+    backend_setup_close(b->model, b->ops, b->be);
 }
 
-static const float *forward(const struct bench *b, const struct backend_segment *segs, uint32_t n) {
+static const float *forward(const struct setup *b, const struct backend_segment *segs, uint32_t n) {
     const float *logits;
     struct rod_error err;
     if (b->ops->forward(b->be, segs, n, &logits, &err)) fail_msg("%s: %s", b->name, err.message);
     return logits;
 }
 
-static void expect_rows(const struct bench *b, const float *got, const float *want, uint32_t n, const char *what) {
+static void expect_rows(const struct setup *b, const float *got, const float *want, uint32_t n, const char *what) {
     for (size_t i = 0; i < (size_t)n * b->V; i++)
         if (memcmp(&got[i], &want[i], sizeof *got))
             fail_msg("%s, seed %llu, %s at position %llu: logit %zu of row %zu is %.9g, want %.9g", b->name,
@@ -62,7 +62,7 @@ static void expect_rows(const struct bench *b, const float *got, const float *wa
                      (double)want[i]);
 }
 
-static void expect_states(const struct bench *b) {
+static void expect_states(const struct setup *b) {
     struct rod_error err;
     const size_t n = b->ops->state_bytes(b->be, b->pos);
     if (b->ops->slot_save(b->be, PLAIN, b->pos, b->state, n, &err)) fail_msg("%s", err.message);
@@ -74,7 +74,7 @@ static void expect_states(const struct bench *b) {
 }
 
 /* Both lives read a piece of a prompt. */
-static void read_piece(struct bench *b, uint32_t n) {
+static void read_piece(struct setup *b, uint32_t n) {
     int32_t tok[256];
     for (uint32_t i = 0; i < n; i++) tok[i] = (int32_t)roll(b, b->V);
     struct backend_segment seg = {.slot = PLAIN, .n_tok = n, .n_out = 1, .pos = b->pos, .tok = tok, .prompt = true};
@@ -85,7 +85,7 @@ static void read_piece(struct bench *b, uint32_t n) {
 }
 
 /* A token, and drafts of which the first n_right are right, beside a row or a piece of another slot. */
-static void decode(struct bench *b, uint32_t n_drafts, uint32_t n_right) {
+static void decode(struct setup *b, uint32_t n_drafts, uint32_t n_right) {
     int32_t tok[MOST_STEP], other[70];
     for (uint32_t i = 0; i < MOST_STEP; i++) tok[i] = (int32_t)roll(b, b->V);
     for (uint32_t i = 0; i < 70; i++) other[i] = (int32_t)roll(b, b->V);
@@ -109,7 +109,7 @@ static void decode(struct bench *b, uint32_t n_drafts, uint32_t n_right) {
 }
 
 /* The drafted life goes on in the spare slot, which had another one. */
-static void move_over(struct bench *b) {
+static void move_over(struct setup *b) {
     struct rod_error err;
     const uint32_t to = DRAFTED + SPARE - b->slot;
     if (roll(b, 2)) {
@@ -122,7 +122,7 @@ static void move_over(struct bench *b) {
     b->slot = to;
 }
 
-static void live(struct bench *b, uint32_t n_steps) {
+static void live(struct setup *b, uint32_t n_steps) {
     b->pos = b->beside = 0;
     for (uint32_t i = 0; i < N_SLOTS; i++) b->ops->slot_zero(b->be, i);
     if (roll(b, 4)) read_piece(b, 1 + roll(b, 200));
@@ -146,7 +146,7 @@ static void steps_with_drafts_give_the_bits_of_single_steps(void **state) {
     const uint64_t seed = seed_of_run();
     for (size_t i = 0; i < N_SETS; i++)
         for (uint32_t n_threads = 1; n_threads <= 3; n_threads++) {
-            struct bench b = set_up(sets[i], n_threads, seed + n_threads);
+            struct setup b = set_up(sets[i], n_threads, seed + n_threads);
             if (b.ops->slot_accept) live(&b, 40);
             if (b.ops->slot_accept) live(&b, 40);
             tear_down(&b);
@@ -158,7 +158,7 @@ static void any_number_of_drafts_may_be_right_at_any_position(void **state) {
     (void)state;
     static const char *const some[] = {"rodimus-plus-short", "rodimus-small"};
     for (size_t i = 0; i < sizeof some / sizeof *some; i++) {
-        struct bench b = set_up(some[i], 1, 3);
+        struct setup b = set_up(some[i], 1, 3);
         for (uint32_t n_right = 0; b.ops->slot_accept && n_right <= BACKEND_MAX_DRAFTS; n_right++) {
             b.pos = b.beside = 0;
             for (uint32_t slot = 0; slot < N_SLOTS; slot++) b.ops->slot_zero(b.be, slot);
@@ -173,13 +173,13 @@ static void any_number_of_drafts_may_be_right_at_any_position(void **state) {
 static void slots_without_room_for_drafts_are_smaller_and_have_the_same_states(void **state) {
     (void)state;
     for (size_t i = 0; i < N_SETS; i++) {
-        struct bench b = set_up(sets[i], 1, seed_of_run() + i);
+        struct setup b = set_up(sets[i], 1, seed_of_run() + i);
         const struct backend *with = b.be;
         const uint64_t roomy = b.ops->info(b.be)->slot_bytes;
         struct backend *without;
         struct model *model;
         struct rod_error err;
-        backend_bench_open(sets[i], (struct backend_config){.n_slots = N_SLOTS, .n_threads = 1, .no_drafts = true},
+        backend_setup_open(sets[i], (struct backend_config){.n_slots = N_SLOTS, .n_threads = 1, .no_drafts = true},
                            &model, &b.ops, &without);
         const struct backend_info *info = b.ops->info(without);
         if (b.ops->slot_accept && info->slot_bytes >= roomy)
@@ -208,7 +208,7 @@ static void slots_without_room_for_drafts_are_smaller_and_have_the_same_states(v
             if (b.ops->slot_load(without, DRAFTED, b.pos, b.state2, bytes, &err))
                 fail_msg("%s: %s", b.name, err.message);
         }
-        backend_bench_close(model, b.ops, without);
+        backend_setup_close(model, b.ops, without);
         tear_down(&b);
     }
 }

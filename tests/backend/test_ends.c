@@ -6,7 +6,7 @@
  * the backend that RODIMUS_TEST_DEVICE names, the CPU without it, in RODIMUS_TEST_PRECISION; where no device samples,
  * the sampler does and there is no step ahead. */
 #include "engine/base/philox.h"
-#include "tests/backend_bench.h"
+#include "tests/backend_setup.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -71,7 +71,7 @@ struct own_device {
     struct backend_token token[2][N_SESSIONS];
 };
 
-struct bench {
+struct setup {
     struct model *model;
     struct backend *be;
     const struct backend_ops *ops;
@@ -88,11 +88,11 @@ struct bench {
     uint32_t n_by_id, n_by_budget, n_masked, n_way[4]; /* ends in steps of 17 rows and more */
 };
 
-static uint32_t pick(struct bench *b, uint32_t first, uint32_t last) {
+static uint32_t pick(struct setup *b, uint32_t first, uint32_t last) {
     return first + (uint32_t)(philox_uniform(b->seed, b->n_drawn++, 5) * (last - first + 1));
 }
 
-static void check(const struct bench *b, int rc, const struct rod_error *err) {
+static void check(const struct setup *b, int rc, const struct rod_error *err) {
     if (rc < 0) fail_msg("%s, seed %llu: %s", b->name, (unsigned long long)b->seed, err->message);
 }
 
@@ -105,11 +105,11 @@ static bool contains(const int32_t *ids, size_t n, int32_t id) {
 /* ---- steps ---- */
 
 /* Where the backend does not sample: a device of one's own over it, with the same words (backend.h). */
-static void own_sampling(struct bench *b, uint32_t slot, const struct backend_sampling *choice) {
+static void own_sampling(struct setup *b, uint32_t slot, const struct backend_sampling *choice) {
     b->own.slot[slot] = (struct own_slot){.choice = choice};
 }
 
-static void own_draw(struct bench *b, const struct backend_segment *seg, const float *logits,
+static void own_draw(struct setup *b, const struct backend_segment *seg, const float *logits,
                      struct backend_token *out) {
     struct rod_error err;
     struct own_slot *slot = &b->own.slot[seg->slot];
@@ -126,7 +126,7 @@ static void own_draw(struct bench *b, const struct backend_segment *seg, const f
     slot->ended = out->ended;
 }
 
-static void own_launch(struct bench *b, const struct backend_segment *segs, uint32_t n) {
+static void own_launch(struct setup *b, const struct backend_segment *segs, uint32_t n) {
     struct rod_error err;
     struct backend_segment left[N_SESSIONS];
     const float *logits = NULL;
@@ -147,7 +147,7 @@ static void own_launch(struct bench *b, const struct backend_segment *segs, uint
     }
 }
 
-static void launch(struct bench *b, const struct backend_segment *segs, uint32_t n) {
+static void launch(struct setup *b, const struct backend_segment *segs, uint32_t n) {
     struct rod_error err;
     if (b->ops->launch)
         check(b, b->ops->launch(b->be, segs, n, &err), &err);
@@ -156,7 +156,7 @@ static void launch(struct bench *b, const struct backend_segment *segs, uint32_t
     b->n_launched++;
 }
 
-static const struct backend_token *collect(struct bench *b) {
+static const struct backend_token *collect(struct setup *b) {
     struct rod_error err;
     const struct backend_token *tokens = b->own.token[b->n_collected++ % 2];
     if (b->ops->launch) check(b, b->ops->collect(b->be, &tokens, &err), &err);
@@ -179,7 +179,7 @@ static struct backend_segment next_of(struct session *s) {
 }
 
 /* How the slot, which has its state, goes on. */
-static void be_ready(struct bench *b, struct session *s) {
+static void be_ready(struct setup *b, struct session *s) {
     struct rod_error err;
     const struct backend_sampling *choice = &s->turn[s->at].choice;
     if (b->ops->launch)
@@ -190,22 +190,22 @@ static void be_ready(struct bench *b, struct session *s) {
     s->n_planned = s->n_seen = 0;
 }
 
-static void save(const struct bench *b, const struct session *s) {
+static void save(const struct setup *b, const struct session *s) {
     struct rod_error err;
     check(b, b->ops->slot_save(b->be, s->slot, s->pos, s->state, b->ops->state_bytes(b->be, s->pos), &err), &err);
 }
-static void load(const struct bench *b, const struct session *s) {
+static void load(const struct setup *b, const struct session *s) {
     struct rod_error err;
     check(b, b->ops->slot_load(b->be, s->slot, s->pos, s->state, b->ops->state_bytes(b->be, s->pos), &err), &err);
 }
-static uint64_t hash_of(const struct bench *b, const struct session *s) {
+static uint64_t hash_of(const struct setup *b, const struct session *s) {
     return XXH3_64bits(s->state, b->ops->state_bytes(b->be, s->pos));
 }
 
 /* ---- alone ---- */
 
 /* A turn by itself, one step after the other, from the state that the slot has; its tokens are noted. */
-static void play(struct bench *b, struct session *s) {
+static void play(struct setup *b, struct session *s) {
     struct turn *t = &s->turn[s->at];
     be_ready(b, s);
     for (bool ended = false; !ended; s->n_seen++) {
@@ -223,7 +223,7 @@ static void play(struct bench *b, struct session *s) {
 }
 
 /* Draws what a turn asks for: an end by a stop id is by one that it would draw somewhere. */
-static void compose(struct bench *b, struct session *s) {
+static void compose(struct setup *b, struct session *s) {
     struct turn *t = &s->turn[s->at];
     const uint64_t from = s->pos;
     const uint32_t n_new = t->has_pending && pick(b, 0, 3) == 0 ? 0 : pick(b, 1, MOST_PROMPT);
@@ -251,7 +251,7 @@ static void compose(struct bench *b, struct session *s) {
         b->ops->slot_zero(b->be, s->slot);
 }
 
-static void run_alone(struct bench *b, struct session *s) {
+static void run_alone(struct setup *b, struct session *s) {
     s->slot = pick(b, 0, N_SLOTS - 1);
     s->pos = 0;
     b->ops->slot_zero(b->be, s->slot);
@@ -270,7 +270,7 @@ static void run_alone(struct bench *b, struct session *s) {
 
 /* ---- together ---- */
 
-static void assert_same_state(const struct bench *b, const struct session *s, const char *what) {
+static void assert_same_state(const struct setup *b, const struct session *s, const char *what) {
     const struct turn *t = &s->turn[s->at];
     if (hash_of(b, s) != t->hash)
         fail_msg("%s, seed %llu: session %td %s after turn %u, %llu tokens: hash %016llx, alone %016llx", b->name,
@@ -279,24 +279,24 @@ static void assert_same_state(const struct bench *b, const struct session *s, co
 }
 
 /* Into a slot that others have left, or none: its own. */
-static void change_slot(struct bench *b, struct session *s) {
+static void change_slot(struct setup *b, struct session *s) {
     const uint32_t i = pick(b, 0, N_SPARE), from = s->slot;
     if (i == N_SPARE) return;
     s->slot = b->spare[i];
     b->spare[i] = from;
 }
-static void leave_slot(struct bench *b, uint32_t slot) {
+static void leave_slot(struct setup *b, uint32_t slot) {
     if (pick(b, 0, 2) == 0) b->ops->slot_zero(b->be, slot);
 }
 
-static void next_turn(struct bench *b, struct session *s) {
+static void next_turn(struct setup *b, struct session *s) {
     if (++s->at == TURNS)
         s->phase = OVER;
     else
         be_ready(b, s);
 }
 
-static void load_elsewhere(struct bench *b, struct session *s) {
+static void load_elsewhere(struct setup *b, struct session *s) {
     struct rod_error err;
     leave_slot(b, s->slot);
     change_slot(b, s);
@@ -310,7 +310,7 @@ static void load_elsewhere(struct bench *b, struct session *s) {
 }
 
 /* The host has seen the turn's end a moment ago. */
-static void end_turn(struct bench *b, struct session *s) {
+static void end_turn(struct setup *b, struct session *s) {
     struct rod_error err;
     const uint32_t way = pick(b, 0, 3);
     s->pos = s->turn[s->at].end; /* without the row that was ahead */
@@ -340,7 +340,7 @@ static void end_turn(struct bench *b, struct session *s) {
     }
 }
 
-static void look_at_moves(struct bench *b) {
+static void look_at_moves(struct setup *b) {
     struct rod_error err;
     for (uint32_t i = 0; i < N_SESSIONS; i++) {
         struct session *s = &b->s[i];
@@ -358,7 +358,7 @@ static void look_at_moves(struct bench *b) {
 }
 
 /* Of about `most` streams, and prompts behind them. False: nothing runs. */
-static bool plan(struct bench *b, uint32_t most, struct backend_segment *segs) {
+static bool plan(struct setup *b, uint32_t most, struct backend_segment *segs) {
     struct flight *f = &b->flight[b->n_launched % 2];
     *f = (struct flight){0};
     for (int prompts = 0; prompts < 2; prompts++)
@@ -379,7 +379,7 @@ static bool plan(struct bench *b, uint32_t most, struct backend_segment *segs) {
     return f->n > 0;
 }
 
-static void take(struct bench *b) {
+static void take(struct setup *b) {
     const struct flight *f = &b->flight[b->n_collected % 2];
     const struct backend_token *tokens = collect(b);
     for (uint32_t i = 0; i < f->n; i++) {
@@ -406,7 +406,7 @@ static void take(struct bench *b) {
     }
 }
 
-static void run_together(struct bench *b) {
+static void run_together(struct setup *b) {
     struct backend_segment segs[N_SESSIONS];
     for (uint32_t i = 0; i < N_SLOTS; i++) {
         if (i >= N_SESSIONS) { /* spare ones hold what others left there */
@@ -431,10 +431,10 @@ static void run_together(struct bench *b) {
     while (b->n_launched != b->n_collected) take(b);
 }
 
-static void set_up(struct bench *b, const char *set, uint64_t seed) {
+static void set_up(struct setup *b, const char *set, uint64_t seed) {
     struct rod_error err;
-    *b = (struct bench){.name = set, .seed = seed};
-    backend_bench_open(set, (struct backend_config){.n_slots = N_SLOTS, .n_threads = 2, .max_batch_tok = 1024},
+    *b = (struct setup){.name = set, .seed = seed};
+    backend_setup_open(set, (struct backend_config){.n_slots = N_SLOTS, .n_threads = 2, .max_batch_tok = 1024},
                        &b->model, &b->ops, &b->be);
     check(b, sampler_init(&b->sampler, b->model->dims.V, &err), &err);
     b->most_bytes = (b->ops->state_bytes(b->be, UINT64_MAX) + 4095) / 4096 * 4096;
@@ -444,20 +444,20 @@ static void set_up(struct bench *b, const char *set, uint64_t seed) {
     for (uint32_t i = 0; i < N_SESSIONS; i++) b->s[i].state = b->memory + i * b->most_bytes;
 }
 
-static void tear_down(struct bench *b) {
+static void tear_down(struct setup *b) {
     sampler_fini(&b->sampler);
     if (b->ops->host_give)
         b->ops->host_give(b->memory, N_SESSIONS * b->most_bytes);
     else
         free(b->memory);
-    backend_bench_close(b->model, b->ops, b->be);
+    backend_setup_close(b->model, b->ops, b->be);
 }
 
 static void a_state_taken_right_after_an_end_that_the_device_saw_is_the_one_of_the_session_alone(void **state) {
     (void)state;
     const char *given = getenv("RODIMUS_TEST_SEED");
     for (size_t i = 0; i < N_SETS; i++) {
-        struct bench *b = malloc(sizeof *b);
+        struct setup *b = malloc(sizeof *b);
         set_up(b, sets[i], given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL) + i);
         for (uint32_t k = 0; k < N_SESSIONS; k++) run_alone(b, &b->s[k]);
         run_together(b);

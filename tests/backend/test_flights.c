@@ -18,7 +18,7 @@
 
 enum { STREAMS = 20, READERS = 4, N_SLOTS = STREAMS + READERS, LONGEST = 2560, CHUNK = 64, N_ROUNDS = 4 };
 
-struct bench {
+struct setup {
     const struct backend_ops *ops;
     struct backend *be;
     struct model *model;
@@ -27,15 +27,15 @@ struct bench {
     uint64_t seed, n_drawn;
 };
 
-static void need(const struct bench *b, int rc, const struct rod_error *err) {
+static void need(const struct setup *b, int rc, const struct rod_error *err) {
     if (rc) fail_msg("%s: %s", b->name, err->message);
 }
-static uint32_t draw(struct bench *b, uint32_t n) { return (uint32_t)(philox_uniform(b->seed, b->n_drawn++, 0) * n); }
-static void draw_tokens(struct bench *b, int32_t *tok, uint32_t n) {
+static uint32_t draw(struct setup *b, uint32_t n) { return (uint32_t)(philox_uniform(b->seed, b->n_drawn++, 0) * n); }
+static void draw_tokens(struct setup *b, int32_t *tok, uint32_t n) {
     for (uint32_t i = 0; i < n; i++) tok[i] = (int32_t)draw(b, b->model->dims.V);
 }
 
-static unsigned char *save(const struct bench *b, uint32_t slot, uint64_t pos, size_t *bytes) {
+static unsigned char *save(const struct setup *b, uint32_t slot, uint64_t pos, size_t *bytes) {
     struct rod_error err;
     unsigned char *state = malloc(*bytes = b->ops->state_bytes(b->be, pos));
     assert_non_null(state);
@@ -43,7 +43,7 @@ static unsigned char *save(const struct bench *b, uint32_t slot, uint64_t pos, s
     return state;
 }
 /* Whatever it held is NaN, the window, too. */
-static void poison(const struct bench *b, uint32_t slot) {
+static void poison(const struct setup *b, uint32_t slot) {
     struct rod_error err;
     const uint64_t pos = 3 * (uint64_t)LONGEST;
     const size_t bytes = b->ops->state_bytes(b->be, pos);
@@ -54,7 +54,7 @@ static void poison(const struct bench *b, uint32_t slot) {
     free(state);
     b->ops->slot_zero(b->be, slot);
 }
-static void same_state(const struct bench *b, uint32_t got_slot, uint32_t want_slot, uint64_t pos) {
+static void same_state(const struct setup *b, uint32_t got_slot, uint32_t want_slot, uint64_t pos) {
     size_t bytes = 0;
     unsigned char *got = save(b, got_slot, pos, &bytes), *want = save(b, want_slot, pos, &bytes);
     for (size_t i = 0; i < bytes; i++)
@@ -71,7 +71,7 @@ struct streams {
     uint64_t pos, hash; /* of all tokens; at the end of all states, too */
 };
 static const struct rod_sampling greedy = {.top_p = 1, .typical_p = 1, .repetition_penalty = 1};
-static void begin_streams(struct bench *b, struct streams *s) {
+static void begin_streams(struct setup *b, struct streams *s) {
     struct rod_error err;
     const float *logits;
     int32_t text[CHUNK + 1];
@@ -86,7 +86,7 @@ static void begin_streams(struct bench *b, struct streams *s) {
         s->tok[i] = (int32_t)i;
     }
 }
-static void step_streams(struct bench *b, struct streams *s) {
+static void step_streams(struct setup *b, struct streams *s) {
     struct backend_segment seg[STREAMS];
     const struct backend_token *t;
     struct rod_error err;
@@ -97,7 +97,7 @@ static void step_streams(struct bench *b, struct streams *s) {
         s->tok[i] = t[i].picked.id, s->hash = s->hash * 1000003 + (uint64_t)t[i].picked.id + 1;
     s->pos++;
 }
-static void hash_states(struct bench *b, struct streams *s) {
+static void hash_states(struct setup *b, struct streams *s) {
     for (uint32_t i = 0; i < STREAMS; i++) {
         size_t bytes = 0;
         unsigned char *state = save(b, i, s->pos, &bytes);
@@ -110,7 +110,7 @@ static void hash_states(struct bench *b, struct streams *s) {
 
 /* Two prompts in cuts of their own: by steps, or by flights with steps beside them, of which a second one may be begun
  * before the first has ended. */
-static void read_two(struct bench *b, const uint32_t slots[2], int32_t (*text)[LONGEST], const uint32_t n[2],
+static void read_two(struct setup *b, const uint32_t slots[2], int32_t (*text)[LONGEST], const uint32_t n[2],
                      struct streams *beside, uint32_t *n_beside) {
     uint32_t at[2] = {0, 0}, n_on = 0;
     const float *logits;
@@ -141,7 +141,7 @@ static void read_two(struct bench *b, const uint32_t slots[2], int32_t (*text)[L
     }
 }
 
-static void check_round(struct bench *b) {
+static void check_round(struct setup *b) {
     static int32_t text[2][LONGEST];
     const uint32_t flights[2] = {STREAMS, STREAMS + 1}, steps[2] = {STREAMS + 2, STREAMS + 3};
     uint32_t n[2], n_beside = 0;
@@ -176,7 +176,7 @@ static void check_model(const char *model, double share) {
                                           .max_batch_tok = 2048,
                                           .max_out = 64,
                                           .prompt_share = share};
-    struct bench b = {.name = name, .seed = seed};
+    struct setup b = {.name = name, .seed = seed};
     snprintf(name, sizeof name, "%s, share %g", model, share);
     need(&b, backend_find(config.device, &b.ops, &err), &err);
     if (!b.ops->flight_begin) skip(); /* a GPU has flights, no other backend */
@@ -217,7 +217,7 @@ static void test_a_flight_left_alone_is_closed(void **state) {
     struct rod_error err;
     const struct backend_config config = {
         .device = device ? device : "cpu", .precision = "auto", .n_slots = 4, .prompt_share = 0.25};
-    struct bench b = {.name = "tales"};
+    struct setup b = {.name = "tales"};
     need(&b, backend_find(config.device, &b.ops, &err), &err);
     if (!b.ops->flight_begin) skip(); /* a GPU has flights, no other backend */
     need(&b, model_synthetic("tales", 1, &b.model, &err), &err);

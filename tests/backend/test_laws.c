@@ -2,7 +2,7 @@
  * at multiples of the chunk, its neighbours, its slot and its slot's past change nothing, neither logits nor state. On
  * the backend that RODIMUS_TEST_DEVICE names, the CPU without it, in RODIMUS_TEST_PRECISION. */
 #include "engine/base/philox.h"
-#include "tests/backend_bench.h"
+#include "tests/backend_setup.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -18,7 +18,7 @@ static const char *const sets[] = {"fla-rodimus-plus-small",  "fla-rodimus-small
 
 enum { N_SLOTS = 6, MAX_PROMPT = 300, N_DECODE = 5 };
 
-struct bench {
+struct setup {
     struct model *model;
     struct backend *be;
     uint32_t V, chunk;
@@ -26,22 +26,22 @@ struct bench {
     const struct backend_ops *ops;
 };
 
-static struct bench set_up(const char *set, uint32_t n_threads) {
-    struct bench b = {.name = set};
-    backend_bench_open(set, (struct backend_config){.n_slots = N_SLOTS, .n_threads = n_threads, .max_batch_tok = 1024},
+static struct setup set_up(const char *set, uint32_t n_threads) {
+    struct setup b = {.name = set};
+    backend_setup_open(set, (struct backend_config){.n_slots = N_SLOTS, .n_threads = n_threads, .max_batch_tok = 1024},
                        &b.model, &b.ops, &b.be);
     b.V = b.model->dims.V;
     b.chunk = b.ops->info(b.be)->chunk_tok;
     return b;
 }
 
-static void tear_down(struct bench *b) { backend_bench_close(b->model, b->ops, b->be); }
+static void tear_down(struct setup *b) { backend_setup_close(b->model, b->ops, b->be); }
 
 static void fill_tokens(int32_t *tok, size_t n, uint32_t V, uint64_t seed) {
     for (size_t i = 0; i < n; i++) tok[i] = (int32_t)(philox_uniform(seed, i, 0) * V);
 }
 
-static void forward(const struct bench *b, const struct backend_segment *segs, uint32_t n, const float **logits) {
+static void forward(const struct setup *b, const struct backend_segment *segs, uint32_t n, const float **logits) {
     struct rod_error err;
     if (b->ops->forward(b->be, segs, n, logits, &err)) fail_msg("%s: %s", b->name, err.message);
 }
@@ -54,7 +54,7 @@ struct trace {
     size_t n_state;
 };
 
-static struct trace trace_new(const struct bench *b) {
+static struct trace trace_new(const struct setup *b) {
     const struct model_dims *d = &b->model->dims;
     size_t per_layer = (size_t)d->M * d->E + (size_t)d->E * d->K + (size_t)d->visible * (d->Hk + d->Hv) * d->P;
     struct trace t = {.n_state = per_layer * d->L};
@@ -68,7 +68,7 @@ static void trace_free(struct trace *t) {
     free(t->state);
 }
 
-static void trace_state(const struct bench *b, uint32_t slot, uint64_t pos, struct trace *t) {
+static void trace_state(const struct setup *b, uint32_t slot, uint64_t pos, struct trace *t) {
     const struct model_dims *d = &b->model->dims;
     float *at = t->state;
     struct rod_error err;
@@ -84,7 +84,7 @@ static void trace_state(const struct bench *b, uint32_t slot, uint64_t pos, stru
     }
 }
 
-static void expect_equal(const struct bench *b, const struct trace *got, const struct trace *want, const char *what) {
+static void expect_equal(const struct setup *b, const struct trace *got, const struct trace *want, const char *what) {
     for (size_t i = 0; i < (size_t)(N_DECODE + 1) * b->V; i++)
         if (memcmp(&got->logits[i], &want->logits[i], sizeof(float)))
             fail_msg("%s, %s: logit %zu of output %zu is %.9g, want %.9g", b->name, what, i % b->V, i / b->V,
@@ -110,7 +110,7 @@ static uint32_t piece_at(uint32_t piece, uint64_t pos) {
 }
 
 /* Reads prompt[0..n) in pieces of piece tokens (0 = whole) and then N_DECODE more tokens, in slot, in company. */
-static struct trace read_sequence(const struct bench *b, uint32_t slot, const int32_t *prompt, uint32_t n,
+static struct trace read_sequence(const struct setup *b, uint32_t slot, const int32_t *prompt, uint32_t n,
                                   uint32_t piece, struct company *company) {
     struct trace t = trace_new(b);
     b->ops->slot_zero(b->be, slot);
@@ -162,7 +162,7 @@ static const uint32_t lengths[] = {1, 2, 63, 64, 65, 127, 130, 200, 290};
 static void a_prompt_split_at_multiples_of_the_chunk_gives_the_same_bits(void **state) {
     (void)state;
     for (size_t i = 0; i < N_SETS; i++) {
-        struct bench b = set_up(sets[i], 2);
+        struct setup b = set_up(sets[i], 2);
         int32_t tok[MAX_PROMPT];
         fill_tokens(tok, MAX_PROMPT, b.V, 7);
         for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++) {
@@ -183,7 +183,7 @@ static void a_prompt_split_at_multiples_of_the_chunk_gives_the_same_bits(void **
 static void neighbours_and_slot_change_no_bit(void **state) {
     (void)state;
     for (size_t i = 0; i < N_SETS; i++) {
-        struct bench b = set_up(sets[i], 2);
+        struct setup b = set_up(sets[i], 2);
         int32_t tok[MAX_PROMPT];
         fill_tokens(tok, MAX_PROMPT, b.V, 8);
         for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++) {
@@ -207,7 +207,7 @@ static void neighbours_and_slot_change_no_bit(void **state) {
 static void a_reused_slot_leaves_no_trace(void **state) {
     (void)state;
     for (size_t i = 0; i < N_SETS; i++) {
-        struct bench b = set_up(sets[i], 1);
+        struct setup b = set_up(sets[i], 1);
         int32_t tok[MAX_PROMPT], before[MAX_PROMPT];
         fill_tokens(tok, MAX_PROMPT, b.V, 9);
         fill_tokens(before, MAX_PROMPT, b.V, 10);
@@ -228,7 +228,7 @@ static void a_reused_slot_leaves_no_trace(void **state) {
 static void a_copied_slot_goes_on_with_the_same_bits(void **state) {
     (void)state;
     for (size_t i = 0; i < N_SETS; i++) {
-        struct bench b = set_up(sets[i], 2);
+        struct setup b = set_up(sets[i], 2);
         int32_t tok[MAX_PROMPT];
         fill_tokens(tok, MAX_PROMPT, b.V, 12);
         for (size_t k = 0; b.ops->slot_copy && k < sizeof lengths / sizeof *lengths; k++) {
@@ -258,7 +258,7 @@ static void a_copied_slot_goes_on_with_the_same_bits(void **state) {
 static void the_number_of_threads_changes_no_bit(void **state) {
     (void)state;
     for (size_t i = 0; i < N_SETS; i++) {
-        struct bench one = set_up(sets[i], 1), many = set_up(sets[i], 3);
+        struct setup one = set_up(sets[i], 1), many = set_up(sets[i], 3);
         int32_t tok[MAX_PROMPT];
         fill_tokens(tok, MAX_PROMPT, one.V, 11);
         for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++) {
@@ -273,7 +273,7 @@ static void the_number_of_threads_changes_no_bit(void **state) {
     }
 }
 
-static void expect_close(const struct bench *b, const struct trace *got, const struct trace *want, const char *what) {
+static void expect_close(const struct setup *b, const struct trace *got, const struct trace *want, const char *what) {
     double max = 0, diff = 0;
     for (size_t k = 0; k < (size_t)(N_DECODE + 1) * b->V; k++) {
         double x = (double)want->logits[k], d = (double)got->logits[k] - x;
@@ -288,7 +288,7 @@ static void expect_close(const struct bench *b, const struct trace *got, const s
 static void chunked_is_stepwise_within_rounding(void **state) {
     (void)state;
     for (size_t i = 0; i < N_SETS; i++) {
-        struct bench b = set_up(sets[i], 2);
+        struct setup b = set_up(sets[i], 2);
         int32_t tok[MAX_PROMPT];
         fill_tokens(tok, MAX_PROMPT, b.V, 12);
         struct trace chunked = read_sequence(&b, 0, tok, 290, 0, NULL),
@@ -303,7 +303,7 @@ static void chunked_is_stepwise_within_rounding(void **state) {
 static void a_prompt_split_anywhere_is_the_same_within_rounding(void **state) {
     (void)state;
     for (size_t i = 0; i < N_SETS; i++) {
-        struct bench b = set_up(sets[i], 2);
+        struct setup b = set_up(sets[i], 2);
         int32_t tok[MAX_PROMPT];
         fill_tokens(tok, MAX_PROMPT, b.V, 12);
         struct trace whole = read_sequence(&b, 0, tok, 290, 0, NULL);

@@ -1,7 +1,7 @@
 /* test_prefix.c - law 3 on a model: an answer that begins from a checkpoint is the cold one, and one that begins from
  * an answer goes on as a session does; to the bit. On the backend that RODIMUS_TEST_DEVICE names, the CPU without it,
  * in RODIMUS_TEST_PRECISION. */
-#include "tests/prefix_bench.h"
+#include "tests/prefix_setup.h"
 
 #include "engine/core.h"
 #include "engine/base/philox.h"

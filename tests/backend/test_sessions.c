@@ -2,7 +2,7 @@
  * own tokens alone, forks do not see each other, a cancelled turn changes nothing. On the device that
  * RODIMUS_TEST_DEVICE names, the CPU without it, in RODIMUS_TEST_PRECISION, where a row's bits do not depend on who
  * shares the step. */
-#include "tests/sessions_bench.h"
+#include "tests/sessions_setup.h"
 
 enum { TURNS = 6, TALKS = 3 };
 static char *dir;

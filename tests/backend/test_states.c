@@ -4,7 +4,7 @@
  * CPU without it, in RODIMUS_TEST_PRECISION. */
 #include "engine/base/philox.h"
 #include "engine/state/state_layout.h"
-#include "tests/backend_bench.h"
+#include "tests/backend_setup.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,7 +22,7 @@ static const char *const sets[] = {"fla-rodimus-plus-small",  "fla-rodimus-small
 /* What follows a state: decode steps, a piece of a prompt, more decode steps. Logits of each row are compared. */
 enum { N_SLOTS = 4, BEFORE = 2, PIECE = 77, AFTER = 2, N_ROWS = BEFORE + PIECE + AFTER };
 
-struct bench {
+struct setup {
     struct model *model;
     struct backend *be;
     uint32_t V, chunk, visible;
@@ -30,9 +30,9 @@ struct bench {
     const struct backend_ops *ops;
 };
 
-static struct bench set_up(const char *set) {
-    struct bench b = {.name = set};
-    backend_bench_open(
+static struct setup set_up(const char *set) {
+    struct setup b = {.name = set};
+    backend_setup_open(
         set, (struct backend_config){.n_slots = N_SLOTS, .n_threads = 2, .max_batch_tok = 1024, .max_out = PIECE},
         &b.model, &b.ops, &b.be);
     b.V = b.model->dims.V;
@@ -41,16 +41,16 @@ static struct bench set_up(const char *set) {
     return b;
 }
 
-static void tear_down(struct bench *b) { backend_bench_close(b->model, b->ops, b->be); }
+static void tear_down(struct setup *b) { backend_setup_close(b->model, b->ops, b->be); }
 
-static int32_t *random_tokens(const struct bench *b, size_t n, uint64_t seed) {
+static int32_t *random_tokens(const struct setup *b, size_t n, uint64_t seed) {
     int32_t *tok = malloc((n + 1) * sizeof *tok);
     for (size_t i = 0; i < n; i++) tok[i] = (int32_t)(philox_uniform(seed, i, 0) * b->V);
     return tok;
 }
 
 /* tok[from..to) into the slot as one segment, logits of the last n_out copied to rows. */
-static void feed(const struct bench *b, uint32_t slot, const int32_t *tok, uint64_t from, uint64_t to, uint32_t n_out,
+static void feed(const struct setup *b, uint32_t slot, const int32_t *tok, uint64_t from, uint64_t to, uint32_t n_out,
                  float *rows) {
     struct rod_error err;
     const float *logits;
@@ -60,7 +60,7 @@ static void feed(const struct bench *b, uint32_t slot, const int32_t *tok, uint6
 }
 
 /* Tokens [0, pos): most of them as a prompt in whole chunks, the last ones in single steps. */
-static void reach(const struct bench *b, uint32_t slot, const int32_t *tok, uint64_t pos) {
+static void reach(const struct setup *b, uint32_t slot, const int32_t *tok, uint64_t pos) {
     float row[1];
     const uint64_t n_prompt = pos > 5 ? pos - 5 : pos ? 1 : 0;
     b->ops->slot_zero(b->be, slot);
@@ -71,7 +71,7 @@ static void reach(const struct bench *b, uint32_t slot, const int32_t *tok, uint
     for (uint64_t at = n_prompt; at < pos; at++) feed(b, slot, tok, at, at + 1, 0, row);
 }
 
-static float *go_on(const struct bench *b, uint32_t slot, const int32_t *tok, uint64_t pos) {
+static float *go_on(const struct setup *b, uint32_t slot, const int32_t *tok, uint64_t pos) {
     float *rows = malloc((size_t)N_ROWS * b->V * sizeof *rows), *to = rows;
     for (int i = 0; i < BEFORE; i++, pos++, to += b->V) feed(b, slot, tok, pos, pos + 1, 1, to);
     feed(b, slot, tok, pos, pos + PIECE, PIECE, to);
@@ -80,7 +80,7 @@ static float *go_on(const struct bench *b, uint32_t slot, const int32_t *tok, ui
     return rows;
 }
 
-static unsigned char *save(const struct bench *b, uint32_t slot, uint64_t pos, size_t *bytes) {
+static unsigned char *save(const struct setup *b, uint32_t slot, uint64_t pos, size_t *bytes) {
     struct rod_error err;
     *bytes = b->ops->state_bytes(b->be, pos);
     unsigned char *state = malloc(*bytes + 1);
@@ -90,14 +90,14 @@ static unsigned char *save(const struct bench *b, uint32_t slot, uint64_t pos, s
     return state;
 }
 
-static void load(const struct bench *b, uint32_t slot, uint64_t pos, const void *state, size_t bytes) {
+static void load(const struct setup *b, uint32_t slot, uint64_t pos, const void *state, size_t bytes) {
     struct rod_error err;
     if (b->ops->slot_load(b->be, slot, pos, state, bytes, &err)) fail_msg("%s: %s", b->name, err.message);
 }
 
 /* Fills all that a slot holds with NaN: any of it that is read later shows. Numbers that are zero stay, as do the
  * channels that a model has not. */
-static void poison(const struct bench *b, uint32_t slot, const int32_t *tok) {
+static void poison(const struct setup *b, uint32_t slot, const int32_t *tok) {
     const uint64_t full = b->visible + 3;
     size_t bytes;
     reach(b, slot, tok, full);
@@ -109,7 +109,7 @@ static void poison(const struct bench *b, uint32_t slot, const int32_t *tok) {
     free(state);
 }
 
-static void expect_rows(const struct bench *b, const float *got, const float *want, uint64_t pos, const char *what) {
+static void expect_rows(const struct setup *b, const float *got, const float *want, uint64_t pos, const char *what) {
     for (size_t i = 0; i < (size_t)N_ROWS * b->V; i++)
         if (memcmp(&got[i], &want[i], sizeof *got))
             fail_msg("%s, %s after %llu tokens: logit %zu of row %zu is %.9g, want %.9g", b->name, what,
@@ -118,7 +118,7 @@ static void expect_rows(const struct bench *b, const float *got, const float *wa
 
 enum { N_POSITIONS = 16 };
 /* Below, at and above a chunk and a full window, and anywhere. */
-static void choose_positions(const struct bench *b, uint64_t pos[N_POSITIONS]) {
+static void choose_positions(const struct setup *b, uint64_t pos[N_POSITIONS]) {
     const uint32_t w = b->visible ? b->visible : 100;
     const uint64_t some[] = {0, 1, 3, b->chunk - 1, b->chunk, b->chunk + 1, w - 1, w, w + 1, w + 62, w + 64, 2 * w};
     const size_t n = sizeof some / sizeof *some;
@@ -135,7 +135,7 @@ enum { EVERY = 1 };
 static void a_restored_state_goes_on_with_the_same_bits(void **state) {
     (void)state;
     for (size_t i = 0; i < N_SETS; i++) {
-        struct bench b = set_up(sets[i]), other = set_up(sets[i]);
+        struct setup b = set_up(sets[i]), other = set_up(sets[i]);
         uint64_t positions[N_POSITIONS];
         choose_positions(&b, positions);
         int32_t *tok = random_tokens(&b, 3 * b.visible + 600, 21), *past = random_tokens(&b, 3 * b.visible + 600, 22);
@@ -181,7 +181,7 @@ static void a_restored_state_goes_on_with_the_same_bits(void **state) {
 static void a_slot_that_was_loaded_leaves_no_trace(void **state) {
     (void)state;
     for (size_t i = 0; i < N_SETS; i++) {
-        struct bench b = set_up(sets[i]);
+        struct setup b = set_up(sets[i]);
         int32_t *tok = random_tokens(&b, 3 * b.visible + 600, 23);
         reach(&b, 0, tok, 0);
         float *want = go_on(&b, 0, tok, 0);
@@ -199,7 +199,7 @@ static void a_state_has_one_size_once_the_window_is_full(void **state) {
     (void)state;
     char ids[N_SETS][BACKEND_STATE_ID_BYTES];
     for (size_t i = 0; i < N_SETS; i++) {
-        struct bench b = set_up(sets[i]);
+        struct setup b = set_up(sets[i]);
         const struct model_dims *d = &b.model->dims;
         const struct backend_info *info = b.ops->info(b.be);
         const size_t most = b.ops->state_bytes(b.be, b.visible);
@@ -221,7 +221,7 @@ static void a_state_has_one_size_once_the_window_is_full(void **state) {
 static void the_bytes_are_what_the_layout_says(void **state) {
     (void)state;
     for (size_t i = 0; i < N_SETS; i++) {
-        struct bench b = set_up(sets[i]);
+        struct setup b = set_up(sets[i]);
         const struct model_dims *d = &b.model->dims;
         const struct state_layout layout = state_layout_of(d, DTYPE_F32);
         char id[BACKEND_STATE_ID_BYTES];
@@ -265,7 +265,7 @@ static void the_bytes_are_what_the_layout_says(void **state) {
 static void a_state_of_another_size_is_refused_and_changes_nothing(void **state) {
     (void)state;
     for (size_t i = 0; i < N_SETS; i++) {
-        struct bench b = set_up(sets[i]);
+        struct setup b = set_up(sets[i]);
         struct rod_error err;
         const uint64_t pos = 20;
         int32_t *tok = random_tokens(&b, 3 * b.visible + 600, 24);
@@ -298,31 +298,31 @@ static void a_state_of_another_size_is_refused_and_changes_nothing(void **state)
 /* ---- moves beside steps ---- */
 
 /* Host memory as the engine's pool has it. */
-static unsigned char *take_memory(const struct bench *b, size_t bytes) {
+static unsigned char *take_memory(const struct setup *b, size_t bytes) {
     unsigned char *memory = b->ops->host_take ? b->ops->host_take(b->be, bytes) : malloc(bytes);
     assert_non_null(memory);
     memset(memory, 0xa5, bytes);
     return memory;
 }
-static void give_memory(const struct bench *b, unsigned char *memory, size_t bytes) {
+static void give_memory(const struct setup *b, unsigned char *memory, size_t bytes) {
     if (b->ops->host_give)
         b->ops->host_give(memory, bytes);
     else
         free(memory);
 }
 
-static int moving(const struct bench *b, uint32_t slot) {
+static int moving(const struct setup *b, uint32_t slot) {
     struct rod_error err;
     const int rc = b->ops->slot_moving(b->be, slot, &err);
     if (rc < 0) fail_msg("%s: %s", b->name, err.message);
     return rc;
 }
 
-static void begin_save(const struct bench *b, uint32_t slot, uint64_t pos, void *state, size_t bytes) {
+static void begin_save(const struct setup *b, uint32_t slot, uint64_t pos, void *state, size_t bytes) {
     struct rod_error err;
     if (b->ops->slot_save_begin(b->be, slot, pos, state, bytes, &err)) fail_msg("%s: %s", b->name, err.message);
 }
-static void begin_load(const struct bench *b, uint32_t slot, uint64_t pos, const void *state, size_t bytes) {
+static void begin_load(const struct setup *b, uint32_t slot, uint64_t pos, const void *state, size_t bytes) {
     struct rod_error err;
     if (b->ops->slot_load_begin(b->be, slot, pos, state, bytes, &err)) fail_msg("%s: %s", b->name, err.message);
 }
@@ -330,7 +330,7 @@ static void begin_load(const struct bench *b, uint32_t slot, uint64_t pos, const
 enum { BESIDE = 3 }; /* steps of another session that a move is surely beside; and more while it goes on */
 
 /* Single steps of the session of slot 0 until slot 1's move is over; what comes out is as without any move. */
-static void step_beside(const struct bench *b, const int32_t *tok, uint64_t *pos, uint64_t end, const float *want,
+static void step_beside(const struct setup *b, const int32_t *tok, uint64_t *pos, uint64_t end, const float *want,
                         uint64_t first) {
     float *row = malloc(b->V * sizeof *row);
     for (int i = 0; (i < BESIDE || moving(b, 1)) && *pos < end; i++, ++*pos) {
@@ -346,7 +346,7 @@ static void moves_and_steps_do_not_see_each_other(void **state) {
     (void)state;
     enum { STEPS = 200, START = 70 };
     for (size_t i = 0; i < N_SETS; i++) {
-        struct bench b = set_up(sets[i]);
+        struct setup b = set_up(sets[i]);
         uint64_t positions[N_POSITIONS];
         choose_positions(&b, positions);
         int32_t *tok = random_tokens(&b, 3 * b.visible + 600, 31), *other = random_tokens(&b, 600, 32);
@@ -391,7 +391,7 @@ static void count_one(void *arg) { atomic_fetch_add((atomic_uint *)arg, 1); }
 static void many_moves_are_each_over_once(void **state) {
     (void)state;
     for (size_t i = 0; i < N_SETS; i++) {
-        struct bench b = set_up(sets[i]);
+        struct setup b = set_up(sets[i]);
         atomic_uint n_told = 0;
         b.ops->on_moved(b.be, count_one, &n_told);
         const uint64_t pos = b.visible + 10;
@@ -427,7 +427,7 @@ static void many_moves_are_each_over_once(void **state) {
 }
 
 /* A step that the device may still have before it: launched, where it can be. */
-static void start_step(const struct bench *b, uint32_t slot, const int32_t *tok, uint64_t from, uint64_t to) {
+static void start_step(const struct setup *b, uint32_t slot, const int32_t *tok, uint64_t from, uint64_t to) {
     struct rod_error err;
     const struct backend_segment seg = {slot, (uint32_t)(to - from), 0, from, tok + from, true};
     if (!b->ops->launch)
@@ -436,7 +436,7 @@ static void start_step(const struct bench *b, uint32_t slot, const int32_t *tok,
         fail_msg("%s: %s", b->name, err.message);
 }
 
-static void end_step(const struct bench *b) {
+static void end_step(const struct setup *b) {
     struct rod_error err;
     const struct backend_token *tokens;
     if (b->ops->launch && b->ops->collect(b->be, &tokens, &err)) fail_msg("%s: %s", b->name, err.message);
@@ -447,7 +447,7 @@ static void end_step(const struct bench *b) {
 static void a_move_comes_after_the_steps_launched_before_it(void **state) {
     (void)state;
     for (size_t i = 0; i < N_SETS; i++) {
-        struct bench b = set_up(sets[i]);
+        struct setup b = set_up(sets[i]);
         struct rod_error err;
         const struct rod_sampling greedy = {.top_p = 1, .typical_p = 1, .repetition_penalty = 1};
         const struct backend_sampling sampling = {.sampling = &greedy, .max_tokens = 100, .n_logprobs = -1};
@@ -494,7 +494,7 @@ static void a_move_comes_after_the_steps_launched_before_it(void **state) {
 
 static void a_move_that_cannot_begin_is_refused(void **state) {
     (void)state;
-    struct bench b = set_up("rodimus-plus-small");
+    struct setup b = set_up("rodimus-plus-small");
     struct rod_error err;
     int32_t *tok = random_tokens(&b, 200, 34);
     size_t bytes, after_bytes;

@@ -20,16 +20,16 @@ static const char *const sets[] = {"fla-rodimus-plus-small",  "fla-rodimus-small
                                    "rodimus-plus-small",      "rodimus-small"};
 #define N_SETS (sizeof sets / sizeof *sets)
 
-struct bench { /* one set, opened */
+struct setup { /* one set, opened */
     struct model *model;
     struct golden *golden;
     struct backend *be;
 };
 
-static struct bench set_up(const char *set) {
+static struct setup set_up(const char *set) {
     char path[128];
     struct rod_error err;
-    struct bench b;
+    struct setup b;
     snprintf(path, sizeof path, "tests/vectors/%s", set);
     if (model_open(path, &b.model, &err)) fail_msg("%s", err.message);
     snprintf(path, sizeof path, "tests/vectors/%s/golden.safetensors", set);
@@ -39,13 +39,13 @@ static struct bench set_up(const char *set) {
     return b;
 }
 
-static void tear_down(struct bench *b) {
+static void tear_down(struct setup *b) {
     backend_cpu.close(b->be);
     golden_close(b->golden);
     model_close(b->model);
 }
 
-static struct verify_result *run(const struct bench *b, uint32_t first_tok, uint32_t piece_tok) {
+static struct verify_result *run(const struct setup *b, uint32_t first_tok, uint32_t piece_tok) {
     struct verify_result *result;
     struct rod_error err;
     if (verify_run(&backend_cpu, b->be, &b->model->dims, b->golden, first_tok, piece_tok, &result, NULL, &err))
@@ -53,7 +53,7 @@ static struct verify_result *run(const struct bench *b, uint32_t first_tok, uint
     return result;
 }
 
-static struct rod_verify_report *compare(const struct bench *b, const struct golden *golden,
+static struct rod_verify_report *compare(const struct setup *b, const struct golden *golden,
                                          const struct verify_result *result) {
     struct rod_verify_report *report =
         verify_new_report(&b->model->dims, verify_bounds(DTYPE_F32, WEIGHT_STORED, false, false));
@@ -63,7 +63,7 @@ static struct rod_verify_report *compare(const struct bench *b, const struct gol
 }
 
 /* The first row out of bounds, or the agreement. */
-static void expect_pass(const struct bench *b, const struct verify_result *result, const char *set, uint32_t first,
+static void expect_pass(const struct setup *b, const struct verify_result *result, const char *set, uint32_t first,
                         uint32_t piece) {
     struct rod_verify_report *report = compare(b, b->golden, result);
     for (size_t i = 0; i < report->n_rows; i++)
@@ -85,7 +85,7 @@ static void every_set_passes_however_its_prompt_is_split(void **state) {
     static const uint32_t splits[][2] = {{0, 0},  {1, 1},   {1, 0},   {63, 0}, {64, 0},
                                          {65, 0}, {63, 65}, {64, 64}, {7, 7},  {5, 17}};
     for (size_t s = 0; s < N_SETS; s++) {
-        struct bench b = set_up(sets[s]);
+        struct setup b = set_up(sets[s]);
         for (size_t i = 0; i < sizeof splits / sizeof *splits; i++) {
             struct verify_result *result = run(&b, splits[i][0], splits[i][1]);
             expect_pass(&b, result, sets[s], splits[i][0], splits[i][1]);
@@ -100,7 +100,7 @@ static void prompts_of_every_edge_length_end_in_the_right_logits(void **state) {
     (void)state;
     static const uint32_t lengths[] = {1, 2, 3, 4, 5, 8, 63, 64, 65, 127, 128, 129};
     for (size_t s = 0; s < N_SETS; s++) {
-        struct bench b = set_up(sets[s]);
+        struct setup b = set_up(sets[s]);
         uint32_t V = b.model->dims.V;
         for (size_t i = 0; i < sizeof lengths / sizeof *lengths && lengths[i] <= b.golden->T; i++) {
             uint32_t T = lengths[i];
@@ -125,7 +125,7 @@ static uint64_t next_random(uint64_t *s) {
 }
 
 /* Changes one value, expects the comparison to fail, and puts it back. */
-static void expect_notice(const struct bench *b, const struct verify_result *result, const char *set, const char *what,
+static void expect_notice(const struct setup *b, const struct verify_result *result, const char *set, const char *what,
                           float *values, size_t n, size_t row, uint64_t seed) {
     uint64_t s = seed;
     for (int change = 0; change < 4; change++) {
@@ -146,7 +146,7 @@ static void expect_notice(const struct bench *b, const struct verify_result *res
 static void one_changed_value_anywhere_is_noticed(void **state) {
     (void)state;
     for (size_t s = 0; s < N_SETS; s++) {
-        struct bench b = set_up(sets[s]);
+        struct setup b = set_up(sets[s]);
         const struct model_dims *d = &b.model->dims;
         struct verify_result *result = run(&b, 0, 0);
         struct golden *g = b.golden;

@@ -21,7 +21,7 @@ struct figures {
     double tok_per_s[MOST_ROUNDS], gap_ms[MOST_ROUNDS], row_tok_per_s[MOST_ROUNDS], rss_mb[MOST_ROUNDS];
 };
 
-struct bench {
+struct setup {
     struct rod_engine *engine;
     struct rod_grammar *of[N_LOADS];
     sem_t woken;
@@ -37,7 +37,7 @@ static void must(int rc, const struct rod_error *err) {
     exit(1);
 }
 
-static void wake(void *arg) { sem_post(&((struct bench *)arg)->woken); }
+static void wake(void *arg) { sem_post(&((struct setup *)arg)->woken); }
 
 static double rss_mb(void) {
     unsigned long pages = 0;
@@ -47,7 +47,7 @@ static double rss_mb(void) {
     return (double)pages * 4096e-6;
 }
 
-static void open_engine(struct bench *b) {
+static void open_engine(struct setup *b) {
     static const char schema[] =
         "{\"type\":\"array\",\"minItems\":1000,\"items\":{\"type\":\"object\",\"properties\":{\"id\":{\"type\":"
         "\"integer\"},\"title\":{\"type\":\"string\",\"maxLength\":60},\"kind\":{\"enum\":[\"tale\",\"song\"]}},"
@@ -70,7 +70,7 @@ static void open_engine(struct bench *b) {
 }
 
 /* Row i of ROWS, or the stream. */
-static void submit(struct bench *b, uint32_t i, enum load load) {
+static void submit(struct setup *b, uint32_t i, enum load load) {
     struct rod_request *r = rod_request_new();
     struct rod_error err;
     if (!r || !(r->prompt = calloc(1, sizeof *r->prompt))) exit(1);
@@ -92,7 +92,7 @@ static void submit(struct bench *b, uint32_t i, enum load load) {
     b->n_running++;
 }
 
-static void take_events(struct bench *b, enum load load) {
+static void take_events(struct setup *b, enum load load) {
     for (struct rod_event *e; (e = rod_next_event(b->engine)); rod_event_free(e)) {
         const uint32_t i = (uint32_t)((uint64_t *)e->user - b->tickets);
         if (e->kind == ROD_EVENT_DELTA && i < ROWS) b->n_row_tok += e->n_tokens;
@@ -108,7 +108,7 @@ static void take_events(struct bench *b, enum load load) {
     }
 }
 
-static void wait_until(struct bench *b, enum load load, double s) {
+static void wait_until(struct setup *b, enum load load, double s) {
     const uint64_t end_ns = clock_now_ns() + (uint64_t)(s * 1e9);
     while (clock_now_ns() < end_ns && (b->n_running || !b->over)) {
         struct timespec until;
@@ -120,7 +120,7 @@ static void wait_until(struct bench *b, enum load load, double s) {
     }
 }
 
-static void run(struct bench *b, enum load load, uint32_t round, double s) {
+static void run(struct setup *b, enum load load, uint32_t round, double s) {
     struct figures *f = &b->figures[load];
     b->over = false;
     for (uint32_t i = 0; i < ROWS && load != ALONE; i++) submit(b, i, load);
@@ -147,7 +147,7 @@ static double median(double *of, uint32_t n) {
 }
 
 int main(int argc, char **argv) {
-    static struct bench b;
+    static struct setup b;
     const uint32_t n = argc > 1 ? (uint32_t)strtoul(argv[1], NULL, 10) : 3;
     const double s = argc > 2 ? strtod(argv[2], NULL) : 4;
     if (!n || n > MOST_ROUNDS || !(s > 0)) return 2;

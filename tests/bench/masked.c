@@ -41,7 +41,7 @@ struct figures {
     double tok_per_s, masked_per_s, step_ms, rows;
 };
 
-struct bench {
+struct setup {
     struct rod_engine *engine;
     struct rod_grammar *call, *schema, *waiting;
     sem_t woken;
@@ -52,12 +52,12 @@ struct bench {
     struct figures of[N_LOADS][MOST_ROUNDS];
 };
 
-static void wake(void *arg) { sem_post(&((struct bench *)arg)->woken); }
+static void wake(void *arg) { sem_post(&((struct setup *)arg)->woken); }
 
 /* ---- the engine ---- */
 
 /* Calls of 12 tools as the server writes them; lazy: behind the opening tag. */
-static struct rod_grammar *open_calls(struct bench *b, bool lazy) {
+static struct rod_grammar *open_calls(struct setup *b, bool lazy) {
     static char text[1 << 15];
     size_t n = (size_t)snprintf(text, sizeof text,
                                 "{\"open\":\"<tool_call>\",\"close\":\"</tool_call>\",\"many\":true,%s\"tools\":[",
@@ -77,7 +77,7 @@ static struct rod_grammar *open_calls(struct bench *b, bool lazy) {
     return g;
 }
 
-static void open_engine(struct bench *b) {
+static void open_engine(struct setup *b) {
     struct rod_error err;
     struct model *model;
     must(model_synthetic(synthetic, 1, &model, &err), &err);
@@ -110,7 +110,7 @@ static void open_engine(struct bench *b) {
 static bool is_masked(enum load load, uint32_t i) { return load == ALL || (load == SOME && i < n_masked); }
 
 /* Stream i asks. Half of the masked ones are inside a call, half inside a schema. */
-static void submit(struct bench *b, uint32_t i) {
+static void submit(struct setup *b, uint32_t i) {
     struct rod_request *r = rod_request_new();
     struct rod_error err;
     const bool masked = is_masked(b->load, i);
@@ -134,7 +134,7 @@ static void submit(struct bench *b, uint32_t i) {
     b->n_running++;
 }
 
-static void take_events(struct bench *b) {
+static void take_events(struct setup *b) {
     for (struct rod_event *event; (event = rod_next_event(b->engine)); rod_event_free(event)) {
         const uint32_t i = (uint32_t)((uint64_t *)event->user - b->tickets);
         if (event->kind == ROD_EVENT_ERROR) must(event->error.code, &event->error);
@@ -148,14 +148,14 @@ static void take_events(struct bench *b) {
     }
 }
 
-static void pull(struct bench *b, double seconds) {
+static void pull(struct setup *b, double seconds) {
     for (const double end = now_s() + seconds; now_s() < end;) {
         sem_wait(&b->woken);
         take_events(b);
     }
 }
 
-static void run(struct bench *b, enum load load, uint32_t round) {
+static void run(struct setup *b, enum load load, uint32_t round) {
     const struct engine_counters *c = &b->engine->counters;
     b->load = load;
     b->over = false;
@@ -184,7 +184,7 @@ static int compare(const void *a, const void *b) {
 }
 
 /* Of a figure of a load in each round, over that of the plain load in the same round where it is a ratio. */
-static double median(const struct bench *b, int load, size_t field, bool of_plain) {
+static double median(const struct setup *b, int load, size_t field, bool of_plain) {
     double v[MOST_ROUNDS];
     for (uint32_t i = 0; i < n_rounds; i++) {
         v[i] = *(const double *)((const char *)&b->of[load][i] + field);
@@ -194,7 +194,7 @@ static double median(const struct bench *b, int load, size_t field, bool of_plai
     return v[n_rounds / 2];
 }
 
-static void print(const struct bench *b) {
+static void print(const struct setup *b) {
     static const char *const names[] = {"plain", "tools_auto", "some_masked", "all_masked"};
     const size_t tok = offsetof(struct figures, tok_per_s);
     printf("\"model\": \"%s\", \"device\": \"%s\", \"streams\": %u, \"some\": %u, \"rounds\": %u, \"seconds\": %.1f",
@@ -244,7 +244,7 @@ static void parse(int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
-    static struct bench b;
+    static struct setup b;
     parse(argc, argv);
     sem_init(&b.woken, 0, 0);
     printf("{\n  ");

@@ -1,4 +1,4 @@
-/* sample.h - what tests of tokens share: requests, logits, the pool and a step's rows as a bench. */
+/* sample.h - what tests of tokens share: requests, logits, the pool and a step's rows as a setup. */
 #ifndef GPU_SAMPLE_H
 #define GPU_SAMPLE_H
 
@@ -24,7 +24,7 @@ struct row {
     uint32_t n_wait_ids;
 };
 
-struct bench {
+struct setup {
     uint32_t V, n_rows;
     struct cuda_sampler s;
     struct row *rows;
@@ -83,7 +83,7 @@ static inline struct cuda_step step_at(void *base, uint32_t N) {
 }
 static inline size_t step_bytes(uint32_t N) { return N * (8 * sizeof(int32_t) + sizeof(int64_t)); }
 
-static inline void admit(struct bench *b, uint32_t i) {
+static inline void admit(struct setup *b, uint32_t i) {
     struct row *r = &b->rows[i];
     const struct rod_sampling *sp = &r->sampling;
     const uint32_t slot = (uint32_t)b->slots[i];
@@ -116,8 +116,8 @@ static inline void admit(struct bench *b, uint32_t i) {
     if (sampler_counts_init(&r->counts, b->V, NULL)) fail_msg("no memory");
 }
 
-static inline struct bench set_up(uint32_t V, uint32_t n_rows) {
-    struct bench b = {.V = V, .n_rows = n_rows};
+static inline struct setup set_up(uint32_t V, uint32_t n_rows) {
+    struct setup b = {.V = V, .n_rows = n_rows};
     const uint32_t n_slots = n_rows + 2;
     const uint32_t mask_rows = n_rows % 2 ? 1 : 1 + CUDA_DRAFTS; /* an odd number: where no step has drafts */
     b.s =
@@ -143,7 +143,7 @@ static inline struct bench set_up(uint32_t V, uint32_t n_rows) {
     return b;
 }
 
-static inline void tear_down(struct bench *b) {
+static inline void tear_down(struct setup *b) {
     for (uint32_t i = 0; i < b->n_rows; i++) {
         sampler_counts_fini(&b->rows[i].counts);
         free(b->rows[i].mask);

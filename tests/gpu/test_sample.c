@@ -6,7 +6,7 @@
 #include "sample.h"
 
 /* Of every second row, which may have had one before. */
-static void change_masks(struct bench *b) {
+static void change_masks(struct setup *b) {
     const uint32_t n_words = CUDA_MASK_WORDS(b->V);
     struct cuda_mask *masks = host_bytes(b->n_rows * sizeof *masks);
     uint32_t n = 0;
@@ -25,8 +25,8 @@ static void change_masks(struct bench *b) {
     GPU_RUN(k_masks, &b->s, (const struct cuda_mask *)at, n);
 }
 
-/* Rows first .. first + n of the bench as a step; tok as the rows say; tokens are fetched. */
-static struct cuda_token *run(struct bench *b, uint32_t first, uint32_t n, const float *logits) {
+/* Rows first .. first + n of the setup as a step; tok as the rows say; tokens are fetched. */
+static struct cuda_token *run(struct setup *b, uint32_t first, uint32_t n, const float *logits) {
     const size_t bytes = step_bytes(b->n_rows);
     void *block = calloc(1, bytes);
     assert_non_null(block);
@@ -50,7 +50,7 @@ static struct cuda_token *run(struct bench *b, uint32_t first, uint32_t n, const
 }
 
 /* Compares a row's token with the sampler's and moves the row on; true: it was drawn differently. */
-static bool check_row(struct bench *b, uint32_t i, struct sampler *sampler, const struct cuda_token *t) {
+static bool check_row(struct setup *b, uint32_t i, struct sampler *sampler, const struct cuda_token *t) {
     struct row *r = &b->rows[i];
     const bool idle = r->ended || (r->waits && r->tok < 0), bans_ends = r->mask && !r->may_end;
     if ((t->masked != 0) != idle) fail_msg("%s: row %u is masked %d, want %d", gpu.what, i, t->masked, idle);
@@ -131,7 +131,7 @@ static void tokens_equal_the_samplers(void **state) {
     for (uint32_t round = 0; round < n_rounds && (!gpu.n_shapes || round < gpu.n_shapes); round++) {
         const uint32_t V = sizes[round][0], n_rows = for_racecheck() ? 40 : sizes[round][1];
         snprintf(gpu.what, sizeof gpu.what, "V %u, %u rows", V, n_rows);
-        struct bench b = set_up(V, n_rows);
+        struct setup b = set_up(V, n_rows);
         struct sampler sampler;
         assert_int_equal(sampler_init(&sampler, V, NULL), 0);
         for (uint32_t i = 0; i < n_rows; i++) {
@@ -165,7 +165,7 @@ static void a_row_gets_the_same_token_alone_and_in_company(void **state) {
     (void)state;
     const uint32_t ROWS = gpu.n_shapes ? 6 : 40;
     snprintf(gpu.what, sizeof gpu.what, "alone and in company");
-    struct bench b = set_up(20011, ROWS);
+    struct setup b = set_up(20011, ROWS);
     struct cuda_token company[40];
     const float *device = NULL;
     for (int pass = 0; pass < 2; pass++) {
@@ -202,7 +202,7 @@ static void a_row_of_nan_changes_no_other_row_s_token(void **state) {
     for (uint32_t round = 0; gpu.breaks && round < n_rounds && round < n_asked; round++) {
         const uint32_t V = sizes[round][0], n_rows = sizes[round][1];
         snprintf(gpu.what, sizeof gpu.what, "V %u, %u rows", V, n_rows);
-        struct bench b = set_up(V, n_rows);
+        struct setup b = set_up(V, n_rows);
         for (uint32_t i = 0; i < n_rows; i++) {
             random_logits(b.logits + (size_t)i * V, V, i % 12);
             random_request(&b.rows[i], V, i % 9);
@@ -230,7 +230,7 @@ static void logits_that_differ_by_almost_nothing_have_tokens(void **state) {
     (void)state;
     enum { N_ROWS = 12, V = 2049 };
     snprintf(gpu.what, sizeof gpu.what, "logits that differ by almost nothing");
-    struct bench b = set_up(V, N_ROWS);
+    struct setup b = set_up(V, N_ROWS);
     struct sampler sampler;
     assert_int_equal(sampler_init(&sampler, V, NULL), 0);
     for (uint32_t i = 0; i < N_ROWS; i++) {
@@ -258,7 +258,7 @@ static void a_step_reads_what_the_last_one_drew_and_masks_what_ended(void **stat
     (void)state;
     enum { ROWS = 5 };
     snprintf(gpu.what, sizeof gpu.what, "rows of a step");
-    struct bench b = set_up(1000, ROWS);
+    struct setup b = set_up(1000, ROWS);
     for (uint32_t i = 0; i < ROWS; i++) {
         b.rows[i] = (struct row){.max_tokens = i == 1 ? 1 : 9, .n_logprobs = -1, .pos = 10 + i, .tok = (int32_t)i};
         b.rows[i].sampling =
@@ -305,7 +305,7 @@ static void a_step_says_which_states_are_written_back(void **state) {
     (void)state;
     enum { ROWS = 70, ENDED = 3, STEPS = 12 };
     snprintf(gpu.what, sizeof gpu.what, "states written back");
-    struct bench b = set_up(100, ROWS);
+    struct setup b = set_up(100, ROWS);
     uint32_t count[ROWS + 2], word[ROWS], expected[ROWS] = {0}, last[ROWS] = {0};
     for (uint32_t i = 0; i < ROWS; i++) {
         b.rows[i] = (struct row){.max_tokens = UINT32_MAX, .n_logprobs = -1, .pos = 1000, .tok = i == ENDED ? -1 : 1};
@@ -352,7 +352,7 @@ static double now_us(void) {
 static void time_it(uint32_t n_rows, uint32_t kind, const char *name, const struct rod_sampling *sp,
                     int32_t n_logprobs) {
     enum { REPEAT = 30 };
-    struct bench b = set_up(126464, n_rows);
+    struct setup b = set_up(126464, n_rows);
     for (uint32_t i = 0; i < n_rows; i++) {
         random_logits(b.logits + (size_t)i * b.V, i ? 1 : b.V, kind); /* all rows alike: random numbers take long */
         if (i) memcpy(b.logits + (size_t)i * b.V, b.logits, b.V * sizeof(float));

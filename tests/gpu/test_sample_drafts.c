@@ -17,7 +17,7 @@ static struct draft_step draft_step_of(uint32_t most, uint32_t V, bool drafts) {
                                host_bytes(most * sizeof(int64_t)),
                                host_floats((size_t)most * V)};
 }
-static const struct cuda_token *run_drafts(struct bench *b, const struct draft_step *x) {
+static const struct cuda_token *run_drafts(struct setup *b, const struct draft_step *x) {
     const size_t bytes = step_bytes(b->n_rows);
     void *block = host_bytes(bytes);
     const struct cuda_step step = step_at(block, b->n_rows);
@@ -58,7 +58,7 @@ static void expect_token(const struct cuda_token *got, const struct cuda_token *
                  want->id, want->status, want->ended, want->masked);
 }
 
-/* A mask behind each of n drafts of a slot, or none there; both benches read the words. */
+/* A mask behind each of n drafts of a slot, or none there; both setups read the words. */
 static void draft_masks(uint32_t V, uint32_t slot, uint32_t n, struct cuda_mask *masks) {
     for (uint32_t t = 0; t < n; t++) {
         struct row r = {0};
@@ -68,17 +68,17 @@ static void draft_masks(uint32_t V, uint32_t slot, uint32_t n, struct cuda_mask 
         free(r.mask);
     }
 }
-static void give_masks(struct bench *b, const struct cuda_mask *masks, uint32_t n) {
+static void give_masks(struct setup *b, const struct cuda_mask *masks, uint32_t n) {
     if (n) GPU_RUN(k_masks, &b->s, (const struct cuda_mask *)gpu_copy(masks, n * sizeof *masks), n);
 }
 
-/* Two benches with the same requests: in one each token has a step of its own, in the other a token and its drafts
- * share one. The first `right` drafts are what the first bench drew, the next is another token. Every third slot has
+/* Two setups with the same requests: in one each token has a step of its own, in the other a token and its drafts
+ * share one. The first `right` drafts are what the first setup drew, the next is another token. Every third slot has
  * masks, and every second one tokens to wait behind. */
 static void draft_sample_round(uint32_t V, uint32_t n_slots) {
     enum { ROWS = CUDA_DRAFTS + 1, STEPS = 4 };
     snprintf(gpu.what, sizeof gpu.what, "V %u, %u slots with drafts", V, n_slots);
-    struct bench b[2] = {set_up(V, n_slots * ROWS), {0}};
+    struct setup b[2] = {set_up(V, n_slots * ROWS), {0}};
     const uint64_t random = gpu.random;
     for (int k = 0; k < 2; k++) { /* the same requests */
         if (k) b[k] = set_up(V, n_slots * ROWS);
@@ -112,7 +112,7 @@ static void draft_sample_round(uint32_t V, uint32_t n_slots) {
             if (i % 3 == 0) draft_masks(V, (uint32_t)b[0].slots[i], n_of[i], mask + i * ROWS);
         }
         if (!all.n) break;
-        for (uint32_t t = 0; t < ROWS; t++) { /* the first bench, and the drafts that follow from it */
+        for (uint32_t t = 0; t < ROWS; t++) { /* the first setup, and the drafts that follow from it */
             struct draft_step one = draft_step_of(n_slots, V, false);
             uint32_t n_given = 0;
             for (uint32_t i = 0; i < n_slots; i++) {

@@ -1,6 +1,6 @@
 /* test_engine.c - the engine over a fake backend: what a request may ask, how it ends, and what its neighbours notice.
  */
-#include "tests/engine_bench.h"
+#include "tests/engine_setup.h"
 
 static void fill_ids(int32_t *ids, size_t n, uint64_t seed) {
     for (size_t i = 0; i < n; i++) ids[i] = 2 + (int32_t)(philox_uniform(seed, i, 9) * (V - 2));
@@ -26,8 +26,8 @@ static void expect_greedy(const int32_t *prompt, size_t n_prompt, int32_t *out, 
 
 static void greedy_tokens_are_the_models_and_each_is_reported_once(void **state) {
     (void)state;
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG());
+    struct setup b;
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG());
     for (size_t n = 1; n < 200; n = n * 2 + 1) {
         int32_t ids[200], want[30];
         struct answer a;
@@ -46,13 +46,13 @@ static void greedy_tokens_are_the_models_and_each_is_reported_once(void **state)
         assert_int_equal(a.text_len, 0);
         collect_free(&a);
     }
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void log_probabilities_come_with_each_token_when_asked_for(void **state) {
     (void)state;
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG());
+    struct setup b;
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG());
     const int32_t ids[2] = {9, 10};
     struct answer a;
     struct rod_request *r = collect_request(ids, 2, &a);
@@ -64,7 +64,7 @@ static void log_probabilities_come_with_each_token_when_asked_for(void **state) 
     for (int i = 1; i < 5; i++) assert_true(a.top[i].logprob <= a.top[i - 1].logprob);
     assert_true(a.top[0].logprob == a.logprobs[0]);
     collect_free(&a);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* ---- company ---- */
@@ -85,9 +85,9 @@ static void every_request_gets_the_same_tokens_alone_and_in_a_crowd(void **state
     (void)state;
     enum { N = 120 };
     struct answer *alone = calloc(N, sizeof *alone), *crowd = calloc(N, sizeof *crowd);
-    struct bench b;
+    struct setup b;
     int32_t ids[300];
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 1, .max_batch_tok = 400), CONFIG());
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 1, .max_batch_tok = 400), CONFIG());
     for (uint64_t i = 0; i < N; i++) {
         size_t n = 1 + i * 37 % 290;
         fill_ids(ids, n, i);
@@ -95,12 +95,12 @@ static void every_request_gets_the_same_tokens_alone_and_in_a_crowd(void **state
         shape(r, i);
         finish(&b, r, &alone[i]);
     }
-    bench_close(&b);
-    const struct bench_options crowds[] = {{.n_slots = 16, .max_batch_tok = 24},
+    setup_close(&b);
+    const struct setup_options crowds[] = {{.n_slots = 16, .max_batch_tok = 24},
                                            {.n_slots = 64, .max_batch_tok = 16, .chunk_tok = 16},
                                            {.n_slots = 7, .max_batch_tok = 500, .chunk_tok = 1}};
     for (int k = 0; k < 3; k++) {
-        bench_open(&b, crowds[k], CONFIG());
+        setup_open(&b, crowds[k], CONFIG());
         for (uint64_t i = 0; i < N; i++) {
             size_t n = 1 + i * 37 % 290;
             fill_ids(ids, n, i);
@@ -116,7 +116,7 @@ static void every_request_gets_the_same_tokens_alone_and_in_a_crowd(void **state
             assert_memory_equal(crowd[i].logprobs, alone[i].logprobs, alone[i].n_ids * sizeof(float));
             collect_free(&crowd[i]);
         }
-        bench_close(&b);
+        setup_close(&b);
     }
     for (int i = 0; i < N; i++) collect_free(&alone[i]);
     free(alone);
@@ -125,8 +125,8 @@ static void every_request_gets_the_same_tokens_alone_and_in_a_crowd(void **state
 
 static void unseeded_requests_draw_differently(void **state) {
     (void)state;
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG());
+    struct setup b;
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG());
     const int32_t ids[1] = {5};
     struct answer a[2];
     for (int i = 0; i < 2; i++) {
@@ -138,11 +138,11 @@ static void unseeded_requests_draw_differently(void **state) {
     assert_memory_not_equal(a[0].ids, a[1].ids, 16 * sizeof(int32_t));
     collect_free(&a[0]);
     collect_free(&a[1]);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 struct submit_job {
-    struct bench *b;
+    struct setup *b;
     struct answer *answers;
     int n;
     pthread_t id;
@@ -166,8 +166,8 @@ static void *submit_job(void *arg) {
 static void many_threads_may_submit_and_cancel(void **state) {
     (void)state;
     enum { N_JOBS = 4, N_EACH = 100 };
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 8), CONFIG());
+    struct setup b;
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 8), CONFIG());
     struct answer *answers = calloc(N_JOBS * N_EACH, sizeof *answers);
     struct submit_job jobs[N_JOBS];
     for (int j = 0; j < N_JOBS; j++) {
@@ -195,7 +195,7 @@ static void many_threads_may_submit_and_cancel(void **state) {
     }
     assert_int_equal(stats.requests_cancelled, n_cancelled);
     free(answers);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* ---- refusals ---- */
@@ -218,8 +218,8 @@ static void many_threads_may_submit_and_cancel(void **state) {
 
 static void what_makes_no_sense_is_refused_and_the_field_named(void **state) {
     (void)state;
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .tokenizer = true), CONFIG(.max_prompt_tok = 3));
+    struct setup b;
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH, .tokenizer = true), CONFIG(.max_prompt_tok = 3));
     REFUSED(ROD_EINVALID, "prompt", r->n_prompt = 0);
     REFUSED(ROD_EINVALID, "prompt", r->prompt[1] = -1);
     REFUSED(ROD_EINVALID, "prompt", r->prompt[1] = V);
@@ -254,13 +254,13 @@ static void what_makes_no_sense_is_refused_and_the_field_named(void **state) {
     assert_string_equal(err.message, "The prompt has 4 tokens and the limit is 3.");
     rod_request_free(r);
     collect_free(&a);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void without_a_tokenizer_ids_flow_and_text_calls_say_so(void **state) {
     (void)state;
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG());
+    struct setup b;
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG());
     REFUSED(ROD_EUNSUPPORTED, "stop", collect_stop(r, "x"));
     int32_t *ids;
     size_t n;
@@ -270,13 +270,13 @@ static void without_a_tokenizer_ids_flow_and_text_calls_say_so(void **state) {
     assert_int_equal(rod_decode(b.c.engine, (const int32_t[]){1}, 1, false, &text, &n, &err), ROD_EUNSUPPORTED);
     assert_null(rod_token_bytes(b.c.engine, 1, &n, &(bool){false}));
     assert_false(rod_engine_info(b.c.engine)->has_tokenizer);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void a_full_queue_refuses_and_a_drained_engine_too(void **state) {
     (void)state;
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 2, .gated = true), (struct rod_engine_config){.max_queue = 3});
+    struct setup b;
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 2, .gated = true), (struct rod_engine_config){.max_queue = 3});
     struct answer a[5];
     for (int i = 0; i < 5; i++) collect_submit(&b.c, collect_request((const int32_t[]){3}, 1, &a[i]));
     REFUSED(ROD_EQUEUEFULL, "", (void)0);
@@ -294,16 +294,16 @@ static void a_full_queue_refuses_and_a_drained_engine_too(void **state) {
         assert_false(a[i].failed);
         collect_free(&a[i]);
     }
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* ---- cancel, time, faults ---- */
 
 static void cancel_frees_the_slot_within_one_step_whatever_the_state(void **state) {
     (void)state;
-    if (bench_on_device) return; /* test_engine_ahead.c has it with steps on their way */
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 1, .max_batch_tok = 8, .gated = true), CONFIG());
+    if (setup_on_device) return; /* test_engine_ahead.c has it with steps on their way */
+    struct setup b;
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 1, .max_batch_tok = 8, .gated = true), CONFIG());
     int32_t ids[80];
     fill_ids(ids, 80, 1);
     struct answer prefill, queued, decode, next;
@@ -349,13 +349,13 @@ static void cancel_frees_the_slot_within_one_step_whatever_the_state(void **stat
     collect_free(&queued);
     collect_free(&decode);
     collect_free(&next);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void a_request_that_waits_too_long_for_a_slot_times_out(void **state) {
     (void)state;
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 1, .gated = true), CONFIG());
+    struct setup b;
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 1, .gated = true), CONFIG());
     struct answer first, late;
     collect_submit(&b.c, collect_request((const int32_t[]){3}, 1, &first));
     sem_wait(&b.be->entered);
@@ -372,13 +372,13 @@ static void a_request_that_waits_too_long_for_a_slot_times_out(void **state) {
     assert_false(first.failed);
     collect_free(&first);
     collect_free(&late);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void a_device_fault_fails_everything_and_later_requests_are_refused(void **state) {
     (void)state;
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 2, .gated = true), CONFIG());
+    struct setup b;
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 2, .gated = true), CONFIG());
     struct answer a[4];
     for (int i = 0; i < 4; i++) collect_submit(&b.c, collect_request((const int32_t[]){3}, 1, &a[i]));
     atomic_store(&b.be->fail_at, 3);
@@ -396,13 +396,13 @@ static void a_device_fault_fails_everything_and_later_requests_are_refused(void 
     assert_int_equal(stats.requests_failed, 4);
     assert_int_equal(stats.running + stats.queued, 0);
     REFUSED(ROD_EDEVICE, "", (void)0);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void a_logit_that_is_no_number_fails_its_request_alone(void **state) {
     (void)state;
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG());
+    struct setup b;
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG());
     atomic_store(&b.be->nan_token, 99);
     struct answer a[3];
     const int32_t ids[3] = {5, 99, 7};
@@ -416,13 +416,13 @@ static void a_logit_that_is_no_number_fails_its_request_alone(void **state) {
     assert_int_equal(stats.requests_nan, 1);
     assert_int_equal(stats.requests_failed, 1);
     for (int i = 0; i < 3; i++) collect_free(&a[i]);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void closing_with_requests_in_flight_frees_everything(void **state) {
     (void)state;
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 2), CONFIG());
+    struct setup b;
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 2), CONFIG());
     struct answer a[50];
     for (int i = 0; i < 50; i++) {
         struct rod_request *r = collect_request((const int32_t[]){3, 4}, 2, &a[i]);
@@ -439,8 +439,8 @@ static void closing_with_requests_in_flight_frees_everything(void **state) {
 
 static void figures_count_tokens_steps_and_at_most_one_wake_a_step(void **state) {
     (void)state;
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 8), CONFIG());
+    struct setup b;
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 8), CONFIG());
     struct answer a[8];
     int32_t ids[20];
     fill_ids(ids, 20, 4);
@@ -462,13 +462,13 @@ static void figures_count_tokens_steps_and_at_most_one_wake_a_step(void **state)
     assert_true(stats.batch_rows_sum >= stats.steps && stats.step_ns_sum > 0 && stats.last_step_end_ns > 0);
     assert_true(atomic_load(&b.c.n_wakes) <= stats.steps);
     for (int i = 0; i < 8; i++) collect_free(&a[i]);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void an_idle_engine_uses_no_processor_time(void **state) {
     (void)state;
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG());
+    struct setup b;
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG());
     struct answer a;
     finish(&b, collect_request((const int32_t[]){3}, 1, &a), &a);
     struct timespec from, to;
@@ -478,17 +478,17 @@ static void an_idle_engine_uses_no_processor_time(void **state) {
     int64_t used_ns = (to.tv_sec - from.tv_sec) * 1000000000 + to.tv_nsec - from.tv_nsec;
     if (used_ns > 20000000) fail_msg("%lld ns of processor time in 200 ms", (long long)used_ns);
     collect_free(&a);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void two_engines_work_side_by_side(void **state) {
     (void)state;
-    struct bench b[2];
+    struct setup b[2];
     struct answer a[2];
     int32_t want[16];
     const int32_t ids[2] = {11, 12};
     expect_greedy(ids, 2, want, 16);
-    for (int i = 0; i < 2; i++) bench_open(&b[i], OPTIONS(.kind = FAKE_HASH), CONFIG());
+    for (int i = 0; i < 2; i++) setup_open(&b[i], OPTIONS(.kind = FAKE_HASH), CONFIG());
     for (int i = 0; i < 2; i++) {
         struct rod_request *r = collect_request(ids, 2, &a[i]);
         r->ignore_eos = true;
@@ -498,7 +498,7 @@ static void two_engines_work_side_by_side(void **state) {
         collect_until(&b[i].c, &a[i], 1);
         collect_assert_ids(&a[i], want, 16, "engine");
         collect_free(&a[i]);
-        bench_close(&b[i]);
+        setup_close(&b[i]);
     }
 }
 
@@ -522,6 +522,6 @@ int main(void) {
         cmocka_unit_test(two_engines_work_side_by_side),
     };
     int failed = cmocka_run_group_tests_name("host sampling", tests, NULL, NULL);
-    bench_on_device = true;
+    setup_on_device = true;
     return failed + cmocka_run_group_tests_name("device sampling", tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* test_engine_ahead.c - the engine over a device that samples: what is on its way when, and what becomes of it. */
-#include "tests/engine_bench.h"
+#include "tests/engine_setup.h"
 
 static struct rod_request *request(struct answer *a, int32_t first, uint32_t max_tokens) {
     const int32_t ids[3] = {first, 3, 4};
@@ -11,24 +11,24 @@ static struct rod_request *request(struct answer *a, int32_t first, uint32_t max
 
 /* What a request gets when it has the engine for itself. */
 static void alone(int32_t first, uint32_t max_tokens, struct answer *a) {
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG());
+    struct setup b;
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG());
     finish(&b, request(a, first, max_tokens), a);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* Waits at a collect; how many steps are on their way there. */
-static unsigned flying(struct bench *b) {
+static unsigned flying(struct setup *b) {
     sem_wait(&b->be->entered);
     return atomic_load(&b->be->n_forwards) - atomic_load(&b->be->n_collects);
 }
-static void pass(struct bench *b) { sem_post(&b->be->gate); }
+static void pass(struct setup *b) { sem_post(&b->be->gate); }
 
 static void the_next_step_is_launched_before_the_last_one_is_seen(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .gated = true), CONFIG());
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH, .gated = true), CONFIG());
     collect_submit(&b.c, request(&a, 2, 8));
     for (unsigned k = 1; k <= 8; k++) {
         unsigned n = flying(&b); /* the last token's step has no follower */
@@ -43,14 +43,14 @@ static void the_next_step_is_launched_before_the_last_one_is_seen(void **state) 
     assert_int_equal(atomic_load(&b.be->n_forwards), 8);
     assert_int_equal(atomic_load(&b.be->n_masked), 0);
     collect_free(&a);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void a_row_that_ended_on_the_device_is_masked_in_the_step_ahead(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer said, other;
-    bench_open(&b, OPTIONS(.kind = FAKE_COPY), CONFIG());
+    setup_open(&b, OPTIONS(.kind = FAKE_COPY), CONFIG());
     collect_submit(&b.c, collect_request((const int32_t[]){7, 8, 9}, 3, &said)); /* 7 8 9 and the end token */
     collect_submit(&b.c, request(&other, 20, 40));
     collect_until(&b.c, &said, 1);
@@ -67,15 +67,15 @@ static void a_row_that_ended_on_the_device_is_masked_in_the_step_ahead(void **st
     assert_int_equal(stats.decode_tok, 3 + 39);
     collect_free(&said);
     collect_free(&other);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void a_cancel_with_two_steps_on_their_way_frees_the_slot_for_the_next_plan(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer gone, next, want;
     alone(50, 6, &want);
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 1, .gated = true), CONFIG());
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 1, .gated = true), CONFIG());
     collect_submit(&b.c, request(&gone, 2, 1000));
     assert_int_equal(flying(&b), 2);
     pass(&b);
@@ -95,15 +95,15 @@ static void a_cancel_with_two_steps_on_their_way_frees_the_slot_for_the_next_pla
     collect_free(&gone);
     collect_free(&next);
     collect_free(&want);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void a_request_joins_the_step_planned_next(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer first, second, want;
     alone(60, 5, &want);
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .gated = true), CONFIG());
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH, .gated = true), CONFIG());
     collect_submit(&b.c, request(&first, 2, 50));
     assert_int_equal(flying(&b), 2);
     collect_submit(&b.c, request(&second, 60, 5));
@@ -120,14 +120,14 @@ static void a_request_joins_the_step_planned_next(void **state) {
     collect_free(&first);
     collect_free(&second);
     collect_free(&want);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void a_fault_of_a_step_on_its_way_fails_everything(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a[3];
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 2, .gated = true), CONFIG());
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 2, .gated = true), CONFIG());
     for (int i = 0; i < 3; i++) collect_submit(&b.c, request(&a[i], 2 + i, 100));
     atomic_store(&b.be->fail_collect_at, 3);
     fake_release(b.be);
@@ -141,15 +141,15 @@ static void a_fault_of_a_step_on_its_way_fails_everything(void **state) {
     rod_engine_stats(b.c.engine, &stats);
     assert_true(stats.failed);
     assert_int_equal(stats.running + stats.queued, 0);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* The only request is cancelled while the step that fails is on its way: nobody gets the error, the owner must know. */
 static void a_fault_that_no_request_hears_of_is_known_to_the_owner(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer gone;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 1, .gated = true), CONFIG());
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 1, .gated = true), CONFIG());
     collect_submit(&b.c, request(&gone, 2, 1000));
     assert_int_equal(flying(&b), 2);
     assert_false(rod_engine_failed(b.c.engine));
@@ -161,14 +161,14 @@ static void a_fault_that_no_request_hears_of_is_known_to_the_owner(void **state)
     assert_int_equal(gone.end.reason, ROD_FINISH_CANCEL);
     while (!rod_engine_failed(b.c.engine)) assert_true(collect_wait(&b.c, 10000)); /* by a wake without an event */
     collect_free(&gone);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void rows_with_stop_strings_are_never_ahead(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer stops, other;
-    bench_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true, .gated = true, .max_batch_tok = 256), CONFIG());
+    setup_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true, .gated = true, .max_batch_tok = 256), CONFIG());
     struct rod_request *r = say(&b, "One day, a little fox went out. The end of it was far.", &stops);
     collect_stop(r, "The end");
     collect_submit(&b.c, r);
@@ -189,20 +189,20 @@ static void rows_with_stop_strings_are_never_ahead(void **state) {
     assert_int_equal(other.n_ids, 60);
     collect_free(&stops);
     collect_free(&other);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void none_is_launched_behind_a_large_step(void **state) {
     (void)state;
     enum { N = 500 }; /* 192, 192 and 116 of a prompt alone */
-    struct bench b;
+    struct setup b;
     struct answer a, other, want, want_other;
     int32_t ids[N];
     for (int i = 0; i < N; i++) ids[i] = 2 + i % 60;
     alone(60, 3, &want_other);
     for (int large = 0; large < 2; large++) {
         struct answer *got = large ? &a : &want;
-        bench_open(&b, OPTIONS(.kind = FAKE_HASH, .max_batch_tok = 192, .shared_tok = large ? 32 : 0, .gated = large),
+        setup_open(&b, OPTIONS(.kind = FAKE_HASH, .max_batch_tok = 192, .shared_tok = large ? 32 : 0, .gated = large),
                    CONFIG());
         struct rod_request *r = collect_request(ids, N, got);
         r->ignore_eos = true;
@@ -220,7 +220,7 @@ static void none_is_launched_behind_a_large_step(void **state) {
         }
         collect_until(&b.c, got, 1);
         assert_int_equal(got->n_ids, 3);
-        bench_close(&b);
+        setup_close(&b);
     }
     collect_assert_ids(&a, want.ids, want.n_ids, "in large steps");
     collect_free(&a), collect_free(&want), collect_free(&want_other);
@@ -228,10 +228,10 @@ static void none_is_launched_behind_a_large_step(void **state) {
 
 static void a_broken_row_ends_alone_while_its_next_step_is_on_its_way(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer bad, good, want;
     alone(70, 30, &want);
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG());
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG());
     atomic_store(&b.be->nan_token, 99);
     collect_submit(&b.c, collect_request((const int32_t[]){99}, 1, &bad));
     collect_submit(&b.c, request(&good, 70, 30));
@@ -243,14 +243,14 @@ static void a_broken_row_ends_alone_while_its_next_step_is_on_its_way(void **sta
     collect_free(&bad);
     collect_free(&good);
     collect_free(&want);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void closing_with_two_steps_on_their_way_frees_everything(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .gated = true), CONFIG());
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH, .gated = true), CONFIG());
     collect_submit(&b.c, request(&a, 2, 1000000));
     assert_int_equal(flying(&b), 2);
     fake_release(b.be);
@@ -263,11 +263,11 @@ static void a_draft_model_is_right(bool on_device) {
     enum { N_TOK = 60, N = 3 };
     struct answer alone[N], drafted[N];
     for (int with = 0; with < 2; with++) {
-        struct bench b;
-        bench_drafts = bench_draft_model = with;
-        bench_on_device = on_device;
-        bench_open(&b, OPTIONS(.kind = FAKE_HASH, .max_batch_tok = 128, .chunk_tok = 64), CONFIG());
-        bench_drafts = bench_draft_model = false;
+        struct setup b;
+        setup_drafts = setup_draft_model = with;
+        setup_on_device = on_device;
+        setup_open(&b, OPTIONS(.kind = FAKE_HASH, .max_batch_tok = 128, .chunk_tok = 64), CONFIG());
+        setup_drafts = setup_draft_model = false;
         b.c.engine->drafts_always = true;
         for (int i = 0; i < N; i++) {
             const int32_t prompt[] = {5, 6 + i, 7};
@@ -281,7 +281,7 @@ static void a_draft_model_is_right(bool on_device) {
         const uint64_t n_right = s.accepted[ROD_DRAFT_MODEL], n_drafted = s.drafted[ROD_DRAFT_MODEL];
         if (with && (n_right < 2 * N_TOK || n_right + 4 * BACKEND_MAX_DRAFTS < n_drafted))
             fail_msg("%llu of %llu draft tokens right", (unsigned long long)n_right, (unsigned long long)n_drafted);
-        bench_close(&b);
+        setup_close(&b);
     }
     for (int i = 0; i < N; i++) {
         collect_assert_ids(&drafted[i], alone[i].ids, alone[i].n_ids, "with a draft model");
@@ -296,10 +296,10 @@ static void a_draft_model_that_is_the_model_is_right(void **state) {
 
 static void a_measured_device_has_a_pace_before_the_first_request_and_answers_as_any(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer want[3], got[3];
     for (int i = 0; i < 3; i++) alone(2 + 20 * i, 20, &want[i]);
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 5, .measures = true), CONFIG());
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 5, .measures = true), CONFIG());
     /* prompts of 8 and 32 of 64 tokens, steps of 1, 2, 4 and 5 streams, each twice; before these a step of prompts */
     assert_int_equal(atomic_load(&b.be->n_launches), 2 * (2 + 4) + 1);
     const struct prefill_budget *p = &b.c.engine->sched.budget[SITE_DEVICE];
@@ -315,7 +315,7 @@ static void a_measured_device_has_a_pace_before_the_first_request_and_answers_as
     struct rod_stats stats;
     rod_engine_stats(b.c.engine, &stats);
     assert_int_equal(stats.decode_tok, 3 * 19); /* no figure counts what was measured */
-    bench_close(&b);
+    setup_close(&b);
 }
 static void a_device_that_fails_as_it_is_measured_opens_no_engine(void **state) {
     (void)state;
@@ -330,7 +330,7 @@ static void a_device_that_fails_as_it_is_measured_opens_no_engine(void **state) 
 }
 
 int main(void) {
-    bench_on_device = true;
+    setup_on_device = true;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_next_step_is_launched_before_the_last_one_is_seen),
         cmocka_unit_test(a_row_that_ended_on_the_device_is_masked_in_the_step_ahead),

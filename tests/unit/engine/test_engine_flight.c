@@ -1,6 +1,6 @@
 /* test_engine_flight.c - pieces of long prompts in flights beside the steps of streams, on both kinds of fake device,
  * which holds a flight until the test says that it may end: answers, what goes on meanwhile, and every end there is. */
-#include "tests/sessions_bench.h"
+#include "tests/sessions_setup.h"
 
 enum { N_STREAMS = 8, LONG = 1003, FLIGHT_TOK = 64, MOST = 1 << 20 };
 #define FLIGHTS(tok) OPTIONS(.kind = FAKE_HASH, .n_slots = 12, .max_batch_tok = 64, .flight_tok = tok, .gated = true)
@@ -25,7 +25,7 @@ static struct rod_request *with_breakpoint(struct rod_request *r) {
     return r;
 }
 
-static void until(bool (*so)(const struct bench *b, uint64_t n), struct bench *b, uint64_t n, const char *what) {
+static void until(bool (*so)(const struct setup *b, uint64_t n), struct setup *b, uint64_t n, const char *what) {
     for (int i = 0; i < 20000; i++) {
         if (so(b, n)) return;
         usleep(500);
@@ -33,45 +33,45 @@ static void until(bool (*so)(const struct bench *b, uint64_t n), struct bench *b
     }
     fail_msg("10 s and not yet: %s (%llu)", what, (unsigned long long)n);
 }
-static bool flights_begun(const struct bench *b, uint64_t n) { return atomic_load(&b->be->n_flights) >= n; }
-static bool slots_used(const struct bench *b, uint64_t n) { return stats_of(b->c.engine).slots_used == n; }
-static bool steps_done(const struct bench *b, uint64_t n) { return stats_of(b->c.engine).steps >= n; }
+static bool flights_begun(const struct setup *b, uint64_t n) { return atomic_load(&b->be->n_flights) >= n; }
+static bool slots_used(const struct setup *b, uint64_t n) { return stats_of(b->c.engine).slots_used == n; }
+static bool steps_done(const struct setup *b, uint64_t n) { return stats_of(b->c.engine).steps >= n; }
 
 /* Streams that run until they are cancelled, and a first flight with these prompts that does not end. */
-static void open_held_beside(struct bench *b, size_t cache_bytes, struct answer *streams, struct rod_request *const *r,
+static void open_held_beside(struct setup *b, size_t cache_bytes, struct answer *streams, struct rod_request *const *r,
                              uint32_t n) {
-    bench_open(b, FLIGHTS(FLIGHT_TOK), CONFIG(.prefix_cache_bytes = cache_bytes));
+    setup_open(b, FLIGHTS(FLIGHT_TOK), CONFIG(.prefix_cache_bytes = cache_bytes));
     atomic_store(&b->be->hold_flights, true);
     for (int i = 0; i < N_STREAMS; i++) collect_submit(&b->c, request(&streams[i], 0, 5, MOST));
     for (uint32_t i = 0; i < n; i++) collect_submit(&b->c, r[i]);
     fake_release(b->be);
     until(flights_begun, b, 1, "a flight begins");
 }
-static void open_held(struct bench *b, struct answer *streams, struct rod_request *const *r, uint32_t n) {
+static void open_held(struct setup *b, struct answer *streams, struct rod_request *const *r, uint32_t n) {
     open_held_beside(b, 0, streams, r, n);
 }
 
-static void close_streams(struct bench *b, struct answer *streams) {
+static void close_streams(struct setup *b, struct answer *streams) {
     for (int i = 0; i < N_STREAMS; i++) rod_cancel(b->c.engine, streams[i].ticket);
     collect_until(&b->c, streams, N_STREAMS);
     for (int i = 0; i < N_STREAMS; i++) collect_free(&streams[i]);
-    bench_close(b);
+    setup_close(b);
 }
 
 static void prompts_in_flights_give_the_answers_of_steps(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a[2][N_STREAMS + 4];
     struct rod_stats s[2];
     for (int flights = 0; flights < 2; flights++) {
-        bench_open(&b, FLIGHTS(flights ? FLIGHT_TOK : 0), CONFIG());
+        setup_open(&b, FLIGHTS(flights ? FLIGHT_TOK : 0), CONFIG());
         for (int i = 0; i < N_STREAMS; i++) collect_submit(&b.c, request(&a[flights][i], 0, 5 + (size_t)i, 300));
         for (int i = 0; i < 4; i++)
             collect_submit(&b.c, request(&a[flights][N_STREAMS + i], i, (size_t)(LONG - 100 * i), 20));
         fake_release(b.be);
         collect_until(&b.c, a[flights], N_STREAMS + 4);
         s[flights] = stats_of(b.c.engine);
-        bench_close(&b);
+        setup_close(&b);
     }
     for (int i = 0; i < N_STREAMS + 4; i++) {
         collect_assert_ids(&a[1][i], a[0][i].ids, a[0][i].n_ids, "beside flights");
@@ -86,16 +86,16 @@ static void prompts_in_flights_give_the_answers_of_steps(void **state) {
 /* Where the device counts what it reads, or somebody wants its logits, a prompt is read in steps. */
 static void prompts_that_are_looked_at_do_not_fly(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer streams[N_STREAMS], a[2];
-    bench_open(&b, FLIGHTS(FLIGHT_TOK), CONFIG());
+    setup_open(&b, FLIGHTS(FLIGHT_TOK), CONFIG());
     for (int i = 0; i < N_STREAMS; i++) collect_submit(&b.c, request(&streams[i], 0, 5, MOST));
     struct rod_request *r = request(&a[0], 1, LONG, 3);
     r->n_prompt_logprobs = 0;
     collect_submit(&b.c, r);
     r = request(&a[1], 2, LONG, 3);
-    r->sampling.repetition_penalty = bench_on_device ? 1.5f : 1;
-    r->n_prompt_logprobs = bench_on_device ? -1 : 0;
+    r->sampling.repetition_penalty = setup_on_device ? 1.5f : 1;
+    r->n_prompt_logprobs = setup_on_device ? -1 : 0;
     collect_submit(&b.c, r);
     fake_release(b.be);
     collect_until(&b.c, a, 2);
@@ -106,9 +106,9 @@ static void prompts_that_are_looked_at_do_not_fly(void **state) {
 
 static void beside_few_streams_nothing_flies(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer streams[N_STREAMS], a;
-    bench_open(&b, FLIGHTS(FLIGHT_TOK), CONFIG());
+    setup_open(&b, FLIGHTS(FLIGHT_TOK), CONFIG());
     for (int i = 0; i < N_STREAMS - 1; i++) collect_submit(&b.c, request(&streams[i], 0, 5, MOST));
     collect_submit(&b.c, request(&a, 1, LONG, 3));
     fake_release(b.be);
@@ -121,7 +121,7 @@ static void beside_few_streams_nothing_flies(void **state) {
 
 static void short_prompts_and_streams_go_on_beside_a_flight(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer streams[N_STREAMS], a, small[3];
     open_held(&b, streams, (struct rod_request *[]){request(&a, 1, LONG, 3)}, 1);
     for (int i = 0; i < 3; i++) finish(&b, request(&small[i], 2, 40, 10), &small[i]);
@@ -140,7 +140,7 @@ static void short_prompts_and_streams_go_on_beside_a_flight(void **state) {
 /* The client has its end at once, and nobody the slot before the flight has ended. */
 static void a_cancel_in_a_flight_ends_at_once(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer streams[N_STREAMS], a[2], next[4];
     open_held(&b, streams, (struct rod_request *[]){request(&a[0], 1, LONG, 3), request(&a[1], 2, LONG, 3)}, 2);
     rod_cancel(b.c.engine, a[0].ticket);
@@ -161,7 +161,7 @@ static void a_cancel_in_a_flight_ends_at_once(void **state) {
 
 /* When the engine knows what a flight takes it begins the next one before the end: these prompts are in two that do
  * not end, behind one that has been answered. How many flights have begun. */
-static uint64_t open_two(struct bench *b, size_t cache_bytes, struct answer *streams, struct answer *first,
+static uint64_t open_two(struct setup *b, size_t cache_bytes, struct answer *streams, struct answer *first,
                          struct rod_request *const *r, uint32_t n) {
     open_held_beside(b, cache_bytes, streams, (struct rod_request *[]){request(first, 1, LONG, 3)}, 1);
     atomic_store(&b->be->hold_flights, false);
@@ -176,7 +176,7 @@ static uint64_t open_two(struct bench *b, size_t cache_bytes, struct answer *str
 static void a_second_flight_is_begun_before_the_first_ends(void **state) {
     (void)state;
     for (int cancels = 0; cancels < 2; cancels++) {
-        struct bench b;
+        struct setup b;
         struct answer streams[N_STREAMS], a[2], alone;
         const uint64_t begun = open_two(&b, 0, streams, &a[0], (struct rod_request *[]){request(&a[1], 1, LONG, 3)}, 1);
         until(steps_done, &b, stats_of(b.c.engine).steps + 50, "steps beside both");
@@ -204,7 +204,7 @@ static void a_second_flight_is_begun_before_the_first_ends(void **state) {
 /* Nothing else is to do: the engine waits for the flight, and reads the rest in steps. */
 static void a_flight_whose_streams_have_ended_is_waited_for(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer streams[N_STREAMS], a;
     open_held(&b, streams, (struct rod_request *[]){request(&a, 1, LONG, 3)}, 1);
     for (int i = 0; i < N_STREAMS; i++) rod_cancel(b.c.engine, streams[i].ticket);
@@ -220,7 +220,7 @@ static void a_flight_whose_streams_have_ended_is_waited_for(void **state) {
     collect_until(&b.c, &a, 1);
     assert_int_equal(stats_of(b.c.engine).flights, 1);
     collect_free(&a);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void *end_flights_later(void *arg) {
@@ -232,7 +232,7 @@ static void *end_flights_later(void *arg) {
 /* The backend is closed when the flight has ended: the fake one aborts otherwise. */
 static void close_in_a_flight(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer streams[N_STREAMS], a;
     pthread_t thread;
     open_held(&b, streams, (struct rod_request *[]){request(&a, 1, LONG, 3)}, 1);
@@ -246,7 +246,7 @@ static void close_in_a_flight(void **state) {
 
 static void a_fault_in_a_flight_is_a_device_fault(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer streams[N_STREAMS], a;
     open_held(&b, streams, (struct rod_request *[]){request(&a, 1, LONG, 3)}, 1);
     atomic_store(&b.be->fail_flights, true);
@@ -256,16 +256,16 @@ static void a_fault_in_a_flight_is_a_device_fault(void **state) {
     assert_true(rod_engine_failed(b.c.engine));
     for (int i = 0; i < N_STREAMS; i++) assert_true(streams[i].failed), collect_free(&streams[i]);
     collect_free(&a);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* Of two prompts that land together the first cannot leave its entry: the other ends with it. */
 static void a_fault_while_a_flight_lands_ends_all_that_is_in_it(void **state) {
     (void)state;
     enum { N = 2 };
-    struct bench b;
+    struct setup b;
     struct answer streams[N_STREAMS], a[N];
-    bench_open(&b, FLIGHTS(FLIGHT_TOK), CONFIG(.prefix_cache_bytes = (size_t)1 << 30));
+    setup_open(&b, FLIGHTS(FLIGHT_TOK), CONFIG(.prefix_cache_bytes = (size_t)1 << 30));
     atomic_store(&b.be->fail_saves, true);
     for (int i = 0; i < N_STREAMS; i++) collect_submit(&b.c, request(&streams[i], 0, 5, MOST));
     for (int i = 0; i < N; i++) {
@@ -277,7 +277,7 @@ static void a_fault_while_a_flight_lands_ends_all_that_is_in_it(void **state) {
     assert_true(rod_engine_failed(b.c.engine));
     for (int i = 0; i < N; i++) assert_int_equal(a[i].end.error.code, ROD_EDEVICE), collect_free(&a[i]);
     for (int i = 0; i < N_STREAMS; i++) assert_true(streams[i].failed), collect_free(&streams[i]);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* Whatever fails: a look at the first of two flights, a step beside both, what the first leaves when it lands. All end,
@@ -286,7 +286,7 @@ static void a_fault_beside_two_flights_ends_all(void **state) {
     (void)state;
     enum { LOOK, STEP, LANDING, N_WAYS };
     for (int way = 0; way < N_WAYS; way++) {
-        struct bench b;
+        struct setup b;
         struct answer streams[N_STREAMS], a[3];
         pthread_t thread;
         struct rod_request *r[] = {request(&a[1], 2, LONG, 3), request(&a[2], 3, LONG, 3)};
@@ -303,14 +303,14 @@ static void a_fault_beside_two_flights_ends_all(void **state) {
         for (int i = 1; i < 3; i++) assert_int_equal(a[i].end.error.code, ROD_EDEVICE), assert_int_equal(a[i].n_ids, 0);
         for (int i = 0; i < N_STREAMS; i++) assert_true(streams[i].failed), collect_free(&streams[i]);
         for (int i = 0; i < 3; i++) collect_free(&a[i]);
-        bench_close(&b);
+        setup_close(&b);
     }
 }
 
 /* A turn whose prompt is in a flight when its session is removed ends as it ends in a step. */
 static void a_session_deleted_in_a_flight(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer streams[N_STREAMS], a, again;
     struct rod_error err;
     struct rod_session_info info;
@@ -332,9 +332,9 @@ static void a_session_deleted_in_a_flight(void **state) {
 static void breakpoints_and_choices_of_a_prompt_in_flights(void **state) {
     (void)state;
     enum { AT = 512, N = 3 };
-    struct bench b;
+    struct setup b;
     struct answer streams[N_STREAMS], a[N], again;
-    bench_open(&b, FLIGHTS(FLIGHT_TOK), CONFIG(.prefix_cache_bytes = (size_t)1 << 30));
+    setup_open(&b, FLIGHTS(FLIGHT_TOK), CONFIG(.prefix_cache_bytes = (size_t)1 << 30));
     for (int i = 0; i < N_STREAMS; i++) collect_submit(&b.c, request(&streams[i], 0, 5, MOST));
     struct rod_request *r[N];
     uint64_t tickets[N];

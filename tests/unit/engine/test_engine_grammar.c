@@ -1,8 +1,8 @@
 /* test_engine_grammar.c - requests with a grammar over fake backends, one that samples on its own and one that does
  * not: what they say, how they end, and that others beside them say what they say alone. */
-#include "tests/engine_bench.h"
+#include "tests/engine_setup.h"
 
-static struct rod_grammar *opened(struct bench *b, enum rod_grammar_kind kind, const char *text) {
+static struct rod_grammar *opened(struct setup *b, enum rod_grammar_kind kind, const char *text) {
     struct rod_grammar *g = NULL;
     struct rod_error err;
     if (rod_grammar_open(b->c.engine, kind, text, strlen(text), &g, &err)) fail_msg("%s", err.message);
@@ -11,8 +11,8 @@ static struct rod_grammar *opened(struct bench *b, enum rod_grammar_kind kind, c
 
 static void a_choice_is_said_and_ends_the_request(void **state) {
     (void)state;
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .tokenizer = true), CONFIG());
+    struct setup b;
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH, .tokenizer = true), CONFIG());
     struct rod_grammar *g = opened(&b, ROD_GRAMMAR_CHOICE, "[\"tea\",\"coffee\"]");
     for (int i = 0; i < 10; i++) {
         struct answer a;
@@ -29,14 +29,14 @@ static void a_choice_is_said_and_ends_the_request(void **state) {
         collect_free(&a);
     }
     rod_grammar_close(g);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* The copy model wants to say its prompt and then to end; the grammar takes what it can of that. */
 static void the_end_token_is_chosen_only_where_the_text_may_end(void **state) {
     (void)state;
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
+    struct setup b;
+    setup_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
     struct rod_grammar *g = opened(&b, ROD_GRAMMAR_REGEX, "12(34)*");
     struct answer a;
     struct rod_request *r = say(&b, "1234", &a);
@@ -52,7 +52,7 @@ static void the_end_token_is_chosen_only_where_the_text_may_end(void **state) {
     finish(&b, r, &a);
     assert_string_equal(a.text, "1234567");
     collect_free(&a);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void begin(struct rod_request *r, struct rod_grammar *g, const char *text) {
@@ -65,8 +65,8 @@ static void begin(struct rod_request *r, struct rod_grammar *g, const char *text
 static void behind_a_beginning_the_grammar_goes_on(void **state) {
     (void)state;
     static const char whole[] = "[12, 34, 56]";
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
+    struct setup b;
+    setup_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
     struct rod_grammar *g = opened(&b, ROD_GRAMMAR_CHOICE, "[\"[12, 34, 56]\"]");
     for (size_t n = 1; n <= strlen(whole); n++) {
         struct answer a;
@@ -83,13 +83,13 @@ static void behind_a_beginning_the_grammar_goes_on(void **state) {
         collect_free(&a);
     }
     rod_grammar_close(g);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void a_beginning_that_the_grammar_does_not_allow_is_refused(void **state) {
     (void)state;
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
+    struct setup b;
+    setup_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
     struct rod_grammar *g = opened(&b, ROD_GRAMMAR_REGEX, "[0-9]+");
     struct rod_grammar *dear = opened(&b, ROD_GRAMMAR_REGEX, "^(.*[a-m].{24}N?)+$");
     char *longest = calloc(1, (1 << 20) + 2), *many = calloc(1, 20001);
@@ -119,15 +119,15 @@ static void a_beginning_that_the_grammar_does_not_allow_is_refused(void **state)
     free(many);
     rod_grammar_close(dear);
     rod_grammar_close(g);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* A replacement character is the beginning of nothing valid. */
 static void a_character_that_is_cut_is_left_out(void **state) {
     (void)state;
     static const char whole[] = "\xf0\x92\x80\x80\xe2\x82\xac\xf0\x92\x80\x81";
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .tokenizer = true), CONFIG());
+    struct setup b;
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH, .tokenizer = true), CONFIG());
     struct rod_grammar *g = opened(&b, ROD_GRAMMAR_REGEX, whole);
     for (uint32_t limit = 1; limit <= 11; limit++) {
         struct answer a;
@@ -140,7 +140,7 @@ static void a_character_that_is_cut_is_left_out(void **state) {
         collect_free(&a);
     }
     rod_grammar_close(g);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void others_say_what_they_say_alone(void **state) {
@@ -148,8 +148,8 @@ static void others_say_what_they_say_alone(void **state) {
     enum { N = 12 };
     struct answer alone[N], mixed[N];
     for (int with = 0; with < 2; with++) {
-        struct bench b;
-        bench_open(&b, OPTIONS(.kind = FAKE_HASH, .tokenizer = true, .n_slots = 4), CONFIG());
+        struct setup b;
+        setup_open(&b, OPTIONS(.kind = FAKE_HASH, .tokenizer = true, .n_slots = 4), CONFIG());
         struct answer *answers = with ? mixed : alone;
         struct rod_grammar *g =
             opened(&b, ROD_GRAMMAR_JSON_SCHEMA, "{\"type\":\"array\",\"items\":{\"type\":\"integer\"}}");
@@ -163,7 +163,7 @@ static void others_say_what_they_say_alone(void **state) {
         }
         collect_until(&b.c, answers, N);
         rod_grammar_close(g);
-        bench_close(&b);
+        setup_close(&b);
     }
     for (int i = 0; i < N; i++) {
         assert_false(mixed[i].failed);
@@ -176,8 +176,8 @@ static void others_say_what_they_say_alone(void **state) {
 
 static void a_grammar_outlives_the_engine(void **state) {
     (void)state;
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .tokenizer = true), CONFIG());
+    struct setup b;
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH, .tokenizer = true), CONFIG());
     struct rod_grammar *g = opened(&b, ROD_GRAMMAR_REGEX, "[a-z]+"), *same = opened(&b, ROD_GRAMMAR_REGEX, "[a-z]+");
     assert_ptr_equal(g, same);
     struct rod_error err;
@@ -189,7 +189,7 @@ static void a_grammar_outlives_the_engine(void **state) {
         snprintf(text, sizeof text, "x{%d}", i + 1);
         rod_grammar_close(opened(&b, ROD_GRAMMAR_REGEX, text));
     }
-    bench_close(&b);
+    setup_close(&b);
     rod_grammar_close(g);
     rod_grammar_close(same);
 }
@@ -198,8 +198,8 @@ static void a_grammar_outlives_the_engine(void **state) {
  * again. */
 static void a_tag_turns_the_grammar_on_and_its_end_turns_it_off(void **state) {
     (void)state;
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
+    struct setup b;
+    setup_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
     static const struct {
         const char *prompt, *regex, *want;
         bool again;
@@ -220,14 +220,14 @@ static void a_tag_turns_the_grammar_on_and_its_end_turns_it_off(void **state) {
         assert_int_equal(a.end.reason, ROD_FINISH_STOP);
         collect_free(&a);
     }
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* "1" would stop the text, also one byte before the tag. */
 static void stop_strings_count_in_free_text_alone(void **state) {
     (void)state;
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
+    struct setup b;
+    setup_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
     static const char *const cases[][3] = {
         {"A <go>123;1", "1", "A <go>123;"}, {"A <go>123;> B", ">1", "A <go>123;> B"}, {"A 1 <go>123;", "1", "A "}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
@@ -244,14 +244,14 @@ static void stop_strings_count_in_free_text_alone(void **state) {
         assert_int_equal(a.end.reason, ROD_FINISH_STOP);
         collect_free(&a);
     }
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* Behind the tag the model would say letters. */
 static void behind_its_tag_the_grammar_holds(void **state) {
     (void)state;
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
+    struct setup b;
+    setup_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
     for (int again = 0; again < 2; again++) {
         struct answer a;
         struct rod_request *r = say(&b, "A <go>xyz", &a);
@@ -264,13 +264,13 @@ static void behind_its_tag_the_grammar_holds(void **state) {
         if (!again) assert_int_equal(strlen(a.text), 9);
         collect_free(&a);
     }
-    bench_close(&b);
+    setup_close(&b);
 }
 
 enum { N_SAID = 40 };
 
 /* Ids that the grammar may want as text: in the middle of it they are not drawn, so some of these requests fail. */
-static void stop_at(struct bench *b, struct rod_request *r, const char *text) {
+static void stop_at(struct setup *b, struct rod_request *r, const char *text) {
     struct rod_error err;
     size_t n;
     if (rod_encode(b->c.engine, text, strlen(text), false, &r->stop_ids, &n, &err)) fail_msg("%s", err.message);
@@ -288,12 +288,12 @@ static void predict(struct rod_request *r, const struct answer *said, int i) {
 /* Requests with a grammar from the start, behind a tag, or none. said: NULL, or drafts of that. */
 static void ask_many(enum fake_kind kind, bool device, const struct answer *said, struct answer answers[N_SAID]) {
     static const char *const prompts[] = {"A <go>xyz", "B <go>12 <go>34.", "C: no tag", "D <g<go>7, and so on"};
-    const bool before = bench_on_device;
-    struct bench b;
-    bench_on_device = device;
-    bench_drafts = said;
-    bench_open(&b, OPTIONS(.kind = kind, .tokenizer = true, .n_slots = 6), CONFIG());
-    bench_drafts = false;
+    const bool before = setup_on_device;
+    struct setup b;
+    setup_on_device = device;
+    setup_drafts = said;
+    setup_open(&b, OPTIONS(.kind = kind, .tokenizer = true, .n_slots = 6), CONFIG());
+    setup_drafts = false;
     b.c.engine->drafts_always = true;
     struct rod_grammar *g = opened(&b, ROD_GRAMMAR_REGEX, "[0-9]{2,5}[a-z]{1,3};");
     for (int i = 0; i < N_SAID; i++) {
@@ -317,8 +317,8 @@ static void ask_many(enum fake_kind kind, bool device, const struct answer *said
     /* 93 to 300 came in 120 runs on busy cores: how many depends on which rows share a step. */
     if (said) assert_in_range(stats_of(b.c.engine).accepted[ROD_DRAFT_PREDICTION], 20, 10000);
     if (device) assert_int_equal(atomic_load(&b.be->n_launches), atomic_load(&b.be->n_forwards)); /* no logits left */
-    bench_close(&b);
-    bench_on_device = before;
+    setup_close(&b);
+    setup_on_device = before;
 }
 
 /* Also of a row that runs into its tag while its next step is on its way, and of drafts that go over it. */
@@ -352,12 +352,12 @@ static void with_drafts_the_device_says_what_the_host_says(void **state) {
 static void a_grammar_s_rows_cost_others_no_step(void **state) {
     (void)state;
     enum { N_TOK = 60 };
-    const bool before = bench_on_device;
-    bench_on_device = true;
+    const bool before = setup_on_device;
+    setup_on_device = true;
     for (int plain = 0; plain < 2; plain++) {
-        struct bench b;
+        struct setup b;
         struct answer a[3];
-        bench_open(&b, OPTIONS(.kind = FAKE_HASH, .tokenizer = true, .gated = true), CONFIG());
+        setup_open(&b, OPTIONS(.kind = FAKE_HASH, .tokenizer = true, .gated = true), CONFIG());
         for (int i = 0; i < 2 + plain; i++) {
             struct rod_request *r = say(&b, "Tell", &a[i]);
             r->ignore_eos = true;
@@ -373,9 +373,9 @@ static void a_grammar_s_rows_cost_others_no_step(void **state) {
         }
         const unsigned n = atomic_load(&b.be->n_launches), least = plain ? N_TOK : N_TOK / 2 - 2;
         if (n < least || n > least + 5) fail_msg("%u steps for %u tokens", n, least);
-        bench_close(&b);
+        setup_close(&b);
     }
-    bench_on_device = before;
+    setup_on_device = before;
 }
 
 /* Requests whose masks take long, of one key, and one of another key without a grammar. It has its steps meanwhile, and
@@ -383,14 +383,14 @@ static void a_grammar_s_rows_cost_others_no_step(void **state) {
 static void dear_masks_of_one_key_cost_another_no_step(void **state) {
     (void)state;
     enum { N = 4, N_TOK = 60, N_DEAR = 12 };
-    const bool before = bench_on_device;
+    const bool before = setup_on_device;
     for (int device = 0; device < 2; device++) {
         struct answer a[N + 1], alone[N];
-        struct bench b;
-        bench_on_device = device;
+        struct setup b;
+        setup_on_device = device;
         for (int together = 0; together < 2; together++) {
             struct answer *all = together ? a : alone;
-            bench_open(&b, OPTIONS(.kind = FAKE_HASH, .tokenizer = true, .n_slots = N + 1), CONFIG());
+            setup_open(&b, OPTIONS(.kind = FAKE_HASH, .tokenizer = true, .n_slots = N + 1), CONFIG());
             struct rod_grammar *g = opened(&b, ROD_GRAMMAR_REGEX, "^(.*[a-m].{24}N?)+$");
             for (int i = 0; i < N + together; i++) {
                 struct rod_request *r = say(&b, "Tell", &all[i]);
@@ -410,7 +410,7 @@ static void dear_masks_of_one_key_cost_another_no_step(void **state) {
                 fail_msg("%zu tokens under grammars beside %d without", n_dear, N_TOK);
             collect_until(&b.c, all, N);
             rod_grammar_close(g);
-            bench_close(&b);
+            setup_close(&b);
         }
         assert_int_equal(a[N].n_ids, N_TOK);
         for (int i = 0; i < N; i++) {
@@ -420,7 +420,7 @@ static void dear_masks_of_one_key_cost_another_no_step(void **state) {
         }
         collect_free(&a[N]);
     }
-    bench_on_device = before;
+    setup_on_device = before;
 }
 
 /* Many requests of one key with as many grammars whose masks take long, and small steps. One of another key comes
@@ -429,8 +429,8 @@ static void dear_masks_of_one_key_keep_no_prompt_of_another_waiting(void **state
     (void)state;
     enum { N = 16 };
     struct answer a[N + 1];
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .tokenizer = true, .n_slots = N + 1, .max_batch_tok = 16), CONFIG());
+    struct setup b;
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH, .tokenizer = true, .n_slots = N + 1, .max_batch_tok = 16), CONFIG());
     for (int i = 0; i < N; i++) {
         char regex[64];
         snprintf(regex, sizeof regex, "^(.*[b-%c].{%d}X?)+$", 'f' + i, 19 + i % 11);
@@ -459,7 +459,7 @@ static void dear_masks_of_one_key_keep_no_prompt_of_another_waiting(void **state
         assert_int_equal(a[i].n_ids, 2);
         collect_free(&a[i]);
     }
-    bench_close(&b);
+    setup_close(&b);
     if (n_dear > N / 2) fail_msg("%zu tokens under grammars before two of another key", n_dear);
 }
 
@@ -467,11 +467,11 @@ static void dear_masks_of_one_key_keep_no_prompt_of_another_waiting(void **state
 static void a_key_leaves_memory_for_grammars_to_others(void **state) {
     (void)state;
     enum { MOST = 400 };
-    struct bench b;
+    struct setup b;
     struct rod_grammar *g[MOST], *one = NULL;
     struct rod_error err;
     size_t n = 0, n_again = 0;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .tokenizer = true), CONFIG());
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH, .tokenizer = true), CONFIG());
     for (int again = 0; again < 2; again++) {
         int rc = 0;
         for (n = 0; n < MOST && !rc; n += !rc) {
@@ -503,7 +503,7 @@ static void a_key_leaves_memory_for_grammars_to_others(void **state) {
     assert_int_equal(rc, ROD_EGRAMMARS);
     assert_true(n > n_again);
     for (size_t i = 0; i < n; i++) rod_grammar_close(g[i]);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 int main(void) {
@@ -526,6 +526,6 @@ int main(void) {
         cmocka_unit_test(a_key_leaves_memory_for_grammars_to_others),
     };
     int failed = cmocka_run_group_tests_name("host sampling", tests, NULL, NULL);
-    bench_on_device = true;
+    setup_on_device = true;
     return failed + cmocka_run_group_tests_name("device sampling", tests, NULL, NULL);
 }

@@ -35,7 +35,7 @@ struct client {
 };
 
 struct lives {
-    struct bench b, cold;
+    struct setup b, cold;
     struct rod_grammar *grammar, *cold_grammar;
     struct client client[N_CLIENTS];
     struct talk talk[N_SESSIONS];
@@ -270,15 +270,15 @@ static void open_worlds(struct lives *l) {
     config.state_host_bytes = (6 + pick(l, 40)) * state;
     config.prefix_cache_bytes = pick(l, 4) ? (2 + pick(l, 20)) * state : 0;
     const uint32_t n_slots = 1 + pick(l, 8);
-    l->drafts = bench_drafts;
-    bench_draft_model = bench_drafts && pick(l, 2);
-    bench_open(&l->b,
+    l->drafts = setup_drafts;
+    setup_draft_model = setup_drafts && pick(l, 2);
+    setup_open(&l->b,
                OPTIONS(.kind = FAKE_HASH, .tokenizer = true, .n_slots = n_slots, .max_batch_tok = 16 + pick(l, 80),
                        .shared_tok = pick(l, 2) ? 16 : 0, .flight_tok = pick(l, 3) ? 8 + pick(l, 120) : 0,
                        .flight_streams = 1 + pick(l, 2)),
                config);
-    bench_drafts = bench_draft_model = false;
-    bench_open(&l->cold, OPTIONS(.kind = FAKE_HASH, .tokenizer = true), CONFIG());
+    setup_drafts = setup_draft_model = false;
+    setup_open(&l->cold, OPTIONS(.kind = FAKE_HASH, .tokenizer = true), CONFIG());
     l->b.c.engine->drafts_always = pick(l, 2);
     l->b.c.engine->moves_always = pick(l, 2);
     l->stepwise = pick(l, 2);
@@ -352,7 +352,7 @@ static struct lives *open_lives(bool on_device, uint64_t number) {
     struct lives *l = calloc(1, sizeof *l);
     l->seed = (given ? strtoull(given, NULL, 10) : (uint64_t)time(NULL)) + number;
     make_folder(NULL);
-    bench_on_device = on_device;
+    setup_on_device = on_device;
     open_worlds(l);
     return l;
 }
@@ -363,7 +363,7 @@ static void close_lives(struct lives *l) {
         for (uint32_t k = 0; l->client[i].busy && k < l->client[i].n; k++) collect_free(&l->client[i].a[k]);
     }
     rod_grammar_close(l->grammar), rod_grammar_close(l->cold_grammar);
-    bench_close(&l->cold);
+    setup_close(&l->cold);
     free(l);
     remove_folder(NULL);
 }
@@ -388,7 +388,7 @@ static void each_has_what_it_has_alone(bool on_device, uint64_t number) {
     assert_int_equal(s.requests_finished + s.requests_cancelled + s.requests_failed, l->n_asked);
     assert_int_equal(s.requests_cancelled, l->n_cancelled);
     assert_int_equal(s.queued_tok, 0);
-    bench_close(&l->b);
+    setup_close(&l->b);
     close_lives(l);
 }
 
@@ -405,7 +405,7 @@ static void a_fault_ends_all(bool on_device, uint64_t number) {
     while (tick(l, !rod_engine_failed(l->b.c.engine))) {}
     const struct rod_stats s = stats_of(l->b.c.engine);
     assert_int_equal(s.running + s.queued, 0);
-    bench_close(&l->b);
+    setup_close(&l->b);
     close_lives(l);
 }
 
@@ -422,7 +422,7 @@ static void a_close_ends_all(bool on_device, uint64_t number) {
 static void many(void (*life)(bool on_device, uint64_t number), bool on_device) {
     const uint64_t n = getenv("RODIMUS_TEST_SOAK") ? 100 : 1;
     for (uint64_t i = 0; i < 2 * n; i++) {
-        bench_drafts = i % 2;
+        setup_drafts = i % 2;
         life(on_device, i);
     }
 }

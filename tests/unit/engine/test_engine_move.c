@@ -1,6 +1,6 @@
 /* test_engine_move.c - states on their way beside steps, on both kinds of fake device, which holds moves until the test
  * says that they are over: who runs meanwhile, when slots are free, cancels, faults, a pool that is full, close. */
-#include "tests/engine_bench.h"
+#include "tests/engine_setup.h"
 
 #include <unistd.h>
 
@@ -26,21 +26,21 @@ static struct rod_request *going_on(struct answer *a, const struct answer *from,
 }
 
 /* The engine is told of moves in mailboxes and counters of other threads: wait until what is asked for is so. */
-static void until(bool (*so)(const struct bench *b, uint64_t n), const struct bench *b, uint64_t n, const char *what) {
+static void until(bool (*so)(const struct setup *b, uint64_t n), const struct setup *b, uint64_t n, const char *what) {
     for (int i = 0; i < 20000; i++) {
         if (so(b, n)) return;
         usleep(500);
     }
     fail_msg("10 s and not yet: %s (%llu)", what, (unsigned long long)n);
 }
-static bool moves_begun(const struct bench *b, uint64_t n) { return atomic_load(&b->be->n_moves) == n; }
-static bool slots_used(const struct bench *b, uint64_t n) { return stats_of(b->c.engine).slots_used == n; }
+static bool moves_begun(const struct setup *b, uint64_t n) { return atomic_load(&b->be->n_moves) == n; }
+static bool slots_used(const struct setup *b, uint64_t n) { return stats_of(b->c.engine).slots_used == n; }
 
 static void others_run_while_a_state_is_loaded(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a, z, beside[3];
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 2), CONFIG());
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 2), CONFIG());
     finish(&b, keeping(&a, first, 11, 5), &a);
     atomic_store(&b.be->hold_moves, true);
     collect_submit(&b.c, going_on(&z, &a, 6));
@@ -54,15 +54,15 @@ static void others_run_while_a_state_is_loaded(void **state) {
     assert_int_equal(z.n_ids, 6);
     for (int i = 0; i < 3; i++) collect_free(&beside[i]);
     collect_free(&a), collect_free(&z);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* Who waits for a slot has the first that is free, though a state is on its way in another. */
 static void a_slot_that_is_free_waits_for_no_move(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a, two[2];
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 2), CONFIG());
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 2), CONFIG());
     atomic_store(&b.be->hold_moves, true);
     collect_submit(&b.c, keeping(&a, first, 11, 5));
     until(moves_begun, &b, 1, "the save begins");
@@ -78,15 +78,15 @@ static void a_slot_that_is_free_waits_for_no_move(void **state) {
     collect_until(&b.c, &a, 1);
     for (int i = 0; i < 2; i++) collect_free(&two[i]);
     collect_free(&a);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* Its answer is told when the state is saved, and not before is its slot another's. */
 static void the_slot_is_free_when_the_state_is_saved(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a, next;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 1), CONFIG());
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 1), CONFIG());
     atomic_store(&b.be->hold_moves, true);
     collect_submit(&b.c, keeping(&a, first, 11, 5));
     until(moves_begun, &b, 1, "the save begins");
@@ -105,16 +105,16 @@ static void the_slot_is_free_when_the_state_is_saved(void **state) {
     collect_assert_ids(&next, a.ids, 5, "the next in the same slot");
     assert_true(slots_used(&b, 0));
     collect_free(&a), collect_free(&next);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* The device ends it by its end token, and a step that was launched before that was known has a row of it: which is
  * nobody's while the state is saved. */
 static void rows_on_their_way_are_nobodys_while_a_state_is_saved(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a, beside;
-    bench_open(&b, OPTIONS(.kind = FAKE_COPY, .n_slots = 2), CONFIG());
+    setup_open(&b, OPTIONS(.kind = FAKE_COPY, .n_slots = 2), CONFIG());
     atomic_store(&b.be->hold_moves, true);
     struct rod_request *r = keeping(&a, first, 11, 100);
     r->ignore_eos = false;
@@ -130,14 +130,14 @@ static void rows_on_their_way_are_nobodys_while_a_state_is_saved(void **state) {
     assert_int_equal(a.end.stop_id, EOS);
     assert_non_null(a.end.state);
     collect_free(&a), collect_free(&beside);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void a_cancel_while_a_state_is_loaded(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a, z, next;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 1), CONFIG());
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 1), CONFIG());
     finish(&b, keeping(&a, first, 11, 5), &a);
     atomic_store(&b.be->hold_moves, true);
     collect_submit(&b.c, going_on(&z, &a, 6));
@@ -156,14 +156,14 @@ static void a_cancel_while_a_state_is_loaded(void **state) {
     collect_until(&b.c, &next, 1);
     until(slots_used, &b, 0, "the slot is free");
     collect_free(&z), collect_free(&next);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void a_cancel_while_a_state_is_saved(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a, next;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 1), CONFIG());
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 1), CONFIG());
     atomic_store(&b.be->hold_moves, true);
     collect_submit(&b.c, keeping(&a, first, 11, 5));
     until(moves_begun, &b, 1, "the save begins");
@@ -177,15 +177,15 @@ static void a_cancel_while_a_state_is_saved(void **state) {
     fake_end_moves(b.be, true);
     collect_until(&b.c, &next, 1);
     collect_free(&a), collect_free(&next);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* All slots wait for states and others queue for them: the engine sleeps until one has arrived. */
 static void an_engine_that_waits_for_states_uses_no_processor(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a[2], queued[3];
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 2), CONFIG());
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 2), CONFIG());
     atomic_store(&b.be->hold_moves, true);
     for (int i = 0; i < 2; i++) collect_submit(&b.c, keeping(&a[i], first, 11, 5));
     until(moves_begun, &b, 2, "both saves begin");
@@ -202,14 +202,14 @@ static void an_engine_that_waits_for_states_uses_no_processor(void **state) {
     collect_until(&b.c, queued, 3);
     for (int i = 0; i < 2; i++) collect_free(&a[i]);
     for (int i = 0; i < 3; i++) collect_free(&queued[i]);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void a_fault_while_states_move_ends_their_requests(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a, z, kept;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 2), CONFIG());
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 2), CONFIG());
     finish(&b, keeping(&a, first, 11, 5), &a);
     atomic_store(&b.be->hold_moves, true);
     collect_submit(&b.c, going_on(&z, &a, 6));
@@ -229,9 +229,9 @@ static void a_fault_while_states_move_ends_their_requests(void **state) {
 
 static void an_engine_closes_while_states_move(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a, z, kept;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 2), CONFIG());
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 2), CONFIG());
     finish(&b, keeping(&a, first, 11, 5), &a);
     atomic_store(&b.be->hold_moves, true);
     collect_submit(&b.c, going_on(&z, &a, 6));
@@ -245,11 +245,11 @@ static void an_engine_closes_while_states_move(void **state) {
 /* No room for a state: it lies outside of the pool, the answer is whole, and the log says why. */
 static void an_answer_is_not_lost_when_the_pool_is_full(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     enum { N = 5 };
     struct answer a[N];
     const uint64_t two = state_pool_bytes(2, sizeof(struct fake_state));
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG(.state_host_bytes = two));
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG(.state_host_bytes = two));
     for (int i = 0; i < N; i++) {
         finish(&b, keeping(&a[i], first, 11, 5), &a[i]);
         assert_int_equal(a[i].end.state->image->pool != NULL, i < 2);
@@ -262,7 +262,7 @@ static void an_answer_is_not_lost_when_the_pool_is_full(void **state) {
     finish(&b, keeping(&again, first, 11, 5), &again); /* there is room again */
     assert_non_null(again.end.state->image->pool);
     collect_free(&again);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void too_little_host_memory_is_refused_when_the_engine_opens(void **state) {
@@ -283,8 +283,8 @@ static void too_little_host_memory_is_refused_when_the_engine_opens(void **state
 static void sessions_take_turns_in_few_slots(void **state) {
     (void)state;
     enum { SESSIONS = 12, TURNS = 8, TOKENS = 4 };
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 3), CONFIG());
+    struct setup b;
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 3), CONFIG());
     struct answer alone[TURNS], now[SESSIONS];
     struct rod_state *at[SESSIONS] = {NULL}, *base = NULL;
     for (int t = 0; t < TURNS; t++) { /* one conversation, undisturbed; all sessions have the same */
@@ -320,7 +320,7 @@ static void sessions_take_turns_in_few_slots(void **state) {
     for (int i = 0; i < SESSIONS; i++) rod_state_free(at[i]);
     for (int t = 0; t < TURNS; t++) collect_free(&alone[t]);
     rod_state_free(base);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 int main(void) {

@@ -1,15 +1,15 @@
 /* test_engine_prefix.c - the prefix cache in the engine, on both kinds of fake device: answers are those of an engine
  * without it; what was read once is not read again; nothing crosses tenants. On a model: tests/backend/test_prefix.c.
  */
-#include "tests/engine_bench.h"
-#include "tests/prefix_bench.h"
+#include "tests/engine_setup.h"
+#include "tests/prefix_setup.h"
 
 enum { CHUNK = 8, MOST = 400 };
 
 static bool moves_always; /* each test runs with copies as moves, and with those of a request that is alone at once */
 
-static void open_with(struct bench *b, struct bench_options o, uint64_t cache_bytes) {
-    bench_open(b, o, CONFIG(.prefix_cache_bytes = cache_bytes, .state_host_bytes = 64 << 20));
+static void open_with(struct setup *b, struct setup_options o, uint64_t cache_bytes) {
+    setup_open(b, o, CONFIG(.prefix_cache_bytes = cache_bytes, .state_host_bytes = 64 << 20));
     b->c.engine->copy_ns = 0; /* every checkpoint pays */
     b->c.engine->moves_always = moves_always;
 }
@@ -24,7 +24,7 @@ static void fill(int32_t *ids, size_t from, size_t n, uint64_t seed) {
 }
 
 /* Until checkpoints on their way have arrived. */
-static void settle(struct bench *b) {
+static void settle(struct setup *b) {
     for (int i = 0; i < 1000 && stats_of(b->c.engine).slots_used; i++) collect_wait(&b->c, 1);
 }
 
@@ -32,11 +32,11 @@ static void settle(struct bench *b) {
 
 static void what_was_read_is_not_read_again(void **state) {
     (void)state;
-    struct bench b, cold;
+    struct setup b, cold;
     int32_t ids[MOST];
     fill(ids, 0, MOST, 1);
     open_with(&b, OPTIONS(.kind = FAKE_HASH), 32 << 20);
-    bench_open(&cold, OPTIONS(.kind = FAKE_HASH), CONFIG());
+    setup_open(&cold, OPTIONS(.kind = FAKE_HASH), CONFIG());
     uint64_t before = 0;
     for (size_t n = 20, known = 0; n < 200; n += 7) {
         struct answer a, z;
@@ -56,19 +56,19 @@ static void what_was_read_is_not_read_again(void **state) {
                      stats_of(cold.c.engine).prefill_tok);
     assert_int_equal(stats_of(b.c.engine).prefix_hits, 25);
     assert_int_equal(misses(&b.c, ROD_PREFIX_COLD), 1);
-    bench_close(&b), bench_close(&cold);
+    setup_close(&b), setup_close(&cold);
 }
 
 /* A conversation sent in full each time: only its new tokens are read, and the last token of an answer if it was cut
  * off by its length. */
 static void a_turn_of_a_chat_reads_its_new_tokens_alone(void **state) {
     (void)state;
-    struct bench b, cold;
+    struct setup b, cold;
     int32_t ids[MOST];
     size_t n = 30;
     fill(ids, 0, n, 1);
     open_with(&b, OPTIONS(.kind = FAKE_HASH), 32 << 20);
-    bench_open(&cold, OPTIONS(.kind = FAKE_HASH), CONFIG());
+    setup_open(&cold, OPTIONS(.kind = FAKE_HASH), CONFIG());
     for (size_t turn = 0, known = 0; turn < 15; turn++) {
         struct answer a, z;
         const uint32_t max_tokens = 2 + (uint32_t)turn % 9;
@@ -97,13 +97,13 @@ static void a_turn_of_a_chat_reads_its_new_tokens_alone(void **state) {
     assert_int_equal(a.end.cached_tok, (end - 1) / CHUNK * CHUNK);
     assert_int_equal(misses(&b.c, ROD_PREFIX_RETOKENISED), 1);
     collect_free(&a);
-    bench_close(&b), bench_close(&cold);
+    setup_close(&b), setup_close(&cold);
 }
 
 /* Of one token nothing was read: the slot's state is the prompt's, inside a chunk, which going on would not give. */
 static void an_answer_of_one_token_leaves_no_state(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     int32_t ids[MOST];
     fill(ids, 0, 30, 1);
     open_with(&b, OPTIONS(.kind = FAKE_HASH), 32 << 20);
@@ -116,13 +116,13 @@ static void an_answer_of_one_token_leaves_no_state(void **state) {
     finish(&b, request(&a, ids, 50, 1), &a);
     assert_int_equal(a.end.cached_tok, 24);
     collect_free(&a);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* Reading a prompt's tokens costs less than a copy out and in: nothing is kept. */
 static void what_does_not_pay_is_not_kept(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     int32_t ids[MOST];
     fill(ids, 0, MOST, 1);
     open_with(&b, OPTIONS(.kind = FAKE_HASH), 32 << 20);
@@ -137,12 +137,12 @@ static void what_does_not_pay_is_not_kept(void **state) {
     }
     assert_int_equal(stats_of(b.c.engine).prefix_entries, 0);
     assert_int_equal(misses(&b.c, ROD_PREFIX_BRANCH), 1);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void tenants_and_salts_share_nothing(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     int32_t ids[100];
     fill(ids, 0, 100, 1);
     static const char *const keys[][2] = {{"", ""}, {"a", ""}, {"b", ""}, {"a", "s"}, {"b", "s"}, {"", "a"}};
@@ -162,13 +162,13 @@ static void tenants_and_salts_share_nothing(void **state) {
         }
     assert_int_equal(misses(&b.c, ROD_PREFIX_SALT), 3);
     assert_int_equal(misses(&b.c, ROD_PREFIX_COLD), 3);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* The second that parts from the first at some place leaves a checkpoint there, and the third finds it. */
 static void where_two_prompts_part_the_third_begins(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     open_with(&b, OPTIONS(.kind = FAKE_HASH), 32 << 20);
     for (int i = 0; i < 3; i++) {
         struct answer a;
@@ -181,13 +181,13 @@ static void where_two_prompts_part_the_third_begins(void **state) {
         settle(&b);
     }
     assert_int_equal(misses(&b.c, ROD_PREFIX_BRANCH), 1);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* Where messages end: another first question finds the system prompt. */
 static void marks_leave_checkpoints(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     open_with(&b, OPTIONS(.kind = FAKE_HASH), 32 << 20);
     for (int i = 0; i < 2; i++) {
         struct answer a;
@@ -203,13 +203,13 @@ static void marks_leave_checkpoints(void **state) {
         collect_free(&a);
         settle(&b);
     }
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* Nothing pays here, but the client says where its prompts part: the next question finds the state, and says so. */
 static void breakpoints_leave_checkpoints_whatever_they_cost(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     open_with(&b, OPTIONS(.kind = FAKE_HASH), 32 << 20);
     b.c.engine->copy_ns = 1e12;
     struct answer a;
@@ -234,17 +234,17 @@ static void breakpoints_leave_checkpoints_whatever_they_cost(void **state) {
         collect_free(&a);
         settle(&b);
     }
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* The next turn comes before the state of the last answer is copied: it waits for it, and others do not. */
 static void a_turn_waits_for_the_copy_of_the_last_answer(void **state) {
     (void)state;
-    struct bench b, cold;
+    struct setup b, cold;
     int32_t ids[100];
     fill(ids, 0, 30, 1);
     open_with(&b, OPTIONS(.kind = FAKE_HASH), 32 << 20);
-    bench_open(&cold, OPTIONS(.kind = FAKE_HASH), CONFIG());
+    setup_open(&cold, OPTIONS(.kind = FAKE_HASH), CONFIG());
     struct answer a, next[2], other, z;
     finish(&b, request(&a, ids, 30, 1), &a); /* its end is not kept, so the next one has no stops */
     settle(&b);
@@ -272,12 +272,12 @@ static void a_turn_waits_for_the_copy_of_the_last_answer(void **state) {
     assert_int_equal(next[0].end.cached_tok, 39);
     assert_int_equal(misses(&b.c, ROD_PREFIX_UNFINISHED), 0);
     collect_free(&a), collect_free(&z), collect_free(&next[0]), collect_free(&next[1]), collect_free(&other);
-    bench_close(&b), bench_close(&cold);
+    setup_close(&b), setup_close(&cold);
 }
 
 static void choices_of_one_prompt_begin_from_it_together(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     int32_t ids[100];
     fill(ids, 0, 100, 1);
     open_with(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 4), 32 << 20);
@@ -297,7 +297,7 @@ static void choices_of_one_prompt_begin_from_it_together(void **state) {
         collect_until(&b.c, answers, 6);
         settle(&b);
         /* Where the device draws, each reads the 4 tokens behind the last chunk. */
-        const uint64_t read = stats_of(b.c.engine).prefill_tok - before, others = bench_on_device ? 5 * 4 : 0;
+        const uint64_t read = stats_of(b.c.engine).prefill_tok - before, others = setup_on_device ? 5 * 4 : 0;
         assert_int_equal(read, (round ? 4 : 100) + others);
         if (round) assert_int_equal(answers[0].end.cached_tok, 96);
     }
@@ -305,17 +305,17 @@ static void choices_of_one_prompt_begin_from_it_together(void **state) {
         assert_same(&again[i], &whole[i], "a choice");
         collect_free(&again[i]), collect_free(&whole[i]);
     }
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* An answer's entry may stand behind the last multiple of a chunk: there the source begins, and there they part. */
 static void choices_begin_from_an_answer_that_ended_in_their_last_chunk(void **state) {
     (void)state;
-    struct bench b, cold;
+    struct setup b, cold;
     int32_t ids[100];
     fill(ids, 0, 90, 1);
     open_with(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 4), 32 << 20);
-    bench_open(&cold, OPTIONS(.kind = FAKE_HASH, .n_slots = 4), CONFIG());
+    setup_open(&cold, OPTIONS(.kind = FAKE_HASH, .n_slots = 4), CONFIG());
     struct answer first;
     finish(&b, request(&first, ids, 90, 8), &first);
     assert_int_equal(first.n_ids, 8);
@@ -325,7 +325,7 @@ static void choices_begin_from_an_answer_that_ended_in_their_last_chunk(void **s
     settle(&b);
     struct answer answers[2][3];
     for (int from_entry = 0; from_entry < 2; from_entry++) {
-        struct bench *at = from_entry ? &b : &cold;
+        struct setup *at = from_entry ? &b : &cold;
         struct rod_request *r[3];
         uint64_t tickets[3];
         struct rod_error err;
@@ -343,7 +343,7 @@ static void choices_begin_from_an_answer_that_ended_in_their_last_chunk(void **s
         assert_same(&answers[1][i], &answers[0][i], "a choice");
         collect_free(&answers[0][i]), collect_free(&answers[1][i]);
     }
-    bench_close(&b), bench_close(&cold);
+    setup_close(&b), setup_close(&cold);
 }
 
 /* Where they part the one that reads leaves a checkpoint, too: its slot is the copy's meanwhile. Then they begin
@@ -351,7 +351,7 @@ static void choices_begin_from_an_answer_that_ended_in_their_last_chunk(void **s
 static void choices_go_on_when_the_checkpoint_of_their_reader_is_out(void **state) {
     (void)state;
     for (int cancelled = 0; cancelled < 2; cancelled++) {
-        struct bench b, cold;
+        struct setup b, cold;
         struct answer a[6], z;
         struct rod_request *r[6];
         uint64_t tickets[6];
@@ -359,7 +359,7 @@ static void choices_go_on_when_the_checkpoint_of_their_reader_is_out(void **stat
         int32_t ids[100];
         fill(ids, 0, 100, 1);
         open_with(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 4), 32 << 20);
-        bench_open(&cold, OPTIONS(.kind = FAKE_HASH), CONFIG());
+        setup_open(&cold, OPTIONS(.kind = FAKE_HASH), CONFIG());
         atomic_store(&b.be->hold_moves, true);
         for (size_t i = 0; i < 6; i++) {
             r[i] = request(&a[i], ids, 100, 5);
@@ -378,7 +378,7 @@ static void choices_go_on_when_the_checkpoint_of_their_reader_is_out(void **stat
         }
         fake_end_moves(b.be, true);
         collect_until(&b.c, a, 6);
-        if (!cancelled) assert_int_equal(stats_of(b.c.engine).prefill_tok, 100 + (bench_on_device ? 5 * 4 : 0));
+        if (!cancelled) assert_int_equal(stats_of(b.c.engine).prefill_tok, 100 + (setup_on_device ? 5 * 4 : 0));
         for (size_t i = (size_t)cancelled; i < 6; i++) {
             struct rod_request *lone = request(&z, ids, 100, 5);
             lone->sampling.seed += i;
@@ -387,13 +387,13 @@ static void choices_go_on_when_the_checkpoint_of_their_reader_is_out(void **stat
             collect_free(&z);
         }
         for (size_t i = 0; i < 6; i++) collect_free(&a[i]);
-        bench_close(&b), bench_close(&cold);
+        setup_close(&b), setup_close(&cold);
     }
 }
 
 static void scored_prompts_are_read_whole(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     int32_t ids[100];
     fill(ids, 0, 100, 1);
     open_with(&b, OPTIONS(.kind = FAKE_HASH), 32 << 20);
@@ -408,17 +408,17 @@ static void scored_prompts_are_read_whole(void **state) {
     assert_int_equal(a.end.cached_tok, 0);
     assert_int_equal(misses(&b.c, ROD_PREFIX_SCORED), 1);
     collect_free(&a);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* A penalty counts all tokens of the prompt, also those that were not read. */
 static void a_repetition_penalty_knows_the_whole_prompt(void **state) {
     (void)state;
-    struct bench b, cold;
+    struct setup b, cold;
     int32_t ids[100];
     fill(ids, 0, 100, 1);
     open_with(&b, OPTIONS(.kind = FAKE_HASH), 32 << 20);
-    bench_open(&cold, OPTIONS(.kind = FAKE_HASH), CONFIG());
+    setup_open(&cold, OPTIONS(.kind = FAKE_HASH), CONFIG());
     for (int i = 0; i < 2; i++) {
         struct answer a, z;
         for (int k = 0; k < 2; k++) {
@@ -428,18 +428,18 @@ static void a_repetition_penalty_knows_the_whole_prompt(void **state) {
             finish(k ? &cold : &b, r, k ? &z : &a);
         }
         assert_same(&a, &z, "with a penalty");
-        assert_int_equal(a.end.cached_tok, i && !bench_on_device ? 96 : 0);
+        assert_int_equal(a.end.cached_tok, i && !setup_on_device ? 96 : 0);
         collect_free(&a), collect_free(&z);
         settle(&b);
     }
-    assert_int_equal(misses(&b.c, ROD_PREFIX_PENALTY), bench_on_device ? 1 : 0);
-    bench_close(&b), bench_close(&cold);
+    assert_int_equal(misses(&b.c, ROD_PREFIX_PENALTY), setup_on_device ? 1 : 0);
+    setup_close(&b), setup_close(&cold);
 }
 
 /* A session keeps its own end: the cache has its beginning at most. */
 static void what_a_session_keeps_is_not_kept_twice(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     int32_t ids[100];
     fill(ids, 0, 100, 1);
     open_with(&b, OPTIONS(.kind = FAKE_HASH), 32 << 20);
@@ -460,7 +460,7 @@ static void what_a_session_keeps_is_not_kept_twice(void **state) {
     assert_int_equal(stats_of(b.c.engine).prefix_entries, 1);
     assert_int_equal(stats_of(b.c.engine).prefix_hits, 0);
     collect_free(&a), collect_free(&z);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static bool asked(void *arg, size_t n_bytes) {
@@ -473,7 +473,7 @@ static bool asked(void *arg, size_t n_bytes) {
  */
 static void a_checkpoint_takes_room_from_checkpoints_alone(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     int32_t ids[100];
     open_with(&b, OPTIONS(.kind = FAKE_HASH), 32 << 20);
     atomic_bool was_asked = false;
@@ -497,12 +497,12 @@ static void a_checkpoint_takes_room_from_checkpoints_alone(void **state) {
     assert_false(atomic_load(&was_asked));
     assert_null(state_buffer_try(b.c.engine->states, 1));
     while (n_taken) state_buffer_release(taken[--n_taken]);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void logits_that_are_no_numbers_spoil_their_checkpoints(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     int32_t ids[100];
     fill(ids, 0, 100, 1);
     open_with(&b, OPTIONS(.kind = FAKE_HASH), 32 << 20);
@@ -518,17 +518,17 @@ static void logits_that_are_no_numbers_spoil_their_checkpoints(void **state) {
     finish(&b, request(&a, ids, 100, 5), &a);
     assert_int_equal(a.end.cached_tok, 0);
     collect_free(&a);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* While a checkpoint is on its way in or out: the request is gone at once, others run, what was saved is good. */
 static void a_cancel_during_a_copy(void **state) {
     (void)state;
-    struct bench b, cold;
+    struct setup b, cold;
     int32_t ids[100];
     fill(ids, 0, 100, 1);
     open_with(&b, OPTIONS(.kind = FAKE_HASH), 32 << 20);
-    bench_open(&cold, OPTIONS(.kind = FAKE_HASH), CONFIG());
+    setup_open(&cold, OPTIONS(.kind = FAKE_HASH), CONFIG());
     struct answer a, other, z;
     finish(&cold, request(&z, ids, 100, 5), &z);
     for (int round = 0; round < 4; round++) {
@@ -551,7 +551,7 @@ static void a_cancel_during_a_copy(void **state) {
         settle(&b);
     }
     collect_free(&z);
-    bench_close(&b), bench_close(&cold);
+    setup_close(&b), setup_close(&cold);
 }
 
 /* Many at once, of few beginnings, cut and gone on, cancelled; in a budget for few: always the cold answer. */
@@ -559,11 +559,11 @@ static void random_loads_get_the_cold_answers(void **state) {
     (void)state;
     const uint64_t seed = getenv("RODIMUS_TEST_SEED") ? strtoull(getenv("RODIMUS_TEST_SEED"), NULL, 10) : 5;
     enum { N = 300, AT_ONCE = 12 };
-    struct bench b, cold;
+    struct setup b, cold;
     /* room for some twenty: they come and go all the time */
     const uint64_t budget = 20 * (sizeof(struct fake_state) + 10000);
     open_with(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 5), budget);
-    bench_open(&cold, OPTIONS(.kind = FAKE_HASH), CONFIG());
+    setup_open(&cold, OPTIONS(.kind = FAKE_HASH), CONFIG());
     struct answer a[AT_ONCE], z;
     uint64_t n_cancelled = 0;
     for (uint64_t round = 0; round < N / AT_ONCE; round++) {
@@ -617,15 +617,15 @@ static void random_loads_get_the_cold_answers(void **state) {
         fail_msg("seed %llu: %llu hits, %llu evicted, %llu cancelled: too few to tell", (unsigned long long)seed,
                  (unsigned long long)s.prefix_hits, (unsigned long long)s.prefix_evicted,
                  (unsigned long long)n_cancelled);
-    bench_close(&b), bench_close(&cold);
+    setup_close(&b), setup_close(&cold);
 }
 
 static void without_a_budget_there_is_no_cache(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     int32_t ids[100];
     fill(ids, 0, 100, 1);
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG());
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG());
     assert_null(b.c.engine->prefixes);
     for (int i = 0; i < 2; i++) {
         struct answer a;
@@ -635,7 +635,7 @@ static void without_a_budget_there_is_no_cache(void **state) {
     }
     for (int i = 0; i < ROD_PREFIX_N_MISSES; i++) assert_int_equal(misses(&b.c, (enum rod_prefix_miss)i), 0);
     assert_int_equal(atomic_load(&b.be->n_saves), 0);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static int on_host_moving(void **state) {

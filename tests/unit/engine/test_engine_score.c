@@ -1,7 +1,7 @@
 /* test_engine_score.c - prompts that are scored, prompts that are read once for many requests, and what may not be
  * chosen; over the host's sampler and over a device that samples, where the host samples all of this.
  */
-#include "tests/engine_bench.h"
+#include "tests/engine_setup.h"
 
 static const uint64_t SEED = 17;
 
@@ -29,10 +29,10 @@ static void assert_same_prompt(const struct answer *a, const struct answer *b, c
 
 /* What a request gets when it has the engine for itself. */
 static void alone(struct rod_request *r, struct answer *a) {
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG());
+    struct setup b;
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG());
     finish(&b, r, a);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* ---- scoring ---- */
@@ -40,9 +40,9 @@ static void alone(struct rod_request *r, struct answer *a) {
 static void every_token_of_a_prompt_but_the_first_is_scored_by_what_stands_before_it(void **state) {
     (void)state;
     enum { N = 50 };
-    struct bench b;
+    struct setup b;
     struct answer a;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG());
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG());
     struct rod_request *r = scored(&a, N, 2);
     int32_t ids[N];
     memcpy(ids, r->prompt, sizeof ids);
@@ -71,7 +71,7 @@ static void every_token_of_a_prompt_but_the_first_is_scored_by_what_stands_befor
     }
     free(row);
     collect_free(&a);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void the_scores_depend_neither_on_the_pieces_nor_on_the_load(void **state) {
@@ -79,10 +79,10 @@ static void the_scores_depend_neither_on_the_pieces_nor_on_the_load(void **state
     const uint32_t lengths[] = {2, 7, 8, 9, 63, 64, 65, 200};
     for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
         struct answer want, a[6];
-        struct bench b;
+        struct setup b;
         alone(scored(&want, lengths[i], 5), &want);
         assert_int_equal(want.n_prompt, lengths[i] - 1);
-        bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 5, .max_batch_tok = 16), CONFIG());
+        setup_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 5, .max_batch_tok = 16), CONFIG());
         for (size_t k = 0; k < 6; k++) /* two that are scored among four that are not */
             collect_submit(&b.c, k % 3 == 1 ? scored(&a[k], lengths[i], 5) : request(&a[k], lengths[i] + 3, 40));
         collect_until(&b.c, a, 6);
@@ -95,16 +95,16 @@ static void the_scores_depend_neither_on_the_pieces_nor_on_the_load(void **state
             collect_free(&a[k]);
         }
         collect_free(&want);
-        bench_close(&b);
+        setup_close(&b);
     }
 }
 
 static void with_max_tokens_0_the_prompt_is_read_and_nothing_generated(void **state) {
     (void)state;
     for (uint32_t n_prompt = 1; n_prompt <= 40; n_prompt += 13) {
-        struct bench b;
+        struct setup b;
         struct answer a, plain;
-        bench_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG());
+        setup_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG());
         finish(&b, scored(&a, n_prompt, 0), &a);
         finish(&b, request(&plain, n_prompt, 0), &plain);
         assert_int_equal(a.n_prompt, n_prompt - 1);
@@ -114,15 +114,15 @@ static void with_max_tokens_0_the_prompt_is_read_and_nothing_generated(void **st
         assert_int_equal(plain.end.reason, ROD_FINISH_LENGTH);
         collect_free(&a);
         collect_free(&plain);
-        bench_close(&b);
+        setup_close(&b);
     }
 }
 
 static void a_broken_row_of_a_prompt_fails_its_request_alone(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer bad, good;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG());
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG());
     struct rod_request *r = scored(&bad, 30, 4);
     atomic_store(&b.be->nan_token, 99);
     r->prompt[20] = 99;
@@ -136,14 +136,14 @@ static void a_broken_row_of_a_prompt_fails_its_request_alone(void **state) {
     assert_false(good.failed);
     collect_free(&bad);
     collect_free(&good);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void a_cancel_ends_scoring(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .gated = true), CONFIG());
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH, .gated = true), CONFIG());
     collect_submit(&b.c, scored(&a, 100000, 1));
     fake_step(b.be);
     fake_step(b.be);
@@ -153,7 +153,7 @@ static void a_cancel_ends_scoring(void **state) {
     assert_int_equal(a.end.reason, ROD_FINISH_CANCEL);
     assert_true(a.n_prompt < 99999);
     collect_free(&a);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* ---- one prompt, many requests ---- */
@@ -163,7 +163,7 @@ enum { N_FORKS = 6, CHUNK = 8 };
 /* What each reads itself where the device draws: what is behind the last chunk before the prompt's end. */
 static uint32_t end_tok(uint32_t n_prompt) { return n_prompt - (n_prompt - 1) / CHUNK * CHUNK; }
 
-static void submit_forks(struct bench *b, struct answer *a, uint32_t n_prompt, uint32_t max_tokens, bool with_scores) {
+static void submit_forks(struct setup *b, struct answer *a, uint32_t n_prompt, uint32_t max_tokens, bool with_scores) {
     struct rod_request *r[N_FORKS];
     uint64_t tickets[N_FORKS];
     struct rod_error err;
@@ -182,15 +182,15 @@ static void requests_with_one_prompt_get_what_each_would_get_alone(void **state)
     for (int with_scores = 0; with_scores < 2; with_scores++) {
         for (uint32_t n_slots = 1; n_slots <= N_FORKS; n_slots++) {
             for (uint32_t max_tokens = 0; max_tokens <= 12; max_tokens += 6) {
-                struct bench b;
+                struct setup b;
                 struct answer a[N_FORKS];
-                bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = n_slots), CONFIG());
+                setup_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = n_slots), CONFIG());
                 submit_forks(&b, a, 150, max_tokens, with_scores);
                 collect_until(&b.c, a, N_FORKS);
                 struct rod_stats stats;
                 rod_engine_stats(b.c.engine, &stats);
                 const bool copies = n_slots > 1; /* one keeps the state for those that wait */
-                const bool draws = bench_on_device && !with_scores && max_tokens;
+                const bool draws = setup_on_device && !with_scores && max_tokens;
                 const uint32_t own = !copies ? 150 : draws ? end_tok(150) : 0;
                 assert_int_equal(stats.prefill_tok, 150 + own * (N_FORKS - 1));
                 assert_int_equal(atomic_load(&b.be->n_copies), copies ? N_FORKS - 1 : 0);
@@ -207,7 +207,7 @@ static void requests_with_one_prompt_get_what_each_would_get_alone(void **state)
                     collect_free(&want);
                     collect_free(&a[i]);
                 }
-                bench_close(&b);
+                setup_close(&b);
             }
         }
     }
@@ -216,15 +216,15 @@ static void requests_with_one_prompt_get_what_each_would_get_alone(void **state)
 /* Those that wait for a slot may find nobody to share with, unless one has shared before: it keeps the state. */
 static uint32_t shared_by(uint32_t n_slots, uint32_t n_chunks) {
     uint32_t n = 0;
-    for (uint32_t i = 1; i < N_FORKS; i++) n += !bench_on_device || (n_chunks * i >= 4 && (i < n_slots || n));
+    for (uint32_t i = 1; i < N_FORKS; i++) n += !setup_on_device || (n_chunks * i >= 4 && (i < n_slots || n));
     return n;
 }
 static void each_reads_the_end_of(uint32_t n, uint32_t n_slots) {
-    const uint32_t end = bench_on_device ? end_tok(n) : 0, n_chunks = (n - end) / CHUNK,
+    const uint32_t end = setup_on_device ? end_tok(n) : 0, n_chunks = (n - end) / CHUNK,
                    least = shared_by(n_slots, n_chunks), most = shared_by(N_FORKS, n_chunks);
-    struct bench b;
+    struct setup b;
     struct answer a[N_FORKS];
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = n_slots), CONFIG());
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = n_slots), CONFIG());
     submit_forks(&b, a, n, 20, false);
     collect_until(&b.c, a, N_FORKS);
     struct rod_stats stats;
@@ -243,7 +243,7 @@ static void each_reads_the_end_of(uint32_t n, uint32_t n_slots) {
         collect_free(&want);
         collect_free(&a[i]);
     }
-    bench_close(&b);
+    setup_close(&b);
 }
 /* Shorter prompts than a chunk have nothing to share there, a few chunks are shared from the choice on whose number
  * times them is four at least; one token behind a chunk is read by each. */
@@ -258,12 +258,12 @@ static void each_reads_the_end_of_a_prompt_where_the_device_draws(void **state) 
 /* The device counts what it reads; the host knows the prompt. */
 static void a_penalty_of_repetitions_counts_the_prompt_of_each(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a[N_FORKS];
     struct rod_request *r[N_FORKS];
     uint64_t tickets[N_FORKS];
     struct rod_error err;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 4), CONFIG());
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 4), CONFIG());
     for (size_t i = 0; i < N_FORKS; i++) {
         r[i] = request(&a[i], 150, 20);
         r[i]->sampling.repetition_penalty = 5;
@@ -273,7 +273,7 @@ static void a_penalty_of_repetitions_counts_the_prompt_of_each(void **state) {
     collect_until(&b.c, a, N_FORKS);
     struct rod_stats stats;
     rod_engine_stats(b.c.engine, &stats);
-    assert_int_equal(stats.prefill_tok, bench_on_device ? 150 * N_FORKS : 150);
+    assert_int_equal(stats.prefill_tok, setup_on_device ? 150 * N_FORKS : 150);
     for (size_t i = 0; i < N_FORKS; i++) {
         struct answer want;
         struct rod_request *lone = request(&want, 150, 20);
@@ -283,7 +283,7 @@ static void a_penalty_of_repetitions_counts_the_prompt_of_each(void **state) {
         collect_free(&want);
         collect_free(&a[i]);
     }
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* Also when there are more of them than slots, and whether or not the others have their copies by then; scores that
@@ -298,9 +298,9 @@ static void the_others_read_it_when_the_reader_is_cancelled(bool with_scores) {
     }
     for (uint32_t n_slots = 3; n_slots <= 8; n_slots += 5) {
         for (int n_steps = 1; n_steps <= 4; n_steps++) {
-            struct bench b;
+            struct setup b;
             struct answer a[N_FORKS];
-            bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = n_slots, .gated = true), CONFIG());
+            setup_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = n_slots, .gated = true), CONFIG());
             submit_forks(&b, a, 150, 4, with_scores);
             for (int i = 0; i < n_steps; i++) fake_step(b.be);
             rod_cancel(b.c.engine, a[0].ticket);
@@ -314,7 +314,7 @@ static void the_others_read_it_when_the_reader_is_cancelled(bool with_scores) {
                 if (i != 0 && i != 2) assert_same_prompt(&a[i], &want[i], "after its source left");
                 collect_free(&a[i]);
             }
-            bench_close(&b);
+            setup_close(&b);
         }
     }
     for (size_t i = 0; i < N_FORKS; i++) collect_free(&want[i]);
@@ -329,7 +329,7 @@ static void when_the_reader_of_a_prompt_is_cancelled_the_others_read_it(void **s
 static void choices_that_wait_for_a_slot_need_not_read_the_prompt(void **state) {
     (void)state;
     for (int with_scores = 0; with_scores < 2; with_scores++) {
-        struct bench b;
+        struct setup b;
         struct answer other[3], a[N_FORKS], want[N_FORKS];
         for (size_t i = 0; i < N_FORKS; i++) {
             struct rod_request *r = with_scores ? scored(&want[i], 150, 30) : request(&want[i], 150, 30);
@@ -337,7 +337,7 @@ static void choices_that_wait_for_a_slot_need_not_read_the_prompt(void **state) 
             r->sampling.seed = i;
             alone(r, &want[i]);
         }
-        bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 4, .max_batch_tok = 16, .gated = true), CONFIG());
+        setup_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 4, .max_batch_tok = 16, .gated = true), CONFIG());
         for (uint32_t i = 0; i < 3; i++) collect_submit(&b.c, request(&other[i], 2, 8 + 40 * i));
         fake_step(b.be);
         submit_forks(&b, a, 150, 30, with_scores);
@@ -346,7 +346,7 @@ static void choices_that_wait_for_a_slot_need_not_read_the_prompt(void **state) 
         collect_until(&b.c, other, 3);
         struct rod_stats stats;
         rod_engine_stats(b.c.engine, &stats);
-        const uint32_t own = bench_on_device && !with_scores ? end_tok(150) : 0;
+        const uint32_t own = setup_on_device && !with_scores ? end_tok(150) : 0;
         assert_int_equal(stats.prefill_tok, 150 + own * (N_FORKS - 1) + 3 * 2);
         for (size_t i = 0; i < N_FORKS; i++) {
             collect_assert_ids(&a[i], want[i].ids, want[i].n_ids, "of one prompt");
@@ -355,7 +355,7 @@ static void choices_that_wait_for_a_slot_need_not_read_the_prompt(void **state) 
             collect_free(&want[i]);
         }
         for (size_t i = 0; i < 3; i++) collect_free(&other[i]);
-        bench_close(&b);
+        setup_close(&b);
     }
 }
 
@@ -363,10 +363,10 @@ static void choices_that_wait_for_a_slot_need_not_read_the_prompt(void **state) 
 static void no_slot_waits_where_the_reader_left_a_checkpoint(void **state) {
     (void)state;
     enum { N_TOKENS = 50 };
-    if (!bench_on_device) return;
-    struct bench b;
+    if (!setup_on_device) return;
+    struct setup b;
     struct answer a[N_FORKS];
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 2),
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 2),
                CONFIG(.state_host_bytes = 64 << 20, .prefix_cache_bytes = 32 << 20));
     b.c.engine->copy_ns = 0; /* every checkpoint pays */
     submit_forks(&b, a, 150, N_TOKENS, false);
@@ -384,19 +384,19 @@ static void no_slot_waits_where_the_reader_left_a_checkpoint(void **state) {
         collect_free(&want);
         collect_free(&a[i]);
     }
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* Then none of them is next in line while the first reads, and its scores are not kept for them. */
 static void choices_of_other_keys_have_all_scores(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer other, a[N_FORKS], want;
     struct rod_request *r[N_FORKS];
     uint64_t tickets[N_FORKS];
     struct rod_error err;
     alone(scored(&want, 150, 4), &want);
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 2, .gated = true), CONFIG());
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 2, .gated = true), CONFIG());
     collect_submit(&b.c, request(&other, 2, 6));
     fake_step(b.be);
     for (uint32_t i = 0; i < N_FORKS; i++) {
@@ -415,20 +415,20 @@ static void choices_of_other_keys_have_all_scores(void **state) {
     }
     collect_free(&other);
     collect_free(&want);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* The one that keeps the state, and those that wait for it. */
 static void choices_are_cancelled_one_by_one(void **state) {
     (void)state;
     for (int mask = 0; mask < 1 << N_FORKS; mask++) {
-        struct bench b;
+        struct setup b;
         struct answer a[N_FORKS], want;
         struct rod_request *r = request(&want, 20, 4);
         r->sampling.temperature = 1;
         r->sampling.seed = 5;
         alone(r, &want);
-        bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 3, .gated = true), CONFIG());
+        setup_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 3, .gated = true), CONFIG());
         submit_forks(&b, a, 20, 4, mask % 2);
         for (int i = 0; i < 3; i++) fake_step(b.be);
         for (int i = 0; i < N_FORKS; i++)
@@ -441,20 +441,20 @@ static void choices_are_cancelled_one_by_one(void **state) {
             collect_free(&a[i]);
         }
         collect_free(&want);
-        bench_close(&b);
+        setup_close(&b);
     }
 }
 
 static void all_of_a_batch_are_taken_or_none(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a[N_FORKS], one;
     struct rod_request *r[N_FORKS];
     uint64_t tickets[N_FORKS];
     struct rod_error err;
     struct rod_engine_config config = CONFIG();
     config.max_queue = 3;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 2), config);
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 2), config);
     for (size_t i = 0; i < N_FORKS; i++) r[i] = request(&a[i], 5, 2);
     assert_int_equal(rod_submit_all(b.c.engine, r, N_FORKS, tickets, &err), ROD_EQUEUEFULL);
     finish(&b, request(&one, 5, 2), &one);
@@ -464,7 +464,7 @@ static void all_of_a_batch_are_taken_or_none(void **state) {
         collect_free(&a[i]);
     }
     collect_free(&one);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* ---- what may be chosen ---- */
@@ -522,9 +522,9 @@ static void bad_words_end_nowhere(void **state) {
 
 static void a_request_that_forbids_every_token_fails_with_the_reason(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG());
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG());
     struct rod_request *r = request(&a, 4, 5);
     r->n_allowed_ids = 1;
     r->allowed_ids = calloc(1, sizeof *r->allowed_ids);
@@ -536,7 +536,7 @@ static void a_request_that_forbids_every_token_fails_with_the_reason(void **stat
     assert_int_equal(a.end.error.code, ROD_EINVALID);
     assert_non_null(strstr(a.end.error.message, "allowed_token_ids"));
     collect_free(&a);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* Penalties count where the host samples, too. */

@@ -1,7 +1,7 @@
 /* test_engine_state.c - requests that leave their state and others that go on from it, on both kinds of fake device and
  * on tales: the same tokens as without a break, earlier ones never read again, nothing of it after a cancel.
  */
-#include "tests/engine_bench.h"
+#include "tests/engine_setup.h"
 
 #include "engine/base/philox.h"
 
@@ -29,10 +29,10 @@ static const int32_t first[] = {5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, more[] =
 /* One request of 12 tokens, and the same in two requests, for every place of the break, over several engines. */
 static void a_break_changes_no_token(void **state) {
     (void)state;
-    struct bench b, other;
+    struct setup b, other;
     struct answer whole;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG());
-    bench_open(&other, OPTIONS(.kind = FAKE_HASH, .n_slots = 2), CONFIG());
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG());
+    setup_open(&other, OPTIONS(.kind = FAKE_HASH, .n_slots = 2), CONFIG());
     finish(&b, request(&whole, first, 11, 12), &whole);
     assert_int_equal(whole.end.state->n_tok, 11 + 11);
     assert_int_equal(whole.end.state->pending, whole.ids[11]);
@@ -69,16 +69,16 @@ static void a_break_changes_no_token(void **state) {
     }
     assert_int_equal(atomic_load(&other.be->n_loads), 11 + 10);
     collect_free(&whole);
-    bench_close(&b), bench_close(&other);
+    setup_close(&b), setup_close(&other);
 }
 
 /* A second turn with new tokens is what the whole conversation sent at once gives, and its own tokens are all it reads;
  * two that go on from one state do not see each other. */
 static void a_turn_reads_its_own_tokens_alone(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a, whole, turn[2];
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG());
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG());
     finish(&b, request(&a, first, 11, 5), &a);
     int32_t all[11 + 5 + 3];
     memcpy(all, first, sizeof first);
@@ -101,15 +101,15 @@ static void a_turn_reads_its_own_tokens_alone(void **state) {
     }
     assert_int_equal(stats_of(b.c.engine).prefill_tok - before, 2 * (1 + 3));
     collect_free(&a), collect_free(&whole);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* After the end token nothing is pending; after a stop id that is part of the answer that is. */
 static void the_end_token_is_not_read(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a;
-    bench_open(&b, OPTIONS(.kind = FAKE_COPY), CONFIG());
+    setup_open(&b, OPTIONS(.kind = FAKE_COPY), CONFIG());
     struct rod_request *r = request(&a, (const int32_t[]){7, 8, 9}, 3, 100);
     r->ignore_eos = false;
     r->sampling.temperature = 0;
@@ -129,14 +129,14 @@ static void the_end_token_is_not_read(void **state) {
     assert_int_equal(a.end.state->n_tok, 3 + 1);
     assert_int_equal(a.end.state->pending, 8);
     collect_free(&a);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void a_cancelled_request_leaves_no_state(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .gated = true), CONFIG());
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH, .gated = true), CONFIG());
     collect_submit(&b.c, request(&a, first, 11, 1000));
     sem_wait(&b.be->entered);
     rod_cancel(b.c.engine, a.ticket);
@@ -146,16 +146,16 @@ static void a_cancelled_request_leaves_no_state(void **state) {
     assert_null(a.end.state);
     collect_free(&a);
     assert_int_equal(atomic_load(&b.be->n_saves), 0);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void foreign_states_are_refused(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a, z;
     struct rod_error err;
     uint64_t ticket;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG());
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG());
     finish(&b, request(&a, first, 11, 5), &a);
     for (int kind = 0; kind < 7; kind++) {
         struct rod_request *r = request(&z, more, 3, 6);
@@ -195,7 +195,7 @@ static void foreign_states_are_refused(void **state) {
     assert_int_equal(z.n_ids, 6);
     collect_free(&z);
     collect_free(&a);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* tales, over two engines as after a restart: with seeds, in company, broken anywhere. */

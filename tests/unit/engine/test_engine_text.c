@@ -1,14 +1,14 @@
 /* test_engine_text.c - the text of a request over a fake backend that repeats its prompt: whole characters, end tokens,
  * stop strings and stop ids. */
-#include "tests/engine_bench.h"
+#include "tests/engine_setup.h"
 
 static const char mixed[] = "Caf\xc3\xa9 \xe2\x82\xac 5, \xf0\x9f\x90\xba\xf0\x9f\x91\xa9\xe2\x80\x8d\xf0\x9f\x91\xa7 "
                             "\xe7\x8b\xbc\xe3\x81\xa8\xe7\xbe\x8a, \xd0\xb2\xd0\xbe\xd0\xbb\xd0\xba!";
 
 static void the_end_token_ends_the_text_and_is_not_counted(void **state) {
     (void)state;
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
+    struct setup b;
+    setup_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
     struct answer a;
     finish(&b, say(&b, "Once upon a time there was a wolf.", &a), &a);
     assert_string_equal(a.text, "Once upon a time there was a wolf.");
@@ -16,13 +16,13 @@ static void the_end_token_ends_the_text_and_is_not_counted(void **state) {
     assert_int_equal(a.end.stop_id, EOS);
     assert_int_equal(a.end.completion_tok, a.end.prompt_tok);
     collect_free(&a);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void ignoring_the_end_token_goes_on_to_max_tokens(void **state) {
     (void)state;
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
+    struct setup b;
+    setup_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
     struct answer a;
     struct rod_request *r = say(&b, "A wolf.", &a);
     r->ignore_eos = true;
@@ -33,25 +33,25 @@ static void ignoring_the_end_token_goes_on_to_max_tokens(void **state) {
     assert_int_equal(a.ids[a.n_ids - 1], EOS);
     assert_string_equal(a.text, "A wolf.");
     collect_free(&a);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void text_of_any_language_streams_in_whole_characters(void **state) {
     (void)state;
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
+    struct setup b;
+    setup_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
     struct answer a; /* collect_event checks every piece */
     finish(&b, say(&b, mixed, &a), &a);
     assert_string_equal(a.text, mixed);
     assert_true(a.n_ids > 20);
     collect_free(&a);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void a_text_cut_inside_a_character_ends_with_the_replacement_character(void **state) {
     (void)state;
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
+    struct setup b;
+    setup_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
     struct answer a;
     struct rod_request *r = say(&b, "\xf0\x9f\x90\xba", &a); /* the tokenizer of tales has no token for a wolf's face */
     assert_true(r->n_prompt > 1);
@@ -59,13 +59,13 @@ static void a_text_cut_inside_a_character_ends_with_the_replacement_character(vo
     finish(&b, r, &a);
     assert_string_equal(a.text, "\xef\xbf\xbd");
     collect_free(&a);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void special_tokens_appear_only_when_asked_for(void **state) {
     (void)state;
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
+    struct setup b;
+    setup_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
     for (int keep = 0; keep < 2; keep++) {
         struct answer a;
         struct rod_request *r = say(&b, "a<role>HUMAN</role>b", &a);
@@ -74,7 +74,7 @@ static void special_tokens_appear_only_when_asked_for(void **state) {
         assert_string_equal(a.text, keep ? "a<role>HUMAN</role>b" : "aHUMANb");
         collect_free(&a);
     }
-    bench_close(&b);
+    setup_close(&b);
 }
 
 struct stop_case {
@@ -107,8 +107,8 @@ static void stop_strings_end_the_text_before_or_after_themselves(void **state) {
          "Caf\xc3\xa9 \xe2\x82\xac 5, \xf0\x9f\x90\xba\xf0\x9f\x91\xa9",
          "\xf0\x9f\x91\xa9"},
     };
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
+    struct setup b;
+    setup_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         for (int include = 0; include < 2; include++) {
             struct answer a;
@@ -123,13 +123,13 @@ static void stop_strings_end_the_text_before_or_after_themselves(void **state) {
             assert_int_equal(a.end.stop_id, cases[i].matched[0] ? -1 : EOS);
             collect_free(&a);
         }
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void text_held_back_for_a_stop_string_is_flushed_at_the_end(void **state) {
     (void)state;
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
+    struct setup b;
+    setup_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
     for (int by_length = 0; by_length < 2; by_length++) {
         struct answer a;
         struct rod_request *r = say(&b, "The fox and the raven", &a);
@@ -140,13 +140,13 @@ static void text_held_back_for_a_stop_string_is_flushed_at_the_end(void **state)
         assert_int_equal(a.end.reason, by_length ? ROD_FINISH_LENGTH : ROD_FINISH_STOP);
         collect_free(&a);
     }
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void no_stop_string_acts_before_min_tokens(void **state) {
     (void)state;
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
+    struct setup b;
+    setup_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
     struct answer a;
     struct rod_request *r = say(&b, "fox fox fox fox fox fox", &a);
     collect_stop(r, "fox");
@@ -157,13 +157,13 @@ static void no_stop_string_acts_before_min_tokens(void **state) {
     assert_string_equal(a.stop_string, "fox");
     assert_true(a.text_len >= strlen("fox fox fox fox fox"));
     collect_free(&a);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void end_and_stop_ids_are_not_sampled_before_min_tokens(void **state) {
     (void)state;
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_COPY), CONFIG());
+    struct setup b;
+    setup_open(&b, OPTIONS(.kind = FAKE_COPY), CONFIG());
     const int32_t ids[3] = {50, 60, 70};
     struct answer a;
     struct rod_request *r = collect_request(ids, 3, &a);
@@ -178,13 +178,13 @@ static void end_and_stop_ids_are_not_sampled_before_min_tokens(void **state) {
     assert_int_equal(a.end.stop_id, EOS); /* the copy is over by then */
     assert_int_equal(a.n_ids, 10);
     collect_free(&a);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void a_stop_id_ends_the_request_and_shows_only_when_included(void **state) {
     (void)state;
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
+    struct setup b;
+    setup_open(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
     for (int include = 0; include < 2; include++) {
         struct answer a;
         struct rod_request *r = say(&b, "one<role>two", &a);
@@ -199,13 +199,13 @@ static void a_stop_id_ends_the_request_and_shows_only_when_included(void **state
         assert_int_equal(a.ids[a.n_ids - 1] == 4, include);
         collect_free(&a);
     }
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void text_calls_agree_with_the_tokenizer(void **state) {
     (void)state;
-    struct bench b;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .tokenizer = true), CONFIG());
+    struct setup b;
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH, .tokenizer = true), CONFIG());
     int32_t *ids;
     size_t n, len;
     char *text;
@@ -227,7 +227,7 @@ static void text_calls_agree_with_the_tokenizer(void **state) {
     bool special;
     assert_string_equal(rod_token_bytes(b.c.engine, 4, &len, &special), "<role>");
     assert_true(special && rod_engine_info(b.c.engine)->has_chat);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 int main(void) {
@@ -245,6 +245,6 @@ int main(void) {
         cmocka_unit_test(text_calls_agree_with_the_tokenizer),
     };
     int failed = cmocka_run_group_tests_name("host sampling", tests, NULL, NULL);
-    bench_on_device = true;
+    setup_on_device = true;
     return failed + cmocka_run_group_tests_name("device sampling", tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* test_sched.c - the scheduler in virtual time, with no clock and no backend. */
 #include "engine/base/philox.h"
-#include "tests/sched_bench.h"
+#include "tests/sched_setup.h"
 
 static void requests_get_slots_first_come_first_served(void **state) {
     (void)state;

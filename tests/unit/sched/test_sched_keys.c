@@ -1,6 +1,6 @@
 /* test_sched_keys.c - keys that share the slots, in virtual time: what each is served, by its weight. */
 #include "engine/base/philox.h"
-#include "tests/sched_bench.h"
+#include "tests/sched_setup.h"
 
 static struct sched_req request_of(uint32_t key, uint32_t weight, uint64_t n_prompt) {
     return (struct sched_req){.n_prompt = n_prompt, .key = key, .weight = weight};

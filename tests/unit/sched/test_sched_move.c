@@ -1,6 +1,6 @@
 /* test_sched_move.c - the scheduler while states are on their way in and out of slots, in virtual time. */
 #include "engine/base/philox.h"
-#include "tests/sched_bench.h"
+#include "tests/sched_setup.h"
 
 /* A request that came with a state: it holds its slot, others run, and it starts when the state is there. */
 static void a_request_whose_state_moves_holds_its_slot_and_has_no_rows(void **state) {

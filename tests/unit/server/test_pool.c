@@ -14,12 +14,12 @@ enum { THREADS = 3, MANY = 64 };
 
 struct task {
     struct pool_work work;
-    struct bench *bench;
+    struct setup *setup;
     char name;
     bool gone;
 };
 
-struct bench {
+struct setup {
     uv_loop_t loop;
     struct pool pool;
     struct pool_queue a, b, c;
@@ -38,30 +38,30 @@ static void append(char *text, char name) {
 
 static void run(void *arg) {
     struct task *t = arg;
-    uv_mutex_lock(&t->bench->lock);
-    append(t->bench->begun, t->name);
-    uv_mutex_unlock(&t->bench->lock);
-    uv_sem_wait(&t->bench->go);
+    uv_mutex_lock(&t->setup->lock);
+    append(t->setup->begun, t->name);
+    uv_mutex_unlock(&t->setup->lock);
+    uv_sem_wait(&t->setup->go);
 }
 
 static void done(void *arg) {
     struct task *t = arg;
     assert_false(t->gone);
     t->gone = true;
-    t->bench->n_done++;
-    append(t->bench->ended, t->name);
+    t->setup->n_done++;
+    append(t->setup->ended, t->name);
 }
 
-static struct task *add(struct bench *b, struct pool_queue *queue, char name) {
+static struct task *add(struct setup *b, struct pool_queue *queue, char name) {
     struct task *t = &b->tasks[b->n_tasks++];
-    *t = (struct task){.bench = b, .name = name};
+    *t = (struct task){.setup = b, .name = name};
     t->work = (struct pool_work){.run = run, .done = done, .arg = t, .n_bytes = 10};
     pool_add(&b->pool, queue, &t->work);
     return t;
 }
 
 /* Until so many have begun; longer than that nobody waits for a thread. */
-static void wait_begun(struct bench *b, size_t n) {
+static void wait_begun(struct setup *b, size_t n) {
     size_t begun = 0;
     for (int i = 0; i < 5000 && begun < n; i++) {
         uv_mutex_lock(&b->lock);
@@ -72,14 +72,14 @@ static void wait_begun(struct bench *b, size_t n) {
     if (begun != n) fail_msg("%zu have begun, not %zu: '%s'", begun, n, b->begun);
 }
 
-static unsigned n_ran(const struct bench *b) {
+static unsigned n_ran(const struct setup *b) {
     unsigned n = 0;
     for (unsigned i = 0; i < b->n_tasks; i++) n += b->tasks[i].gone && !b->tasks[i].work.cancelled;
     return n;
 }
 
 /* Each that ends lets the next one begin, which is known before the next ends. */
-static void end_all(struct bench *b) {
+static void end_all(struct setup *b) {
     while (b->pool.n_running) {
         const unsigned before = n_ran(b);
         uv_sem_post(&b->go);
@@ -89,8 +89,8 @@ static void end_all(struct bench *b) {
     while (b->n_done < b->n_tasks) uv_run(&b->loop, UV_RUN_ONCE);
 }
 
-static int open_bench(void **state) {
-    struct bench *b = calloc(1, sizeof *b);
+static int open_setup(void **state) {
+    struct setup *b = calloc(1, sizeof *b);
     char message[256];
     assert_non_null(b);
     assert_int_equal(uv_loop_init(&b->loop), 0);
@@ -102,8 +102,8 @@ static int open_bench(void **state) {
     return 0;
 }
 
-static int close_bench(void **state) {
-    struct bench *b = *state;
+static int close_setup(void **state) {
+    struct setup *b = *state;
     assert_int_equal(b->n_done, b->n_tasks);
     assert_int_equal(b->pool.n_bytes + b->a.n_bytes + b->b.n_bytes + b->c.n_bytes, 0);
     assert_int_equal(b->pool.n_running + b->a.n_running + b->b.n_running + b->c.n_running, 0);
@@ -116,7 +116,7 @@ static int close_bench(void **state) {
 }
 
 static void one_queue_has_all_threads_and_keeps_its_order(void **state) {
-    struct bench *b = *state;
+    struct setup *b = *state;
     for (char name = 'p'; name < 'x'; name++) add(b, &b->a, name);
     assert_int_equal(b->a.n_bytes, 80);
     wait_begun(b, THREADS);
@@ -126,7 +126,7 @@ static void one_queue_has_all_threads_and_keeps_its_order(void **state) {
 }
 
 static void queues_take_turns(void **state) {
-    struct bench *b = *state;
+    struct setup *b = *state;
     for (int i = 0; i < 10; i++) add(b, &b->a, 'a');
     for (int i = 0; i < 3; i++) add(b, &b->b, 'b');
     add(b, &b->c, 'c');
@@ -136,7 +136,7 @@ static void queues_take_turns(void **state) {
 }
 
 static void one_line_leaves_a_thread_to_the_others(void **state) {
-    struct bench *b = *state;
+    struct setup *b = *state;
     b->a.n_leaves = b->b.n_leaves = b->c.n_leaves = 1;
     for (int i = 0; i < 6; i++) add(b, &b->a, 'a');
     wait_begun(b, 2);
@@ -152,7 +152,7 @@ static void one_line_leaves_a_thread_to_the_others(void **state) {
 
 /* Else it would wait for ever where there is one thread. */
 static void a_line_that_leaves_all_threads_still_has_one(void **state) {
-    struct bench *b = *state;
+    struct setup *b = *state;
     b->a.n_leaves = THREADS;
     for (int i = 0; i < 3; i++) add(b, &b->a, 'a');
     wait_begun(b, 1);
@@ -163,7 +163,7 @@ static void a_line_that_leaves_all_threads_still_has_one(void **state) {
 
 /* First, last, in the middle, the only one of its queue; done comes for each, later, and none has run. */
 static void what_waits_can_be_cancelled(void **state) {
-    struct bench *b = *state;
+    struct setup *b = *state;
     struct task *t[9];
     for (int i = 0; i < 8; i++) t[i] = add(b, &b->a, (char)('0' + i));
     t[8] = add(b, &b->b, 'b');
@@ -181,7 +181,7 @@ static void what_waits_can_be_cancelled(void **state) {
 }
 
 static void what_has_begun_goes_on(void **state) {
-    struct bench *b = *state;
+    struct setup *b = *state;
     struct task *t = add(b, &b->a, 'a');
     wait_begun(b, 1);
     pool_cancel(&t->work);
@@ -192,14 +192,14 @@ static void what_has_begun_goes_on(void **state) {
 
 int main(void) {
     setenv("UV_THREADPOOL_SIZE", "3", 1);
-#define ON_A_BENCH(test) cmocka_unit_test_setup_teardown(test, open_bench, close_bench)
+#define ON_A_SETUP(test) cmocka_unit_test_setup_teardown(test, open_setup, close_setup)
     const struct CMUnitTest tests[] = {
-        ON_A_BENCH(one_queue_has_all_threads_and_keeps_its_order),
-        ON_A_BENCH(queues_take_turns),
-        ON_A_BENCH(one_line_leaves_a_thread_to_the_others),
-        ON_A_BENCH(a_line_that_leaves_all_threads_still_has_one),
-        ON_A_BENCH(what_waits_can_be_cancelled),
-        ON_A_BENCH(what_has_begun_goes_on),
+        ON_A_SETUP(one_queue_has_all_threads_and_keeps_its_order),
+        ON_A_SETUP(queues_take_turns),
+        ON_A_SETUP(one_line_leaves_a_thread_to_the_others),
+        ON_A_SETUP(a_line_that_leaves_all_threads_still_has_one),
+        ON_A_SETUP(what_waits_can_be_cancelled),
+        ON_A_SETUP(what_has_begun_goes_on),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

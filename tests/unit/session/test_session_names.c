@@ -174,7 +174,7 @@ static void a_server_does_not_start_with_a_damaged_key(void **state) {
 static void a_server_does_not_start_without_the_key_of_its_files(void **state) {
     (void)state;
     char path[512], away[512];
-    struct bench b;
+    struct setup b;
     struct answer a;
     struct rod_engine_config config = CONFIG(.state_dir = dir, .state_host_bytes = 1u << 26);
     struct rod_engine *engine;
@@ -182,7 +182,7 @@ static void a_server_does_not_start_without_the_key_of_its_files(void **state) {
     BEGIN(&b);
     turn_ok(&b.c, nth_turn(&a, "aa", 0), &a);
     collect_free(&a);
-    bench_close(&b);
+    setup_close(&b);
     snprintf(away, sizeof away, "%s/away", dir);
     assert_int_equal(rename(key_path(path), away), 0);
     for (uint32_t vocabulary = V; vocabulary <= V + 1; vocabulary++) {
@@ -198,7 +198,7 @@ static void a_server_does_not_start_without_the_key_of_its_files(void **state) {
     turn_ok(&b.c, nth_turn(&a, "aa", 1), &a);
     assert_int_equal(a.end.session_version, 2);
     collect_free(&a);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void read_text(const char *path, char text[128]) {
@@ -218,7 +218,7 @@ static void count_put_back(void *arg, int level, const char *line) {
 static void a_running_server_puts_its_key_back(void **state) {
     (void)state;
     char path[512], before[128], after[128];
-    struct bench b;
+    struct setup b;
     struct answer a;
     n_put_back = 0;
     begin_with(&b, CONFIG(.log = count_put_back));
@@ -236,7 +236,7 @@ static void a_running_server_puts_its_key_back(void **state) {
     turn_ok(&b.c, nth_turn(&a, "aa", 1), &a);
     assert_int_equal(a.end.session_version, 2);
     collect_free(&a);
-    bench_close(&b);
+    setup_close(&b);
     assert_int_equal(n_put_back, 1);
 }
 
@@ -251,7 +251,7 @@ static void a_running_server_takes_no_other_key(void **state) {
     (void)state;
     char path[512], away[512], other[512];
     uint8_t key[SIPHASH_KEY_BYTES];
-    struct bench b;
+    struct setup b;
     struct answer a;
     struct rod_session_info info;
     n_another = 0;
@@ -274,7 +274,7 @@ static void a_running_server_takes_no_other_key(void **state) {
     turn_ok(&b.c, nth_turn(&a, "aa", 1), &a);
     assert_int_equal(a.end.session_version, 2);
     collect_free(&a);
-    bench_close(&b);
+    setup_close(&b);
     remove_dir(second);
 }
 
@@ -310,7 +310,7 @@ static void make_earlier(const char *id) {
 
 static void a_file_of_an_earlier_version_goes_on_under_its_name(void **state) {
     (void)state;
-    struct bench b, plain;
+    struct setup b, plain;
     struct answer a, want;
     struct rod_error err;
     begin_in_memory(&plain);
@@ -318,7 +318,7 @@ static void a_file_of_an_earlier_version_goes_on_under_its_name(void **state) {
     turn_ok(&b.c, nth_turn(&a, "aa", 0), &a);
     turn_ok(&plain.c, nth_turn(&want, "aa", 0), &want);
     collect_free(&a), collect_free(&want);
-    bench_close(&b);
+    setup_close(&b);
     make_earlier("aa");
     for (uint32_t n = 1; n < 4; n++) {
         BEGIN(&b);
@@ -333,21 +333,21 @@ static void a_file_of_an_earlier_version_goes_on_under_its_name(void **state) {
         assert_int_equal(count_in(dir, ""), 1);
         if (n == 3 && rod_session_delete(b.c.engine, "", "aa", &err)) fail_msg("%s", err.message);
         if (n == 3) assert_int_equal(count_in(dir, ""), 0);
-        bench_close(&b);
+        setup_close(&b);
     }
-    bench_close(&plain);
+    setup_close(&plain);
 }
 
 /* Both know it by the earlier name; then one removes and makes it, so that it has the other name. */
 static void two_servers_agree_on_a_file_of_an_earlier_version(void **state) {
     (void)state;
-    struct bench b[2];
+    struct setup b[2];
     struct answer a;
     struct rod_error err;
     BEGIN(&b[0]);
     turn_ok(&b[0].c, nth_turn(&a, "aa", 0), &a);
     collect_free(&a);
-    bench_close(&b[0]);
+    setup_close(&b[0]);
     make_earlier("aa");
     BEGIN(&b[0]);
     BEGIN(&b[1]);
@@ -367,19 +367,19 @@ static void two_servers_agree_on_a_file_of_an_earlier_version(void **state) {
     collect_free(&a);
     for (int i = 0; i < 2; i++) assert_int_equal(session_info(b[i].c.engine, "aa").version, 2);
     assert_int_equal(count_in(dir, ""), 1);
-    bench_close(&b[0]), bench_close(&b[1]);
+    setup_close(&b[0]), setup_close(&b[1]);
 }
 
 /* Turns of both at once, from the first on: the lease is the one of the name that the file has. */
 static void turns_of_two_servers_never_lose_a_version(void **state) {
     (void)state;
     enum { TURNS = 12 };
-    struct bench b[2];
+    struct setup b[2];
     struct answer a[2][TURNS];
     BEGIN(&b[0]);
     turn_ok(&b[0].c, nth_turn(&a[0][0], "aa", 0), &a[0][0]);
     collect_free(&a[0][0]);
-    bench_close(&b[0]);
+    setup_close(&b[0]);
     make_earlier("aa");
     BEGIN(&b[0]);
     BEGIN(&b[1]);
@@ -397,13 +397,13 @@ static void turns_of_two_servers_never_lose_a_version(void **state) {
             collect_free(&a[i][n]);
         }
     assert_int_equal(count_in(dir, ""), 1);
-    bench_close(&b[0]), bench_close(&b[1]);
+    setup_close(&b[0]), setup_close(&b[1]);
 }
 
 /* Where both names have a file, as a server of an earlier version may leave it beside new ones. */
 static void the_file_by_the_key_counts(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a;
     char from[512], kept[512], to[512];
     BEGIN(&b);
@@ -415,7 +415,7 @@ static void the_file_by_the_key_counts(void **state) {
     turn_ok(&b.c, nth_turn(&a, "aa", 1), &a);
     collect_free(&a);
     assert_int_equal(rename(kept, to), 0);
-    bench_close(&b);
+    setup_close(&b);
     BEGIN(&b);
     assert_int_equal(stats_of(b.c.engine).sessions, 1);
     assert_int_equal(stats_of(b.c.engine).state_refused, 1);
@@ -423,13 +423,13 @@ static void the_file_by_the_key_counts(void **state) {
     turn_ok(&b.c, nth_turn(&a, "aa", 2), &a);
     assert_int_equal(a.end.session_version, 3);
     collect_free(&a);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* Who finds an id whose earlier name is that of another one's file has nothing of that file, and cannot remove it. */
 static void a_name_of_before_that_two_ids_share_is_the_others(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a;
     struct rod_session_info info;
     struct rod_error err;
@@ -447,7 +447,7 @@ static void a_name_of_before_that_two_ids_share_is_the_others(void **state) {
     assert_int_equal(rod_session_delete(b.c.engine, "", "thief", &err), 0);
     assert_int_equal(count_in(dir, ".state"), 1);
     assert_true(is_there("thief", true));
-    bench_close(&b);
+    setup_close(&b);
 }
 
 int main(void) {

@@ -1,15 +1,15 @@
 /* test_sessions.c - turns of sessions, over both kinds of fake device, in memory and in a folder: what they read, what
  * they leave, who may have them. */
-#include "tests/sessions_bench.h"
+#include "tests/sessions_setup.h"
 
 static bool on_file;
 static char *dir; /* of the test, where on_file */
 
-static void begin(struct bench *b, struct bench_options o, struct rod_engine_config config) {
+static void begin(struct setup *b, struct setup_options o, struct rod_engine_config config) {
     if (on_file && !dir) dir = make_dir();
     config.state_dir = dir;
     if (!config.state_host_bytes) config.state_host_bytes = 64u << 20;
-    bench_open(b, o, config);
+    setup_open(b, o, config);
 }
 
 #define BEGIN(b) begin(b, OPTIONS(.kind = FAKE_HASH), CONFIG())
@@ -19,10 +19,10 @@ static const int32_t first[] = {5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, more[] =
 /* A conversation of three turns in one session is what one request after the other without a session gives. */
 static void turns_go_on_and_read_their_own_tokens_alone(void **state) {
     (void)state;
-    struct bench b, plain;
+    struct setup b, plain;
     struct answer a, whole;
     BEGIN(&b);
-    bench_open(&plain, OPTIONS(.kind = FAKE_HASH), CONFIG());
+    setup_open(&plain, OPTIONS(.kind = FAKE_HASH), CONFIG());
     int32_t all[64];
     size_t n_all = 0;
     for (int turn = 0; turn < 3; turn++) {
@@ -60,12 +60,12 @@ static void turns_go_on_and_read_their_own_tokens_alone(void **state) {
     assert_int_equal(stats.state_saves, on_file ? 3 : 0);
     assert_int_equal(stats.state_loads, 0);
     if (on_file) assert_int_equal(count_in(dir, ""), 1);
-    bench_close(&b), bench_close(&plain);
+    setup_close(&b), setup_close(&plain);
 }
 
 static void what_is_wrong_with_a_turn_is_told_and_changes_nothing(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a;
     BEGIN(&b);
     struct rod_request *r = turn_request(&a, "s", first, 11, 5);
@@ -114,14 +114,14 @@ static void what_is_wrong_with_a_turn_is_told_and_changes_nothing(void **state) 
     rod_request_free(two[0]), rod_request_free(two[1]);
     collect_free(&a), collect_free(&other);
     if (on_file) assert_int_equal(count_in(dir, ""), 1);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* ---- forks ---- */
 
 static void a_fork_and_its_source_do_not_see_each_other(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a, one, two;
     struct rod_session_info info;
     struct rod_error err;
@@ -153,12 +153,12 @@ static void a_fork_and_its_source_do_not_see_each_other(void **state) {
     turn_ok(&b.c, turn_request(&c, info.id, NULL, 0, 1), &c);
     assert_int_equal(a.ids[0], c.ids[0]);
     collect_free(&a), collect_free(&c), collect_free(&one), collect_free(&two);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void sessions_are_made_listed_and_deleted(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a;
     struct rod_session_info info, *infos;
     struct rod_error err;
@@ -192,7 +192,7 @@ static void sessions_are_made_listed_and_deleted(void **state) {
     assert_int_equal(rod_session_get(b.c.engine, "other", "c", &info, &err), 0);
     if (on_file) assert_int_equal(count_in(dir, ""), 5);
     assert_int_equal(stats_of(b.c.engine).sessions, 5);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void flip_bit(void *bytes, size_t at) {
@@ -202,14 +202,14 @@ static void flip_bit(void *bytes, size_t at) {
 
 static void a_state_moves_as_a_file(void **state) {
     (void)state;
-    struct bench b, other;
+    struct setup b, other;
     struct answer a, whole;
     struct rod_session_info info;
     struct rod_error err;
     void *bytes;
     size_t n;
     BEGIN(&b);
-    bench_open(&other, OPTIONS(.kind = FAKE_HASH, .n_slots = 2), CONFIG(.state_host_bytes = 1u << 26));
+    setup_open(&other, OPTIONS(.kind = FAKE_HASH, .n_slots = 2), CONFIG(.state_host_bytes = 1u << 26));
     turn_ok(&b.c, turn_request(&a, "s", first, 11, 5), &a);
     collect_free(&a);
     if (rod_session_export(b.c.engine, "", "s", &bytes, &n, &err)) fail_msg("%s", err.message);
@@ -238,14 +238,14 @@ static void a_state_moves_as_a_file(void **state) {
     assert_int_equal(rod_session_get(other.c.engine, "", "bad", &info, &err), ROD_ENOTFOUND);
     free(bytes);
     collect_free(&whole);
-    bench_close(&b), bench_close(&other);
+    setup_close(&b), setup_close(&other);
 }
 
 /* ---- one turn at a time ---- */
 
 static void turns_of_a_session_run_in_their_order(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a[4], alone;
     begin(&b, OPTIONS(.kind = FAKE_HASH), CONFIG());
     for (int i = 0; i < 4; i++) collect_submit(&b.c, turn_request(&a[i], "s", i ? more : first, i ? 3 : 11, 5));
@@ -257,12 +257,12 @@ static void turns_of_a_session_run_in_their_order(void **state) {
         collect_assert_ids(&alone, a[i].ids, a[i].n_ids, "queued");
         collect_free(&alone), collect_free(&a[i]);
     }
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void a_busy_session_is_refused_where_the_config_says_so(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a, z;
     struct rod_error err;
     begin(&b, OPTIONS(.kind = FAKE_HASH), CONFIG(.session_reject = true));
@@ -288,15 +288,15 @@ static void a_busy_session_is_refused_where_the_config_says_so(void **state) {
     collect_until(&b.c, &a, 1);
     assert_false(session_info(b.c.engine, "s").busy);
     collect_free(&a);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void a_cancelled_turn_changes_nothing(void **state) {
     (void)state;
-    struct bench b, plain;
+    struct setup b, plain;
     struct answer a[3], z, want;
     BEGIN(&b);
-    bench_open(&plain, OPTIONS(.kind = FAKE_HASH), CONFIG(.state_host_bytes = 1u << 26));
+    setup_open(&plain, OPTIONS(.kind = FAKE_HASH), CONFIG(.state_host_bytes = 1u << 26));
     turn_ok(&b.c, turn_request(&z, "s", first, 11, 5), &z);
     collect_free(&z);
     turn_ok(&plain.c, turn_request(&z, "s", first, 11, 5), &z);
@@ -323,14 +323,14 @@ static void a_cancelled_turn_changes_nothing(void **state) {
     collect_assert_ids(&z, want.ids, 6, "after a cancel");
     assert_int_equal(z.end.session_version, 2);
     collect_free(&z), collect_free(&want);
-    bench_close(&b), bench_close(&plain);
+    setup_close(&b), setup_close(&plain);
 }
 
 /* Cancels that meet a turn anywhere on its way: each ends once, and a version is what was reported as finished. */
 static void cancels_come_at_any_moment(void **state) {
     (void)state;
     enum { SESSIONS = 6, AT_ONCE = 24, ROUNDS = 25 };
-    struct bench b;
+    struct setup b;
     struct answer a[AT_ONCE];
     unsigned seed = (unsigned)getpid();
     uint64_t versions[SESSIONS] = {0}, n_cancelled = 0, n_finished = 0;
@@ -364,7 +364,7 @@ static void cancels_come_at_any_moment(void **state) {
     }
     assert_int_equal(n_versions, n_finished);
     assert_true(n_cancelled > 0 && n_finished > 0);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* ---- idempotency ---- */
@@ -379,7 +379,7 @@ static struct rod_request *keyed(struct answer *a, const char *key, uint8_t dige
 
 static void a_finished_answer_is_given_again(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a, z;
     BEGIN(&b);
     turn_ok(&b.c, keyed(&a, "one", 1, 11), &a);
@@ -409,7 +409,7 @@ static void a_finished_answer_is_given_again(void **state) {
     assert_int_equal(stats_of(b.c.engine).idempotent_replays, 2);
     assert_int_equal(session_info(b.c.engine, "s").version, 2);
     collect_free(&a);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* ---- what has been said ---- */
@@ -417,10 +417,10 @@ static void a_finished_answer_is_given_again(void **state) {
 /* Tokens of earlier turns count for penalties, as they do in one long answer. */
 static void penalties_know_the_earlier_turns(void **state) {
     (void)state;
-    struct bench b, plain;
+    struct setup b, plain;
     struct answer whole, a;
     BEGIN(&b);
-    bench_open(&plain, OPTIONS(.kind = FAKE_HASH), CONFIG());
+    setup_open(&plain, OPTIONS(.kind = FAKE_HASH), CONFIG());
     for (int kind = 0; kind < 3; kind++) {
         const struct rod_sampling sampling = {.temperature = 0.5f,
                                               .top_p = 1,
@@ -451,13 +451,13 @@ static void penalties_know_the_earlier_turns(void **state) {
         }
         collect_free(&whole);
     }
-    bench_close(&b), bench_close(&plain);
+    setup_close(&b), setup_close(&plain);
 }
 
 /* A character whose bytes are in two turns is whole in the second. */
 static void a_character_cut_by_the_end_is_whole_in_the_next_turn(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a;
     const char *text = "x \xf0\x9f\xa6\x8a y"; /* a fox: bytes in several tokens */
     begin(&b, OPTIONS(.kind = FAKE_HASH, .tokenizer = true), CONFIG());
@@ -484,7 +484,7 @@ static void a_character_cut_by_the_end_is_whole_in_the_next_turn(void **state) {
     }
     assert_true(cut);
     assert_string_equal(said, text);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* An answer that ended by itself inside a character: no turn can go on with it, so its text ends as without a session,
@@ -492,7 +492,7 @@ static void a_character_cut_by_the_end_is_whole_in_the_next_turn(void **state) {
  * character, which a turn with new tokens drops. */
 static void a_character_that_nothing_can_complete_is_replaced(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a;
     begin(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
     struct rod_request *r = say(&b, "\xf0\x9f\xa6\x8a", &a);
@@ -532,13 +532,13 @@ static void a_character_that_nothing_can_complete_is_replaced(void **state) {
             fail_msg("the turn after one that %s says \"%s\"", cut ? "was cut" : "ended", a.text);
         collect_free(&a);
     }
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* The state has read every token that was counted: those of a stop string too, the end token not. */
 static void a_stop_string_is_read_and_the_end_token_is_not(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a;
     begin(&b, OPTIONS(.kind = FAKE_COPY, .tokenizer = true), CONFIG());
     struct rod_request *r = say(&b, "one two three four", &a);
@@ -564,13 +564,13 @@ static void a_stop_string_is_read_and_the_end_token_is_not(void **state) {
         assert_int_equal(a.end.cached_tok, n + n_said - (kind == 0));
         collect_free(&a);
     }
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* Which prompt is read depends on how the session stands. */
 static void a_turn_reads_the_prompt_that_fits(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a;
     BEGIN(&b);
     for (int turn = 0; turn < 4; turn++) {
@@ -588,7 +588,7 @@ static void a_turn_reads_the_prompt_that_fits(void **state) {
         assert_int_equal(stats_of(b.c.engine).prefill_tok - read, want[turn]);
         collect_free(&a);
     }
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static int32_t *copied(const int32_t *ids, size_t n) {
@@ -606,12 +606,12 @@ static void tools_are_read_once(void **state) {
         uint64_t want;
     } turns[] = {{7, false, false, 8},     {7, true, false, 1 + 3},  {7, false, true, 1 + 4}, {0, false, false, 1 + 8},
                  {7, false, false, 1 + 3}, {9, false, false, 1 + 8}, {9, false, true, 1 + 3}, {7, false, false, 1 + 8}};
-    struct bench b;
+    struct setup b;
     struct answer a;
     BEGIN(&b);
     for (size_t i = 0; i < sizeof turns / sizeof *turns; i++) {
         if (turns[i].again && on_file) {
-            bench_close(&b);
+            setup_close(&b);
             BEGIN(&b);
         }
         struct rod_request *r = turn_request(&a, "s", first, 8, 2);
@@ -638,12 +638,12 @@ static void tools_are_read_once(void **state) {
     turn_ok(&b.c, r, &a);
     assert_int_equal(stats_of(b.c.engine).prefill_tok - read, 1 + 3);
     collect_free(&a);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static int setup(void **state, bool device, bool file) {
     (void)state;
-    bench_on_device = device;
+    setup_on_device = device;
     on_file = file;
     return 0;
 }

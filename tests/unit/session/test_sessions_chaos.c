@@ -13,7 +13,7 @@ enum { SECONDS = 4 };
 #endif
 
 struct chaos {
-    struct bench b[N_SERVERS];
+    struct setup b[N_SERVERS];
     struct answer a[N_TURNS];
     bool busy[N_TURNS];
     int server[N_TURNS];
@@ -221,10 +221,10 @@ static void whatever_happens_to_sessions_and_files_servers_go_on_and_leave_nothi
            (unsigned long long)c->n_cancelled, (unsigned long long)c->n_replayed,
            atomic_load(&c->n_well) + atomic_load(&c->n_refused), atomic_load(&c->n_refused));
     assert_true(c->n_turns > c->n_failed && atomic_load(&c->n_well) > 0);
-    for (int k = 0; k < N_SERVERS; k++) bench_close(&c->b[k]);
+    for (int k = 0; k < N_SERVERS; k++) setup_close(&c->b[k]);
     assert_int_equal(count_in(dir, ".lease"), 0);
     open_server(c, 0); /* of a fork whose record was removed by hand the state goes now */
-    bench_close(&c->b[0]);
+    setup_close(&c->b[0]);
     assert_int_equal(count_in(dir, ""), count_in(dir, ".state") + count_in(dir, ".base"));
     assert_all_bases_are_of_sessions();
     free(c);

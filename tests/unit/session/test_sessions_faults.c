@@ -37,7 +37,7 @@ int unlink(const char *path) {
 
 static void a_turn_whose_file_is_in_place_does_not_say_that_nothing_happened(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a, again;
     BEGIN(&b);
     turn_ok(&b.c, nth_turn(&a, "aa", 0), &a);
@@ -60,7 +60,7 @@ static void a_turn_whose_file_is_in_place_does_not_say_that_nothing_happened(voi
     turn_ok(&b.c, r, &again);
     assert_int_equal(again.end.session_version, 2);
     collect_free(&a), collect_free(&again);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* ---- while it closes ---- */
@@ -75,14 +75,14 @@ static void *let_go(void *arg) {
 /* The keeper is at the one used longest ago, for the disk's budget, and then the disk does not remove it. */
 static void what_the_keeper_spares_is_written_at_the_close(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a;
     pthread_t thread;
     static const char *const ids[] = {"aa", "bb"};
     BEGIN(&b);
     for (size_t i = 0; i < 2; i++) turn_ok(&b.c, nth_turn(&a, ids[i], 0), &a), collect_free(&a);
     const uint64_t n_bytes = stats_of(b.c.engine).state_file_bytes;
-    bench_close(&b);
+    setup_close(&b);
     files_stay = true;
     begin_with(&b, CONFIG(.session_lazy = true, .state_disk_bytes = n_bytes - 1));
     for (size_t i = 0; i < 2; i++) turn_ok(&b.c, nth_turn(&a, ids[i], 1), &a), collect_free(&a);
@@ -93,7 +93,7 @@ static void what_the_keeper_spares_is_written_at_the_close(void **state) {
         usleep(10000);
     }
     assert_int_equal(pthread_create(&thread, NULL, let_go, NULL), 0);
-    bench_close(&b);
+    setup_close(&b);
     pthread_join(thread, NULL);
     files_stay = false;
     BEGIN(&b);
@@ -101,7 +101,7 @@ static void what_the_keeper_spares_is_written_at_the_close(void **state) {
         const uint64_t version = session_info(b.c.engine, ids[i]).version;
         if (version != 2) fail_msg("%s is at version %llu, not 2", ids[i], (unsigned long long)version);
     }
-    bench_close(&b);
+    setup_close(&b);
 }
 
 int main(void) {

@@ -12,7 +12,7 @@ static const int32_t first[] = {5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, more[] =
 
 static void a_restart_changes_no_token(void **state) {
     (void)state;
-    struct bench b, plain;
+    struct setup b, plain;
     struct answer a, want;
     begin_in_memory(&plain);
     for (uint32_t n = 0; n < 9; n++) {
@@ -27,10 +27,10 @@ static void a_restart_changes_no_token(void **state) {
         assert_int_equal(stats.prefill_tok, a.end.prompt_tok - a.end.cached_tok); /* nothing was read again */
         assert_true(n == 0 || a.end.cached_tok > 0);
         collect_free(&a), collect_free(&want);
-        bench_close(&b);
+        setup_close(&b);
         assert_int_equal(count_in(dir, ""), 1);
     }
-    bench_close(&plain);
+    setup_close(&plain);
 }
 
 /* The device that computes nothing has a state of no bytes; it goes through a file as any other. */
@@ -71,12 +71,12 @@ static struct rod_request *keyed(struct answer *a, const char *key, uint8_t dige
 
 static void an_answer_survives_a_restart(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a[3], z;
     char key[] = "k0";
     BEGIN(&b);
     for (uint32_t n = 0; n < 3; n++, key[1]++) turn_ok(&b.c, keyed(&a[n], key, (uint8_t)n, n), &a[n]);
-    bench_close(&b);
+    setup_close(&b);
     BEGIN(&b);
     key[1] = '0';
     for (uint32_t n = 0; n < 3; n++, key[1]++) {
@@ -90,7 +90,7 @@ static void an_answer_survives_a_restart(void **state) {
     turn_fails(&b.c, keyed(&z, key, 9, 0), &z, ROD_EINVALID);
     assert_int_equal(stats_of(b.c.engine).steps, 0);
     assert_int_equal(session_info(b.c.engine, "key").version, 3);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* ---- files that are not as they were written ---- */
@@ -124,7 +124,7 @@ static void flip(const char *path, off_t at, unsigned char bits) {
 
 static void a_damaged_file_is_refused_and_the_rest_goes_on(void **state) {
     (void)state;
-    struct bench b, plain;
+    struct setup b, plain;
     struct answer a, want;
     struct rod_session_info info;
     struct rod_error err;
@@ -137,7 +137,7 @@ static void a_damaged_file_is_refused_and_the_rest_goes_on(void **state) {
         turn_ok(&plain.c, nth_turn(&want, ids[i], 0), &want);
         collect_free(&a), collect_free(&want);
     }
-    bench_close(&b);
+    setup_close(&b);
     flip(path_of("aa", path), 49, 4);  /* the header */
     flip(path_of("bb", path), -3, 64); /* the payload: seen when it is read */
     assert_int_equal(truncate(path_of("cc", path), 5000), 0);
@@ -162,7 +162,7 @@ static void a_damaged_file_is_refused_and_the_rest_goes_on(void **state) {
     turn_ok(&plain.c, nth_turn(&want, "bb", 1), &want);
     assert_same(&a, &want, "a file that came back");
     collect_free(&a), collect_free(&want);
-    bench_close(&b), bench_close(&plain);
+    setup_close(&b), setup_close(&plain);
 }
 
 static size_t fake_bytes(const void *arg, uint64_t n_tok) {
@@ -173,7 +173,7 @@ static size_t fake_bytes(const void *arg, uint64_t n_tok) {
 /* Each bit's byte in turn, and each length: the read that a turn begins with never takes it for the session. */
 static void every_byte_that_changes_is_refused(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a;
     struct rod_error err;
     struct session_read read;
@@ -183,7 +183,7 @@ static void every_byte_that_changes_is_refused(void **state) {
     r->turn->idempotency_key = strdup("key");
     turn_ok(&b.c, r, &a);
     collect_free(&a);
-    bench_close(&b);
+    setup_close(&b);
     const struct session_form form = {.layout = "fake", .V = V, .state_bytes = fake_bytes};
     struct session_names names;
     session_names_init(&names);
@@ -234,7 +234,7 @@ static void every_byte_that_changes_is_refused(void **state) {
 /* Its owner may be rid of it: there is no other way to have the name again but to put a state there. */
 static void a_damaged_file_is_deleted_as_its_owner_asks(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a;
     struct rod_session_info info;
     struct rod_error err;
@@ -246,7 +246,7 @@ static void a_damaged_file_is_deleted_as_its_owner_asks(void **state) {
             turn_ok(&b.c, nth_turn(&a, ids[i], 0), &a);
             collect_free(&a);
         }
-        if (!met) bench_close(&b);
+        if (!met) setup_close(&b);
         flip(path_of("aa", path), 49, 4);
         flip(path_of("bb", path), -3, 64);
         assert_int_equal(truncate(path_of("cc", path), 5000), 0);
@@ -261,27 +261,27 @@ static void a_damaged_file_is_deleted_as_its_owner_asks(void **state) {
             assert_int_equal(rod_session_delete(b.c.engine, "", ids[i], &err), 0);
         }
         assert_int_equal(count_in(dir, ".state"), 0);
-        bench_close(&b);
+        setup_close(&b);
     }
 }
 
 /* Under another session's name, of another model, in another layout. */
 static void a_foreign_file_is_refused(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a;
     struct rod_error err;
     char from[512], to[512];
     BEGIN(&b);
     turn_ok(&b.c, nth_turn(&a, "aa", 0), &a);
     collect_free(&a);
-    bench_close(&b);
+    setup_close(&b);
     path_of("aa", from), path_of("bb", to);
     assert_int_equal(rename(from, to), 0);
     BEGIN(&b);
     assert_int_equal(stats_of(b.c.engine).state_refused, 1);
     turn_fails(&b.c, nth_turn(&a, "bb", 1), &a, ROD_ESTATE);
-    bench_close(&b);
+    setup_close(&b);
     assert_int_equal(rename(to, from), 0);
     for (int kind = 0; kind < 2; kind++) {
         struct rod_engine_config config = CONFIG(.state_dir = dir, .state_host_bytes = 1u << 26);
@@ -308,7 +308,7 @@ static void a_file_that_holds_back_no_character_is_refused(void **state) {
                 {"a", false},        {"a\x80\x80", false},    {"\x80", false},        {"\xff", false},
                 {"\xc3\xa9", false}, {"\xe0\x80", false},     {"\xe2\x28", false},    {"\xf4\x90", false},
                 {"\xc0", false},     {"\xe2\x82\xac", false}, {"\xed\xa0", false},    {"\xf0\x9f\x98\x80", false}};
-    struct bench b;
+    struct setup b;
     struct answer a;
     struct rod_session_info info;
     struct rod_error err;
@@ -332,12 +332,12 @@ static void a_file_that_holds_back_no_character_is_refused(void **state) {
         if (rc != (held[i].good ? 0 : ROD_ESTATE)) fail_msg("%zu: %s", i, rc ? err.message : "taken");
     }
     free(bytes);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void what_a_crash_left_is_swept(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a;
     char path[512];
     static const char *const left[] = {"00112233445566778899aabbccddeeff.state.tmp-abcdef",
@@ -351,7 +351,7 @@ static void what_a_crash_left_is_swept(void **state) {
     turn_ok(&b.c, nth_turn(&a, "aa", 0), &a);
     collect_free(&a);
     assert_int_equal(count_in(dir, ""), 2);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* ---- many at once ---- */
@@ -359,10 +359,10 @@ static void what_a_crash_left_is_swept(void **state) {
 static void turns_that_end_together_are_all_kept(void **state) {
     (void)state;
     enum { SESSIONS = 40, ROUNDS = 3 };
-    struct bench b, plain;
+    struct setup b, plain;
     struct answer a[SESSIONS], want;
     begin_in_memory(&plain);
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 16, .max_batch_tok = 256),
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 16, .max_batch_tok = 256),
                CONFIG(.state_dir = dir, .state_host_bytes = 64u << 20));
     for (uint32_t n = 0; n < ROUNDS; n++) {
         for (int i = 0; i < SESSIONS; i++)
@@ -373,17 +373,17 @@ static void turns_that_end_together_are_all_kept(void **state) {
             assert_same(&a[i], &want, "one of many");
             collect_free(&a[i]), collect_free(&want);
         }
-        bench_close(&b);
-        bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 16, .max_batch_tok = 256),
+        setup_close(&b);
+        setup_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 16, .max_batch_tok = 256),
                    CONFIG(.state_dir = dir, .state_host_bytes = 64u << 20));
         assert_int_equal(stats_of(b.c.engine).sessions, SESSIONS);
     }
-    bench_close(&b), bench_close(&plain);
+    setup_close(&b), setup_close(&plain);
 }
 
 static void a_close_in_the_middle_loses_no_finished_turn(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a[12];
     uint64_t versions[4] = {0};
     for (int round = 0; round < 10; round++) {
@@ -408,7 +408,7 @@ static void a_close_in_the_middle_loses_no_finished_turn(void **state) {
                          (unsigned long long)info.version);
             versions[i] = info.version;
         }
-        bench_close(&b);
+        setup_close(&b);
         assert_int_equal(count_in(dir, ".state"), count_in(dir, ""));
     }
 }

@@ -46,20 +46,20 @@ int link(const char *from, const char *to) {
     return rc;
 }
 
-static void fork_to(struct bench *b, const char *from, const char *id) {
+static void fork_to(struct setup *b, const char *from, const char *id) {
     struct rod_session_info info;
     struct rod_error err;
     if (rod_session_fork(b->c.engine, "", from, id, &info, &err)) fail_msg("%s of %s: %s", id, from, err.message);
     if (!info.durable) fail_msg("%s is answered and not durable", id);
 }
 
-static void delete (struct bench *b, const char *id) {
+static void delete (struct setup *b, const char *id) {
     struct rod_error err;
     if (rod_session_delete(b->c.engine, "", id, &err)) fail_msg("%s: %s", id, err.message);
 }
 
 /* Turn n of the conversation `of`, in session id. */
-static void turn_of(struct bench *b, const char *of, const char *id, uint32_t n, struct answer *a) {
+static void turn_of(struct setup *b, const char *of, const char *id, uint32_t n, struct answer *a) {
     struct rod_request *r = nth_turn(a, of, n);
     free(r->turn->session);
     r->turn->session = strdup(id);
@@ -67,15 +67,15 @@ static void turn_of(struct bench *b, const char *of, const char *id, uint32_t n,
     turn_ok(&b->c, r, a);
 }
 
-static void run_turn(struct bench *b, const char *of, const char *id, uint32_t n) {
+static void run_turn(struct setup *b, const char *of, const char *id, uint32_t n) {
     struct answer a;
     turn_of(b, of, id, n, &a);
     collect_free(&a);
 }
 
 /* The fork goes on as the conversation that nothing disturbed. */
-static void goes_on(struct bench *b, const char *of, const char *id, uint32_t n) {
-    struct bench plain;
+static void goes_on(struct setup *b, const char *of, const char *id, uint32_t n) {
+    struct setup plain;
     struct answer a, want;
     begin_in_memory(&plain);
     for (uint32_t i = 0; i < n; i++) run_turn(&plain, of, of, i);
@@ -83,7 +83,7 @@ static void goes_on(struct bench *b, const char *of, const char *id, uint32_t n)
     turn_of(b, of, id, n, &a);
     assert_same(&a, &want, id);
     collect_free(&a), collect_free(&want);
-    bench_close(&plain);
+    setup_close(&plain);
 }
 
 /* What the sessions' files take of the disk, each once, whatever names it has. */
@@ -113,7 +113,7 @@ static uint64_t bytes_on_disk(void) {
 
 static void a_fork_is_a_small_record_and_a_second_name(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     BEGIN(&b);
     run_turn(&b, "aa", "aa", 0);
     const uint64_t one = bytes_on_disk();
@@ -126,12 +126,12 @@ static void a_fork_is_a_small_record_and_a_second_name(void **state) {
     goes_on(&b, "aa", "ff", 1);
     assert_int_equal(count_in(dir, ".base"), 0); /* its file is whole now */
     assert_int_equal(stats_of(b.c.engine).state_file_bytes, bytes_on_disk());
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void a_forks_state_stays_whatever_its_source_does(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     BEGIN(&b);
     run_turn(&b, "aa", "aa", 0);
     fork_to(&b, "aa", "f1");
@@ -143,7 +143,7 @@ static void a_forks_state_stays_whatever_its_source_does(void **state) {
     fork_to(&b, "f2", "f3");
     assert_int_equal(count_in(dir, ".base"), 2);
     assert_int_equal(stats_of(b.c.engine).state_file_bytes, bytes_on_disk());
-    bench_close(&b);
+    setup_close(&b);
     BEGIN(&b);
     assert_int_equal(stats_of(b.c.engine).state_refused, 0);
     assert_int_equal(stats_of(b.c.engine).state_file_bytes, bytes_on_disk());
@@ -154,12 +154,12 @@ static void a_forks_state_stays_whatever_its_source_does(void **state) {
     delete (&b, "f2"), delete (&b, "f3");
     assert_int_equal(count_in(dir, ""), 0);
     assert_int_equal(stats_of(b.c.engine).state_file_bytes, 0);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void another_server_takes_a_fork_over(void **state) {
     (void)state;
-    struct bench b[2];
+    struct setup b[2];
     BEGIN(&b[0]);
     BEGIN(&b[1]);
     run_turn(&b[0], "aa", "aa", 0);
@@ -171,14 +171,14 @@ static void another_server_takes_a_fork_over(void **state) {
         goes_on(&b[i % 2], "aa", id, 2);
     }
     assert_int_equal(count_in(dir, ".base"), 0);
-    bench_close(&b[0]), bench_close(&b[1]);
+    setup_close(&b[0]), setup_close(&b[1]);
 }
 
 static void without_second_names_a_fork_is_a_copy(void **state) {
     (void)state;
     static const int numbers[] = {EMLINK, EPERM, EOPNOTSUPP};
     for (size_t i = 0; i < 3; i++) {
-        struct bench b;
+        struct setup b;
         BEGIN(&b);
         const char id[] = {'f', (char)('0' + i), 0};
         run_turn(&b, "aa", "aa", i ? (uint32_t)i : 0);
@@ -186,20 +186,20 @@ static void without_second_names_a_fork_is_a_copy(void **state) {
         fork_to(&b, "aa", id);
         no_links = 0;
         assert_int_equal(count_in(dir, ".base"), 0);
-        bench_close(&b);
+        setup_close(&b);
         BEGIN(&b);
         goes_on(&b, "aa", id, (uint32_t)i + 1);
-        bench_close(&b);
+        setup_close(&b);
     }
 }
 
-static struct bench *busy;
+static struct setup *busy;
 static void source_goes_on(void) { run_turn(busy, "aa", "aa", 1); }
 
 /* Its source's next turn ends on another server while the fork is made: before or after, never in between. */
 static void a_fork_is_of_one_version(void **state) {
     (void)state;
-    struct bench b[2];
+    struct setup b[2];
     BEGIN(&b[0]);
     BEGIN(&b[1]);
     run_turn(&b[0], "aa", "aa", 0);
@@ -207,25 +207,25 @@ static void a_fork_is_of_one_version(void **state) {
     after_link = source_goes_on;
     fork_to(&b[0], "aa", "ff");
     assert_null(after_link);
-    bench_close(&b[0]), bench_close(&b[1]);
+    setup_close(&b[0]), setup_close(&b[1]);
     BEGIN(&b[0]);
     assert_int_equal(session_info(b[0].c.engine, "aa").version, 2);
     assert_int_equal(session_info(b[0].c.engine, "ff").version, 1);
     goes_on(&b[0], "aa", "ff", 1);
-    bench_close(&b[0]);
+    setup_close(&b[0]);
 }
 
 /* A file that lost its state is refused, and so is a state that has changed. */
 static void a_record_without_its_state_is_refused(void **state) {
     (void)state;
     for (int changed = 0; changed < 2; changed++) {
-        struct bench b;
+        struct setup b;
         struct answer a;
         char path[600];
         BEGIN(&b);
         run_turn(&b, "aa", "aa", 0);
         fork_to(&b, "aa", "ff");
-        bench_close(&b);
+        setup_close(&b);
         DIR *list = opendir(dir);
         for (struct dirent *e; (e = readdir(list));)
             if (strstr(e->d_name, ".base")) snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
@@ -245,7 +245,7 @@ static void a_record_without_its_state_is_refused(void **state) {
         delete (&b, "ff");
         delete (&b, "aa");
         assert_int_equal(count_in(dir, ""), 0);
-        bench_close(&b);
+        setup_close(&b);
     }
 }
 
@@ -253,7 +253,7 @@ static void a_record_without_its_state_is_refused(void **state) {
 
 /* A server that makes a session, a fork of it and a turn of the fork, and is killed at its nth call. */
 static _Noreturn void serve_and_die(int reported, int n) {
-    struct bench b;
+    struct setup b;
     struct rod_session_info info;
     BEGIN(&b);
     run_turn(&b, "aa", "aa", 0);
@@ -275,7 +275,7 @@ static void a_crash_between_any_two_calls_leaves_no_fork_or_a_whole_one(void **s
     for (int n = 0; !over; n++) {
         int ends[2], status;
         char reported[4] = {0};
-        struct bench b;
+        struct setup b;
         struct rod_session_info info;
         if (n > 100) fail_msg("after %d calls it is not done", n);
         assert_int_equal(pipe2(ends, O_CLOEXEC), 0);
@@ -300,7 +300,7 @@ static void a_crash_between_any_two_calls_leaves_no_fork_or_a_whole_one(void **s
         n_absent += rc != 0, n_forked += !rc && info.version == 1, n_turned += !rc && info.version == 2;
         if (!rc) goes_on(&b, "aa", "ff", (uint32_t)info.version);
         goes_on(&b, "aa", "aa", 1);
-        bench_close(&b);
+        setup_close(&b);
         remove_dir(dir);
         dir = make_dir();
     }
@@ -312,12 +312,12 @@ static void a_crash_between_any_two_calls_leaves_no_fork_or_a_whole_one(void **s
 
 static void a_shared_file_counts_once_in_the_budget(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     BEGIN(&b);
     run_turn(&b, "aa", "aa", 0);
     const uint64_t one = bytes_on_disk();
     const uint64_t budget = 3 * one + 25 * (SESSION_BLOCK_BYTES + SESSION_ENTRY_BYTES); /* a record each */
-    bench_close(&b);
+    setup_close(&b);
     begin_with(&b, CONFIG(.state_disk_bytes = budget));
     for (int i = 0; i < 25; i++) {
         const char id[] = {'f', (char)('A' + i), 0};
@@ -335,13 +335,13 @@ static void a_shared_file_counts_once_in_the_budget(void **state) {
         assert_int_equal(stats_of(b.c.engine).state_file_bytes, bytes_on_disk());
     }
     assert_true(stats_of(b.c.engine).sessions_evicted > 0);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* Its record fits beside the pinned source, whose state is its own; its first turn has a whole file, and does not. */
 static void a_fork_needs_room_for_its_record_alone(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a;
     struct rod_session_info info;
     struct rod_error err;
@@ -350,7 +350,7 @@ static void a_fork_needs_room_for_its_record_alone(void **state) {
         fail_msg("%s", err.message);
     run_turn(&b, "aa", "aa", 1);
     const uint64_t budget = bytes_on_disk() + SESSION_BLOCK_BYTES + SESSION_ENTRY_BYTES;
-    bench_close(&b);
+    setup_close(&b);
     begin_with(&b, CONFIG(.state_disk_bytes = budget));
     fork_to(&b, "aa", "ff");
     assert_int_equal(stats_of(b.c.engine).state_file_bytes, bytes_on_disk());
@@ -362,7 +362,7 @@ static void a_fork_needs_room_for_its_record_alone(void **state) {
     collect_free(&a);
     assert_int_equal(session_info(b.c.engine, "ff").version, session_info(b.c.engine, "aa").version);
     if (bytes_on_disk() > budget) fail_msg("%llu bytes", (unsigned long long)bytes_on_disk());
-    bench_close(&b);
+    setup_close(&b);
 }
 
 int main(void) {

@@ -5,7 +5,7 @@
  * RODIMUS_TEST_KILLS: how often (20); RODIMUS_TEST_SEED: when (printed). The servers are this program, started anew as
  * `test_sessions_kill serve DIR KIND`: it takes up each session where its file left it, runs one turn after the other
  * in all of them at once, and says what it has, and what has ended, to its standard output. */
-#include "tests/sessions_bench.h"
+#include "tests/sessions_setup.h"
 
 #include <fcntl.h>
 #include <poll.h>

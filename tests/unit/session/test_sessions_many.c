@@ -16,13 +16,13 @@ static uint64_t now_ms(void) {
     return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
 }
 
-static int make(struct bench *b, const char *tenant, const char *id, uint64_t max, bool pin, struct rod_error *err) {
+static int make(struct setup *b, const char *tenant, const char *id, uint64_t max, bool pin, struct rod_error *err) {
     struct rod_session_info info;
     return rod_session_create(b->c.engine, tenant, &(struct rod_session_new){.id = id, .max_sessions = max, .pin = pin},
                               &info, err);
 }
 
-static void made(struct bench *b, const char *tenant, const char *id) {
+static void made(struct setup *b, const char *tenant, const char *id) {
     struct rod_error err;
     if (make(b, tenant, id, 0, false, &err)) fail_msg("%s: %s", id, err.message);
 }
@@ -31,14 +31,14 @@ static void made(struct bench *b, const char *tenant, const char *id) {
 
 static void beyond_the_limit_no_session_is_made(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a;
     struct rod_session_info info;
     struct rod_error err;
     void *bytes;
     size_t n;
     for (int on_disk = 0; on_disk < 2; on_disk++) {
-        bench_open(&b, OPTIONS(.kind = FAKE_HASH),
+        setup_open(&b, OPTIONS(.kind = FAKE_HASH),
                    CONFIG(.state_host_bytes = 64u << 20, .state_dir = on_disk ? dir : NULL, .max_sessions = 3));
         assert_int_equal(make(&b, "", "pinned", 0, true, &err), 0);
         made(&b, "other", "of-another");
@@ -64,7 +64,7 @@ static void beyond_the_limit_no_session_is_made(void **state) {
         turn_ok(&b.c, nth_turn(&a, "bb", 0), &a);
         collect_free(&a);
         assert_int_equal(make(&b, "", "more", 0, false, &err), ROD_ESESSIONS);
-        bench_close(&b);
+        setup_close(&b);
     }
 }
 
@@ -76,7 +76,7 @@ static struct rod_request *as(struct rod_request *r, const char *tenant) {
 
 static void a_tenant_has_a_limit_of_its_own(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a;
     struct rod_error err;
     BEGIN(&b);
@@ -95,7 +95,7 @@ static void a_tenant_has_a_limit_of_its_own(void **state) {
     assert_int_equal(rod_session_delete(b.c.engine, "a", "one", &err), 0);
     assert_int_equal(rod_session_delete(b.c.engine, "a", "two", &err), 0);
     assert_int_equal(make(&b, "a", "two", 2, false, &err), 0);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* Those that a failed or cancelled first turn would have made do not count. */
@@ -108,7 +108,7 @@ static void a_tenant_without_a_limit_has_a_share(void **state) {
         const char *tenant;
         int n;
     } want[] = {{"a", 40}, {"b", 8}, {"c", 1}, {"d", 1}, {"e", 0}};
-    struct bench b;
+    struct setup b;
     struct answer a;
     struct rod_error err;
     char id[16];
@@ -134,12 +134,12 @@ static void a_tenant_without_a_limit_has_a_share(void **state) {
         free(bytes);
         assert_int_equal(rod_session_delete(b.c.engine, "a", "moved", &err), 0);
     }
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static void what_was_not_made_takes_no_place(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a;
     struct rod_error err;
     begin_with(&b, CONFIG(.max_sessions = 1));
@@ -155,12 +155,12 @@ static void what_was_not_made_takes_no_place(void **state) {
         collect_free(&a);
     }
     made(&b, "", "last");
-    bench_close(&b);
+    setup_close(&b);
 }
 
 enum { MAKERS = 8, EACH = 40, LIMIT = 100 };
 struct maker {
-    struct bench *b;
+    struct setup *b;
     int number;
     atomic_int *n_made;
 };
@@ -176,11 +176,11 @@ static void *make_some(void *arg) {
 
 static void many_at_once_make_as_many_as_the_limit(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     pthread_t threads[MAKERS];
     struct maker makers[MAKERS];
     atomic_int n_made = 0;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG(.state_host_bytes = 64u << 20, .max_sessions = LIMIT));
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG(.state_host_bytes = 64u << 20, .max_sessions = LIMIT));
     for (int i = 0; i < MAKERS; i++) {
         makers[i] = (struct maker){&b, i, &n_made};
         assert_int_equal(pthread_create(&threads[i], NULL, make_some, &makers[i]), 0);
@@ -188,23 +188,23 @@ static void many_at_once_make_as_many_as_the_limit(void **state) {
     for (int i = 0; i < MAKERS; i++) pthread_join(threads[i], NULL);
     assert_int_equal(n_made, LIMIT);
     assert_int_equal(stats_of(b.c.engine).sessions, LIMIT);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* A limit that is smaller than what is there takes nothing away. */
 static void a_smaller_limit_keeps_what_is_there(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct rod_error err;
     BEGIN(&b);
     for (int i = 0; i < 5; i++) made(&b, "", (char[]){(char)('a' + i), 0});
-    bench_close(&b);
+    setup_close(&b);
     begin_with(&b, CONFIG(.max_sessions = 2));
     assert_int_equal(stats_of(b.c.engine).sessions, 5);
     assert_int_equal(make(&b, "", "f", 0, false, &err), ROD_ESESSIONS);
     assert_int_equal(rod_session_delete(b.c.engine, "", "a", &err), 0);
     assert_int_equal(make(&b, "", "f", 0, false, &err), ROD_ESESSIONS);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* ---- what they take ---- */
@@ -215,11 +215,11 @@ enum { MEMORY = 1 << 20 };
 static void sessions_count_in_the_budget_of_memory(void **state) {
     (void)state;
     enum { TRIES = 3000 };
-    struct bench b;
+    struct setup b;
     struct answer a;
     struct rod_error err;
     int rc = 0, n = 0;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG(.state_host_bytes = MEMORY)); /* no folder: they replace others */
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG(.state_host_bytes = MEMORY)); /* no folder: they replace others */
     for (n = 0; n < TRIES; n++) {
         char id[16];
         snprintf(id, sizeof id, "%d", n);
@@ -233,7 +233,7 @@ static void sessions_count_in_the_budget_of_memory(void **state) {
     assert_int_equal(rod_session_get(b.c.engine, "", "0", &info, NULL), ROD_ENOTFOUND); /* used longest ago */
     turn_ok(&b.c, nth_turn(&a, "aa", 0), &a);
     collect_free(&a);
-    bench_close(&b);
+    setup_close(&b);
     begin_with(&b, CONFIG(.state_host_bytes = MEMORY)); /* their files are there, so none goes */
     for (n = 0; !rc && n < TRIES; n++) {
         char id[16];
@@ -248,14 +248,14 @@ static void sessions_count_in_the_budget_of_memory(void **state) {
     assert_int_equal(stats.sessions_evicted, 0);
     assert_int_equal(rod_session_delete(b.c.engine, "", "0", &err), 0);
     assert_int_equal(make(&b, "", "new", 0, false, &err), 0);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* In blocks of the disk, and no file without its inode and its entry in the folder. */
 static void small_files_count_as_the_disk_has_them(void **state) {
     (void)state;
     enum { BUDGET = 200000, N = 300 };
-    struct bench b;
+    struct setup b;
     begin_with(&b, CONFIG(.state_disk_bytes = BUDGET));
     for (int i = 0; i < N; i++) {
         char id[16];
@@ -277,7 +277,7 @@ static void small_files_count_as_the_disk_has_them(void **state) {
     assert_int_equal(stats.state_file_bytes, n_bytes);
     assert_int_equal(stats.sessions + stats.sessions_evicted, N);
     assert_true(stats.sessions > 10);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* ---- files that are refused ---- */
@@ -297,7 +297,7 @@ static void take_line(void *arg, int level, const char *line) {
 static void thousands_of_files_that_are_refused_cost_one_line(void **state) {
     (void)state;
     enum { FILES = 5000, LISTS = 300 };
-    struct bench b;
+    struct setup b;
     struct lines lines = {0};
     struct rod_error err;
     for (int i = 0; i < FILES; i++) {
@@ -327,12 +327,12 @@ static void thousands_of_files_that_are_refused_cost_one_line(void **state) {
         fail_msg("%d lists took %llu ms, want 1000 at most", LISTS, (unsigned long long)(now_ms() - at_ms));
     assert_int_equal(stats_of(b.c.engine).state_refused, FILES);
     assert_int_equal(lines.refused, 1);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* ---- what other servers do ---- */
 
-static size_t list_of(struct bench *b) {
+static size_t list_of(struct setup *b) {
     struct rod_session_info *infos;
     struct rod_error err;
     size_t n;
@@ -346,7 +346,7 @@ static size_t list_of(struct bench *b) {
 static void a_list_has_what_another_server_did(void **state) {
     (void)state;
     enum { ROUNDS = 50 };
-    struct bench b[2];
+    struct setup b[2];
     char away[512], id[16];
     struct rod_error err;
     BEGIN(&b[0]);
@@ -367,19 +367,19 @@ static void a_list_has_what_another_server_did(void **state) {
     made(&b[0], "", "after");
     for (uint64_t begin_ms = now_ms(); list_of(&b[1]) != 1; usleep(20000))
         if (now_ms() - begin_ms > 10000) fail_msg("after 10 s the list has no session of the other server");
-    bench_close(&b[0]), bench_close(&b[1]);
+    setup_close(&b[0]), setup_close(&b[1]);
 }
 
 /* ---- changing one ---- */
 
-static int change(struct bench *b, const char *tenant, const char *id, struct rod_session_change how,
+static int change(struct setup *b, const char *tenant, const char *id, struct rod_session_change how,
                   struct rod_session_info *info, struct rod_error *err) {
     return rod_session_change(b->c.engine, tenant, id, &how, info, err);
 }
 
 static void pin_and_time_can_be_changed(void **state) {
     (void)state;
-    struct bench b, plain;
+    struct setup b, plain;
     struct answer a, want;
     struct rod_session_info info;
     struct rod_error err;
@@ -389,7 +389,7 @@ static void pin_and_time_can_be_changed(void **state) {
     for (int on_disk = 0; on_disk < 2; on_disk++) {
         struct rod_engine_config config = CONFIG(.state_host_bytes = 64u << 20, .session_ttl_s = 500);
         if (on_disk) config.state_dir = dir;
-        bench_open(&b, OPTIONS(.kind = FAKE_HASH), config);
+        setup_open(&b, OPTIONS(.kind = FAKE_HASH), config);
         assert_int_equal(make(&b, "", "aa", 0, true, &err), 0);
         turn_ok(&b.c, nth_turn(&a, "aa", 0), &a);
         collect_free(&a);
@@ -414,8 +414,8 @@ static void pin_and_time_can_be_changed(void **state) {
         collect_until(&b.c, &a, 1);
         collect_free(&a);
         if (on_disk) { /* and the state with it: the next turn is as if nothing had been */
-            bench_close(&b);
-            bench_open(&b, OPTIONS(.kind = FAKE_HASH), config);
+            setup_close(&b);
+            setup_open(&b, OPTIONS(.kind = FAKE_HASH), config);
             info = session_info(b.c.engine, "aa");
             assert_int_equal(info.expires_unix_s, info.used_unix_s + 1000);
             assert_false(info.pinned);
@@ -428,15 +428,15 @@ static void pin_and_time_can_be_changed(void **state) {
                          0);
         for (uint64_t begin_ms = now_ms(); !rod_session_get(b.c.engine, "", "aa", &info, NULL); usleep(20000))
             if (now_ms() - begin_ms > 10000) fail_msg("after 10 s a session of 1 s is there");
-        bench_close(&b);
+        setup_close(&b);
     }
-    bench_close(&plain);
+    setup_close(&plain);
 }
 
 /* An answer that is kept for its idempotency key stays with the version. */
 static void a_change_keeps_the_answers(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a;
     struct rod_session_info info;
     struct rod_error err;
@@ -450,14 +450,14 @@ static void a_change_keeps_the_answers(void **state) {
         if (change(&b, "", "aa", (struct rod_session_change){.has_pin = true, .pin = true}, &info, &err))
             fail_msg("%s", err.message);
         assert_true(info.pinned && info.version == 1);
-        bench_close(&b);
+        setup_close(&b);
     }
 }
 
 /* A fork's state lies in its source's file; once it is changed it has a file of its own, and the source goes on. */
 static void a_fork_can_be_changed(void **state) {
     (void)state;
-    struct bench b, plain;
+    struct setup b, plain;
     struct answer a, want;
     struct rod_session_info info;
     struct rod_error err;
@@ -477,7 +477,7 @@ static void a_fork_can_be_changed(void **state) {
     assert_true(stats_of(b.c.engine).state_file_bytes > shared);
     if (rod_session_delete(b.c.engine, "", "aa", &err)) fail_msg("%s", err.message);
     assert_int_equal(count_in(dir, ""), 1);
-    bench_close(&b);
+    setup_close(&b);
     BEGIN(&b);
     assert_true(session_info(b.c.engine, "ab").pinned);
     struct rod_request *r = nth_turn(&a, "aa", 1);
@@ -486,7 +486,7 @@ static void a_fork_can_be_changed(void **state) {
     turn_ok(&b.c, r, &a);
     assert_same(&a, &want, "a fork that was changed");
     collect_free(&a), collect_free(&want);
-    bench_close(&b), bench_close(&plain);
+    setup_close(&b), setup_close(&plain);
 }
 
 int main(void) {

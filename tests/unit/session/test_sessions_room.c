@@ -25,7 +25,7 @@ static void fill_disk(bool full) {
 
 static void a_full_disk_fails_that_turn_alone(void **state) {
     (void)state;
-    struct bench b, plain;
+    struct setup b, plain;
     struct answer a, want;
     begin_in_memory(&plain);
     BEGIN(&b);
@@ -60,12 +60,12 @@ static void a_full_disk_fails_that_turn_alone(void **state) {
     turn_ok(&plain.c, nth_turn(&want, "aa", 1), &want);
     assert_same(&a, &want, "after a full disk");
     collect_free(&a), collect_free(&want);
-    bench_close(&b), bench_close(&plain);
+    setup_close(&b), setup_close(&plain);
 }
 
 static void a_folder_that_is_gone_fails_turns_and_nothing_else(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a;
     char away[512];
     BEGIN(&b);
@@ -79,13 +79,13 @@ static void a_folder_that_is_gone_fails_turns_and_nothing_else(void **state) {
     turn_ok(&b.c, nth_turn(&a, "aa", 1), &a);
     assert_int_equal(a.end.session_version, 2);
     collect_free(&a);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* On the same disk: to take the empty one for the folder would be to begin its conversations again. */
 static void a_folder_that_is_exchanged_is_as_one_that_is_gone(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a;
     char away[512];
     BEGIN(&b);
@@ -101,7 +101,7 @@ static void a_folder_that_is_exchanged_is_as_one_that_is_gone(void **state) {
     turn_ok(&b.c, nth_turn(&a, "aa", 1), &a);
     assert_int_equal(a.end.session_version, 2);
     collect_free(&a);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 static uint64_t now_ms(void) {
@@ -126,7 +126,7 @@ static void count_line(void *arg, int level, const char *line) {
 static void a_full_disk_and_a_full_memory_refuse_turns_at_once(void **state) {
     (void)state;
     enum { FIT = 5, OLD = 8, ALL = 20, TRIES = 80 };
-    struct bench b, plain;
+    struct setup b, plain;
     struct answer a, want;
     struct lines lines = {0};
     uint32_t n_turns[ALL] = {0}, n_refused = 0, n_kept = 0, n_other = 0;
@@ -180,12 +180,12 @@ static void a_full_disk_and_a_full_memory_refuse_turns_at_once(void **state) {
         assert_same(&a, &want, "after the disk was full");
         collect_free(&a), collect_free(&want);
     }
-    bench_close(&b), bench_close(&plain);
+    setup_close(&b), setup_close(&plain);
 }
 
 /* ---- what is on disk, and what is not yet ---- */
 
-static bool all_durable(struct bench *b) {
+static bool all_durable(struct setup *b) {
     struct rod_session_info *infos;
     struct rod_error err;
     size_t n;
@@ -198,7 +198,7 @@ static bool all_durable(struct bench *b) {
 
 static void a_session_says_whether_it_is_on_disk(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a;
     struct rod_session_info info;
     struct rod_error err;
@@ -206,7 +206,7 @@ static void a_session_says_whether_it_is_on_disk(void **state) {
     turn_ok(&b.c, nth_turn(&a, "aa", 0), &a);
     collect_free(&a);
     assert_false(session_info(b.c.engine, "aa").durable); /* it ends with the engine */
-    bench_close(&b);
+    setup_close(&b);
     for (int lazy = 0; lazy < 2; lazy++) {
         begin_with(&b, CONFIG(.session_lazy = lazy));
         assert_true(all_durable(&b));
@@ -219,14 +219,14 @@ static void a_session_says_whether_it_is_on_disk(void **state) {
         if (rod_session_fork(b.c.engine, "", "aa", lazy ? "f1" : "f0", &info, &err)) fail();
         assert_int_equal(info.durable, !lazy);
         wait_for(all_durable, &b, "a session is not on disk");
-        bench_close(&b);
+        setup_close(&b);
     }
 }
 
 /* A fork needs little room; one that finds none fails as turns do, and is not there. */
 static void a_fork_on_a_full_disk_is_no_secret(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a;
     struct rod_session_info info;
     struct rod_error err;
@@ -253,12 +253,12 @@ static void a_fork_on_a_full_disk_is_no_secret(void **state) {
     assert_int_equal(stats_of(b.c.engine).state_save_failures, 1);
     assert_int_equal(count_in(dir, ".base"), 1);
     if (rod_session_fork(b.c.engine, "", "aa", "cc", &info, &err)) fail_msg("%s", err.message);
-    bench_close(&b);
+    setup_close(&b);
     BEGIN(&b);
     turn_ok(&b.c, nth_turn(&a, "bb", 1), &a);
     assert_int_equal(a.end.session_version, 2);
     collect_free(&a);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* ---- budgets ---- */
@@ -266,7 +266,7 @@ static void a_fork_on_a_full_disk_is_no_secret(void **state) {
 static void more_sessions_than_memory_come_back_from_their_files(void **state) {
     (void)state;
     enum { SESSIONS = 24, ROUNDS = 4 };
-    struct bench b, plain;
+    struct setup b, plain;
     struct answer a, want;
     begin_in_memory(&plain);
     begin_with(&b, CONFIG(.state_host_bytes = state_pool_bytes(6, sizeof(struct fake_state))));
@@ -285,14 +285,14 @@ static void more_sessions_than_memory_come_back_from_their_files(void **state) {
     assert_true(stats.state_host_bytes <= state_pool_bytes(6, sizeof(struct fake_state)));
     assert_true(stats.state_loads >= SESSIONS * (ROUNDS - 1) - 6 * ROUNDS);
     assert_int_equal(stats.sessions_evicted, 0);
-    bench_close(&b), bench_close(&plain);
+    setup_close(&b), setup_close(&plain);
 }
 
 static void without_files_the_session_used_longest_ago_makes_room(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a;
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH),
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH),
                CONFIG(.state_host_bytes = state_pool_bytes(4, sizeof(struct fake_state))));
     if (rod_session_create(b.c.engine, "", &(struct rod_session_new){.id = "px", .pin = true},
                            &(struct rod_session_info){0}, NULL))
@@ -312,7 +312,7 @@ static void without_files_the_session_used_longest_ago_makes_room(void **state) 
     struct rod_request *r = nth_turn(&a, "ax", 1);
     r->turn->create = false;
     turn_fails(&b.c, r, &a, ROD_ENOTFOUND);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 enum { BUDGET = 5 * 21000 + 4500 }; /* of files that take 20,800 bytes of the disk, and an empty one */
@@ -333,7 +333,7 @@ static uint64_t bytes_in_folder(void) {
 
 static void the_oldest_files_go_when_the_disk_budget_is_used_up(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a;
     struct rod_session_info info;
     begin_with(&b, CONFIG(.state_disk_bytes = BUDGET));
@@ -353,13 +353,13 @@ static void the_oldest_files_go_when_the_disk_budget_is_used_up(void **state) {
     assert_int_equal(rod_session_get(b.c.engine, "", "ex", &info, NULL), ROD_ENOTFOUND);
     assert_int_equal(session_info(b.c.engine, "ix").version, 1);
     assert_int_equal(session_info(b.c.engine, "px").version, 1);
-    bench_close(&b);
+    setup_close(&b);
 }
 
-static bool within_four_budgets(struct bench *b) { return stats_of(b->c.engine).state_file_bytes <= 4 * BUDGET; }
+static bool within_four_budgets(struct setup *b) { return stats_of(b->c.engine).state_file_bytes <= 4 * BUDGET; }
 
 /* Of a turn that is over: it has generated, so it is not turn_fails. */
-static void turn_fails_as(struct bench *b, const char *id, uint32_t n, int code) {
+static void turn_fails_as(struct setup *b, const char *id, uint32_t n, int code) {
     struct answer a;
     turn_run(&b->c, nth_turn(&a, id, n), &a);
     if (!a.failed || a.end.error.code != code)
@@ -372,9 +372,9 @@ static void turn_fails_as(struct bench *b, const char *id, uint32_t n, int code)
 static void sessions_that_end_together_make_room_for_as_many_as_they_are(void **state) {
     (void)state;
     enum { SESSIONS = 40, ROUNDS = 4 };
-    struct bench b;
+    struct setup b;
     struct answer a[SESSIONS];
-    bench_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 16, .max_batch_tok = 256),
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 16, .max_batch_tok = 256),
                CONFIG(.state_dir = dir, .state_host_bytes = 64u << 20,
                       .state_disk_bytes = (uint64_t)4 * BUDGET)); /* 21 files */
     for (int round = 0; round < ROUNDS; round++) {
@@ -393,14 +393,14 @@ static void sessions_that_end_together_make_room_for_as_many_as_they_are(void **
     wait_for(within_four_budgets, &b, "more bytes of files than the budget");
     assert_true(bytes_in_folder() <= 4 * BUDGET);
     assert_in_range(count_in(dir, ".state"), 20, 24);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* What is pinned is not removed, so it counts: a file that could never be within the budget beside it is refused, and
  * not made to be removed at once. */
 static void pinned_sessions_can_use_up_the_disk_budget(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a;
     struct rod_session_info info;
     struct rod_error err;
@@ -428,14 +428,14 @@ static void pinned_sessions_can_use_up_the_disk_budget(void **state) {
     turn_ok(&b.c, nth_turn(&a, "ep2", 0), &a);
     collect_free(&a);
     assert_true(bytes_in_folder() <= BUDGET);
-    bench_close(&b);
+    setup_close(&b);
 }
 
-static bool one_is_left(struct bench *b) { return stats_of(b->c.engine).sessions == 1; }
+static bool one_is_left(struct setup *b) { return stats_of(b->c.engine).sessions == 1; }
 
 static void sessions_expire(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a;
     struct rod_session_info info, *infos;
     size_t n;
@@ -457,14 +457,14 @@ static void sessions_expire(void **state) {
     struct rod_request *r = nth_turn(&a, "aa", 1);
     r->turn->create = false;
     turn_fails(&b.c, r, &a, ROD_ENOTFOUND);
-    bench_close(&b);
+    setup_close(&b);
 }
 
 /* ---- later ---- */
 
 static void a_lazy_session_is_written_at_the_end(void **state) {
     (void)state;
-    struct bench b, plain;
+    struct setup b, plain;
     struct answer a, want;
     begin_in_memory(&plain);
     begin_with(&b, CONFIG(.session_lazy = true));
@@ -476,7 +476,7 @@ static void a_lazy_session_is_written_at_the_end(void **state) {
     }
     assert_int_equal(stats_of(b.c.engine).state_saves, 0);
     assert_int_equal(count_in(dir, ".state"), 0);
-    bench_close(&b);
+    setup_close(&b);
     assert_int_equal(count_in(dir, ""), 1);
     begin_with(&b, CONFIG(.session_lazy = true));
     assert_int_equal(session_info(b.c.engine, "aa").version, 3);
@@ -484,14 +484,14 @@ static void a_lazy_session_is_written_at_the_end(void **state) {
     turn_ok(&plain.c, nth_turn(&want, "aa", 3), &want);
     assert_same(&a, &want, "a lazy session after a restart");
     collect_free(&a), collect_free(&want);
-    bench_close(&b), bench_close(&plain);
+    setup_close(&b), setup_close(&plain);
 }
 
 /* Somebody empties the folder while memory is newer than a file in it: that is written again, as if nothing had been.
  */
 static void a_lazy_session_outlives_its_file(void **state) {
     (void)state;
-    struct bench b, plain;
+    struct setup b, plain;
     struct answer a, want;
     struct rod_session_info info, *infos;
     struct rod_error err;
@@ -516,20 +516,20 @@ static void a_lazy_session_outlives_its_file(void **state) {
         assert_int_equal(infos[0].version, i + 1);
         free(infos);
     }
-    bench_close(&b);
+    setup_close(&b);
     assert_int_equal(count_in(dir, ""), 1);
     begin_with(&b, CONFIG(.session_lazy = true));
     turn_ok(&b.c, nth_turn(&a, "aa", 2), &a);
     turn_ok(&plain.c, nth_turn(&want, "aa", 2), &want);
     assert_same(&a, &want, "a lazy session after a restart");
     collect_free(&a), collect_free(&want);
-    bench_close(&b), bench_close(&plain);
+    setup_close(&b), setup_close(&plain);
 }
 
 static void lazy_sessions_are_written_when_memory_is_full(void **state) {
     (void)state;
     enum { SESSIONS = 20, ROUNDS = 3 };
-    struct bench b, plain;
+    struct setup b, plain;
     struct answer a, want;
     begin_in_memory(&plain);
     begin_with(&b, CONFIG(.session_lazy = true, .state_host_bytes = state_pool_bytes(5, sizeof(struct fake_state))));
@@ -544,13 +544,13 @@ static void lazy_sessions_are_written_when_memory_is_full(void **state) {
     const struct rod_stats stats = stats_of(b.c.engine);
     assert_true(stats.state_saves > 0 && stats.state_saves <= SESSIONS * ROUNDS);
     assert_int_equal(stats.sessions, SESSIONS);
-    bench_close(&b), bench_close(&plain);
+    setup_close(&b), setup_close(&plain);
 }
 
 /* A session that is not written yet keeps its lease, and a process has so many files. */
 static void many_lazy_sessions_do_not_use_up_the_open_files(void **state) {
     (void)state;
-    struct bench b;
+    struct setup b;
     struct answer a;
     struct rlimit before, little;
     assert_int_equal(getrlimit(RLIMIT_NOFILE, &before), 0);
@@ -566,7 +566,7 @@ static void many_lazy_sessions_do_not_use_up_the_open_files(void **state) {
     }
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &before), 0);
     assert_true(stats_of(b.c.engine).state_saves >= 700);
-    bench_close(&b);
+    setup_close(&b);
     assert_int_equal(count_in(dir, ""), 1000);
 }
 

@@ -5,7 +5,7 @@ static const int32_t first[] = {5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
 
 static void a_session_moves_by_its_next_turn(void **state) {
     (void)state;
-    struct bench b[2], plain;
+    struct setup b[2], plain;
     struct answer a, want;
     struct rod_error err;
     struct rod_session_info *infos;
@@ -15,7 +15,7 @@ static void a_session_moves_by_its_next_turn(void **state) {
     BEGIN(&b[0]);
     BEGIN(&b[1]);
     for (uint32_t n = 0; n < 12; n++) {
-        struct bench *at = &b[n % 3 == 1 || n % 5 == 3];
+        struct setup *at = &b[n % 3 == 1 || n % 5 == 3];
         turn_ok(&at->c, nth_turn(&a, "aa", n), &a);
         turn_ok(&plain.c, nth_turn(&want, "aa", n), &want);
         assert_same(&a, &want, "on another server");
@@ -33,12 +33,12 @@ static void a_session_moves_by_its_next_turn(void **state) {
     r->turn->create = false;
     turn_fails(&b[0].c, r, &a, ROD_ENOTFOUND); /* although it was in its memory */
     assert_int_equal(count_in(dir, ".state"), 1);
-    bench_close(&b[0]), bench_close(&b[1]), bench_close(&plain);
+    setup_close(&b[0]), setup_close(&b[1]), setup_close(&plain);
 }
 
 static void two_servers_never_have_one_session_at_once(void **state) {
     (void)state;
-    struct bench b[2], plain;
+    struct setup b[2], plain;
     struct answer a, z[2], want;
     begin_in_memory(&plain);
     BEGIN(&b[0]);
@@ -50,7 +50,7 @@ static void two_servers_never_have_one_session_at_once(void **state) {
     rod_cancel(b[0].c.engine, a.ticket);
     collect_until(&b[0].c, &a, 1);
     collect_free(&a);
-    bench_close(&b[1]);
+    setup_close(&b[1]);
     BEGIN(&b[1]);
     collect_submit(&b[0].c, turn_request(&a, "aa", first, 11, 300));
     while (!a.n_ids) collect_now(&b[0].c);
@@ -66,7 +66,7 @@ static void two_servers_never_have_one_session_at_once(void **state) {
         collect_free(&z[i]), collect_free(&want);
     }
     assert_int_equal(count_in(dir, ""), 1);
-    bench_close(&b[0]), bench_close(&b[1]), bench_close(&plain);
+    setup_close(&b[0]), setup_close(&b[1]), setup_close(&plain);
 }
 
 static int64_t second_now(void) {
@@ -75,7 +75,7 @@ static int64_t second_now(void) {
     return (int64_t)t.tv_sec;
 }
 
-static void begin_from(struct bench *b, const char *from, const char *id) {
+static void begin_from(struct setup *b, const char *from, const char *id) {
     struct rod_session_info info;
     struct rod_error err;
     if (rod_session_create(b->c.engine, "", &(struct rod_session_new){.id = id, .from = from, .pin = true}, &info,
@@ -87,7 +87,7 @@ static void begin_from(struct bench *b, const char *from, const char *id) {
  * its state again for that. */
 static void to_be_begun_from_is_use_for_all_servers(void **state) {
     (void)state;
-    struct bench b[2];
+    struct setup b[2];
     struct answer a;
     struct rod_session_info info;
     begin_with(&b[0], CONFIG(.session_ttl_s = 3));
@@ -118,17 +118,17 @@ static void to_be_begun_from_is_use_for_all_servers(void **state) {
     sleep(1);
     used_s = second_now();
     begin_from(&b[1], "aa", "last");
-    bench_close(&b[0]), bench_close(&b[1]);
+    setup_close(&b[0]), setup_close(&b[1]);
     begin_with(&b[0], CONFIG(.session_ttl_s = 3));
     assert_true(session_info(b[0].c.engine, "aa").used_unix_s >= used_s);
-    bench_close(&b[0]);
+    setup_close(&b[0]);
 }
 
 /* The order in which files go for the budget, when a session was begun from on another server and before a restart. */
 static void the_order_of_use_is_that_of_all_servers(void **state) {
     (void)state;
     enum { BUDGET = 2 * 21000 };
-    struct bench b[2];
+    struct setup b[2];
     struct answer a;
     struct rod_session_info info;
     for (int restarted = 0; restarted < 2; restarted++) {
@@ -139,7 +139,7 @@ static void the_order_of_use_is_that_of_all_servers(void **state) {
             collect_free(&a);
             sleep(1);
         }
-        bench_close(&b[0]);
+        setup_close(&b[0]);
         begin_with(&b[0], CONFIG(.state_disk_bytes = restarted ? 0 : BUDGET));
         BEGIN(&b[1]);
         const char first_id[] = {'a', restarted ? 'r' : 'x', 0}, second_id[] = {'b', first_id[1], 0};
@@ -149,7 +149,7 @@ static void the_order_of_use_is_that_of_all_servers(void **state) {
         while (count_in(dir, ".state") < 3) usleep(1000);
         if (rod_session_delete(b[1].c.engine, "", "made", NULL)) fail();
         if (restarted) {
-            bench_close(&b[0]);
+            setup_close(&b[0]);
             begin_with(&b[0], CONFIG(.state_disk_bytes = BUDGET));
         }
         turn_ok(&b[0].c, nth_turn(&a, "new", 0), &a); /* one must go: not the first, though it was written first */
@@ -157,7 +157,7 @@ static void the_order_of_use_is_that_of_all_servers(void **state) {
         assert_int_equal(count_in(dir, ".state"), 2);
         assert_int_equal(rod_session_get(b[0].c.engine, "", second_id, &info, NULL), ROD_ENOTFOUND);
         assert_int_equal(session_info(b[0].c.engine, first_id).version, 1);
-        bench_close(&b[0]), bench_close(&b[1]);
+        setup_close(&b[0]), setup_close(&b[1]);
         remove_dir(dir);
         dir = make_dir();
     }

@@ -7,7 +7,7 @@
  * id. */
 #include "engine/session/store/session_store.h"
 #include "tests/result_stamp.h"
-#include "tests/sessions_bench.h"
+#include "tests/sessions_setup.h"
 
 enum { SLOTS = 4, SESSIONS = 10 * SLOTS, IN_HOST = 12, ON_DISK = 30, SAMPLES = 4096 };
 

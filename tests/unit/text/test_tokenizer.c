@@ -1,7 +1,7 @@
 /* test_tokenizer.c - the tokenizer against the reference implementation's results; special tokens and pieces; threads.
  */
 #include "tests/each_model.h"
-#include "tests/tokenizer_bench.h"
+#include "tests/tokenizer_setup.h"
 
 #include "engine/base/utf8.h"
 

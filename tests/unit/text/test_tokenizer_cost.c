@@ -1,5 +1,5 @@
 /* test_tokenizer_cost.c - how long encoding takes, also of texts made to take long. */
-#include "tests/tokenizer_bench.h"
+#include "tests/tokenizer_setup.h"
 
 #include <time.h>
 

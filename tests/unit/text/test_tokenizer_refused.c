@@ -1,6 +1,6 @@
 /* test_tokenizer_refused.c - texts and tokenizer.json files that are refused: by offset, by name, and never a crash. */
 #include "engine/base/json_python.h"
-#include "tests/tokenizer_bench.h"
+#include "tests/tokenizer_setup.h"
 
 static void invalid_utf8_is_refused_with_its_offset(void **state) {
     (void)state;

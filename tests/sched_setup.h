@@ -1,6 +1,6 @@
-/* sched_bench.h - a scheduler in virtual time, for the tests of its parts. */
-#ifndef SCHED_BENCH_H
-#define SCHED_BENCH_H
+/* sched_setup.h - a scheduler in virtual time, for the tests of its parts. */
+#ifndef SCHED_SETUP_H
+#define SCHED_SETUP_H
 
 #include "engine/sched/sched.h"
 

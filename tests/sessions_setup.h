@@ -1,8 +1,8 @@
-/* sessions_bench.h - for tests of sessions: turns over an engine with a collector, in a folder of the test's own. */
-#ifndef SESSIONS_BENCH_H
-#define SESSIONS_BENCH_H
+/* sessions_setup.h - for tests of sessions: turns over an engine with a collector, in a folder of the test's own. */
+#ifndef SESSIONS_SETUP_H
+#define SESSIONS_SETUP_H
 
-#include "engine_bench.h"
+#include "engine_setup.h"
 
 #include <dirent.h>
 #include <sys/stat.h>

@@ -1,29 +1,29 @@
-/* engine_bench.h - for tests of the engine: an engine over the fake backend with a collector.
+/* engine_setup.h - for tests of the engine: an engine over the fake backend with a collector.
  *
- * bench_on_device: the tests that do not say otherwise run on the device that samples; ON_BOTH runs one on either.
- * bench_close waits for every request and fails if the engine broke a rule of the seam.
+ * setup_on_device: the tests that do not say otherwise run on the device that samples; ON_BOTH runs one on either.
+ * setup_close waits for every request and fails if the engine broke a rule of the seam.
  */
-#ifndef ENGINE_BENCH_H
-#define ENGINE_BENCH_H
+#ifndef ENGINE_SETUP_H
+#define ENGINE_SETUP_H
 
 #include "collect.h"
 #include "fake_backend.h"
 
 enum { V = 4096, EOS = 1 };
 
-static bool bench_on_device;
-static bool bench_drafts;      /* the backend reads drafts */
-static bool bench_draft_model; /* and there is a draft model: a backend of the same kind, so that it guesses right */
+static bool setup_on_device;
+static bool setup_drafts;      /* the backend reads drafts */
+static bool setup_draft_model; /* and there is a draft model: a backend of the same kind, so that it guesses right */
 
 /* Set-ups of a test. */
 static inline int on_host(void **state) {
     (void)state;
-    bench_on_device = false;
+    setup_on_device = false;
     return 0;
 }
 static inline int on_device(void **state) {
     (void)state;
-    bench_on_device = true;
+    setup_on_device = true;
     return 0;
 }
 #define ON_BOTH(test)                                                                                                  \
@@ -31,23 +31,23 @@ static inline int on_device(void **state) {
 #test " on a device that samples", test, on_device, NULL, NULL                                                 \
     }
 
-struct bench {
+struct setup {
     struct collector c;
     struct backend *be, *draft; /* draft: NULL, or the draft model's */
 };
 
-struct bench_options {
+struct setup_options {
     enum fake_kind kind;
     uint32_t n_slots, max_batch_tok, shared_tok, chunk_tok;
     uint32_t flight_tok, flight_streams; /* flight_streams: 0 = as the engine has it */
     bool tokenizer, gated, measures;
 };
 
-static inline void bench_open(struct bench *b, struct bench_options o, struct rod_engine_config config) {
+static inline void setup_open(struct setup *b, struct setup_options o, struct rod_engine_config config) {
     struct rod_error err;
     collect_init(&b->c, &config);
-    const struct backend_ops *ops = bench_drafts      ? bench_on_device ? &fake_draft_device_ops : &fake_draft_ops
-                                    : bench_on_device ? &fake_device_ops
+    const struct backend_ops *ops = setup_drafts      ? setup_on_device ? &fake_draft_device_ops : &fake_draft_ops
+                                    : setup_on_device ? &fake_device_ops
                                                       : &fake_ops;
     b->be = fake_open(ops, o.kind, V, o.n_slots ? o.n_slots : 4, o.max_batch_tok ? o.max_batch_tok : 64,
                       o.chunk_tok ? o.chunk_tok : 8);
@@ -58,7 +58,7 @@ static inline void bench_open(struct bench *b, struct bench_options o, struct ro
         .ops = ops, .backend = b->be, .V = V, .eos_ids = {EOS}, .n_eos_ids = 1, .measures = o.measures};
     if (o.tokenizer && tokenizer_open("config/models/tales", &parts.tokenizer, &err)) fail_msg("%s", err.message);
     b->draft = NULL;
-    if (bench_draft_model) {
+    if (setup_draft_model) {
         const uint32_t n = b->be->info.n_slots;
         parts.draft_backend = b->draft = fake_open(ops, o.kind, V, 2 * n, 2 * n + 512, b->be->info.chunk_tok);
         b->draft->names = true;
@@ -70,7 +70,7 @@ static inline void bench_open(struct bench *b, struct bench_options o, struct ro
     if (o.flight_streams) b->c.engine->sched.config.flight_streams = o.flight_streams;
 }
 
-static inline void bench_close(struct bench *b) {
+static inline void setup_close(struct setup *b) {
     char fault[sizeof b->be->fault], draft_fault[sizeof b->be->fault] = "";
     fake_release(b->be);
     atomic_store(&b->be->hold_flights, false);
@@ -89,11 +89,11 @@ static inline void bench_close(struct bench *b) {
     if (draft_fault[0]) fail_msg("the draft model broke a rule of backend.h: %s", draft_fault);
 }
 
-#define OPTIONS(...) ((struct bench_options){__VA_ARGS__})
+#define OPTIONS(...) ((struct setup_options){__VA_ARGS__})
 #define CONFIG(...)  ((struct rod_engine_config){.max_queue = 1000, __VA_ARGS__})
 
 /* One request in the copy model with the tokenizer of tales: it says text. */
-static inline struct rod_request *say(struct bench *b, const char *text, struct answer *a) {
+static inline struct rod_request *say(struct setup *b, const char *text, struct answer *a) {
     int32_t *ids;
     size_t n;
     struct rod_error err;
@@ -104,7 +104,7 @@ static inline struct rod_request *say(struct bench *b, const char *text, struct 
     return r;
 }
 
-static inline void finish(struct bench *b, struct rod_request *r, struct answer *a) {
+static inline void finish(struct setup *b, struct rod_request *r, struct answer *a) {
     collect_submit(&b->c, r);
     collect_until(&b->c, a, 1);
     if (a->failed) fail_msg("%s", a->end.error.message);

@@ -1,6 +1,6 @@
-/* prefix_bench.h - for tests of the prefix cache, on fake devices and on a model: an answer beside the cold one. */
-#ifndef PREFIX_BENCH_H
-#define PREFIX_BENCH_H
+/* prefix_setup.h - for tests of the prefix cache, on fake devices and on a model: an answer beside the cold one. */
+#ifndef PREFIX_SETUP_H
+#define PREFIX_SETUP_H
 
 #include "collect.h"
 

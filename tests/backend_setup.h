@@ -1,8 +1,8 @@
-/* backend_bench.h - for tests of the seam: a model of tests/vectors, or tales, opened on the backend that
+/* backend_setup.h - for tests of the seam: a model of tests/vectors, or tales, opened on the backend that
  * RODIMUS_TEST_DEVICE names (the CPU without it), in RODIMUS_TEST_PRECISION, its weights in RODIMUS_TEST_WEIGHTS; on a
  * GPU with RODIMUS_TEST_PROMPT_PRODUCTS (backend.h). What cannot be opened fails the test. */
-#ifndef BACKEND_BENCH_H
-#define BACKEND_BENCH_H
+#ifndef BACKEND_SETUP_H
+#define BACKEND_SETUP_H
 
 #include "engine/backend/backend.h"
 #include "engine/model/model.h"
@@ -17,8 +17,8 @@
 
 #include <cmocka.h>
 
-/* sizes: all of the configuration but device and precision. backend_bench_close ends both. */
-static inline void backend_bench_open(const char *set, struct backend_config sizes, struct model **model,
+/* sizes: all of the configuration but device and precision. backend_setup_close ends both. */
+static inline void backend_setup_open(const char *set, struct backend_config sizes, struct model **model,
                                       const struct backend_ops **ops, struct backend **be) {
     char path[128];
     struct rod_error err;
@@ -34,7 +34,7 @@ static inline void backend_bench_open(const char *set, struct backend_config siz
     if ((*ops)->open(*model, &sizes, be, &err)) fail_msg("%s: %s", set, err.message);
 }
 
-static inline void backend_bench_close(struct model *model, const struct backend_ops *ops, struct backend *be) {
+static inline void backend_setup_close(struct model *model, const struct backend_ops *ops, struct backend *be) {
     ops->close(be);
     model_close(model);
 }

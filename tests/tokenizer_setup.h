@@ -1,7 +1,7 @@
-/* tokenizer_bench.h - for tests of the tokenizer: that of tales, and those of the families that published
+/* tokenizer_setup.h - for tests of the tokenizer: that of tales, and those of the families that published
  * checkpoints have, with the reference implementation's results. */
-#ifndef TOKENIZER_BENCH_H
-#define TOKENIZER_BENCH_H
+#ifndef TOKENIZER_SETUP_H
+#define TOKENIZER_SETUP_H
 
 #include "engine/text/tokenizer_parts.h"
 #include "read_file.h"
