@@ -1,4 +1,4 @@
-/* utf8.h - UTF-8 checks and the few Unicode facts that a tokenizer needs.
+/* utf8.h - UTF-8: checks, and characters to bytes and back.
  *
  * Pure functions of their arguments, any thread. Invariant: "text" below is valid UTF-8 unless said otherwise;
  * utf8_check is what makes it so.
@@ -29,11 +29,5 @@ size_t utf8_whole(const char *text, size_t n);
 uint32_t utf8_decode(const char *text, size_t *n_bytes);
 /* Writes a scalar value as 1..4 bytes; returns how many. */
 size_t utf8_encode(uint32_t c, char out[4]);
-
-bool utf8_is_space(uint32_t c); /* Unicode White_Space */
-bool utf8_is_word(uint32_t c);  /* Unicode word characters: Alphabetic, marks, decimal digits, connectors, joiners */
-
-/* The canonical composition (NFC) of a text; *out is malloc'd. O(n log n) whatever the marks. false: out of memory. */
-bool utf8_nfc(const char *text, size_t len, char **out, size_t *n_out);
 
 #endif

@@ -2,6 +2,7 @@
 #include "tokenizer_parts.h"
 #include "engine/base/fail.h"
 #include "engine/base/utf8.h"
+#include "unicode.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -106,7 +107,7 @@ static int encoding_section(struct encoding *e, const struct added_view *view) {
     for (size_t i = first; !rc && i <= last; i++) {
         size_t end = view->run[i].end - view->base < view->len ? view->run[i].end - view->base : view->len, n = 0;
         char *part = NULL, *grown = NULL;
-        if (!utf8_nfc(view->text + done, end - done, &part, &n) || !(grown = realloc(text, len + n + 1))) {
+        if (!unicode_nfc(view->text + done, end - done, &part, &n) || !(grown = realloc(text, len + n + 1))) {
             rc = rod_fail_no_memory(e->err);
         } else {
             text = grown;

@@ -10,6 +10,7 @@
  */
 #include "tokenizer_parts.h"
 #include "engine/base/utf8.h"
+#include "unicode.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -69,12 +70,12 @@ static bool added_word_before(const char *text, size_t at) {
     if (!at) return false;
     do i--;
     while (i && ((unsigned char)text[i] & 0xc0) == 0x80);
-    return utf8_is_word(utf8_decode(text + i, &n));
+    return unicode_is_word(utf8_decode(text + i, &n));
 }
 
 static bool added_word_after(const char *text, size_t len, size_t at) {
     size_t n;
-    return at < len && utf8_is_word(utf8_decode(text + at, &n));
+    return at < len && unicode_is_word(utf8_decode(text + at, &n));
 }
 
 /* Where the white space before at begins; floor is as far as it looks, so that no byte is looked at for two matches. */
@@ -83,7 +84,7 @@ static size_t added_spaces_before(const char *text, size_t floor, size_t at) {
         size_t i = at, n;
         do i--;
         while (i && ((unsigned char)text[i] & 0xc0) == 0x80);
-        if (!utf8_is_space(utf8_decode(text + i, &n))) break;
+        if (!unicode_is_space(utf8_decode(text + i, &n))) break;
         at = i;
     }
     return at;
@@ -94,7 +95,7 @@ static size_t added_spaces_before(const char *text, size_t floor, size_t at) {
 static size_t added_spaces_after(const struct added_view *view, struct added_match *m, size_t at) {
     size_t n, from = at;
     if (at >= m->spaces && at <= m->spaces_end) return m->spaces_end;
-    while (at < view->len && utf8_is_space(utf8_decode(view->text + at, &n))) at += n;
+    while (at < view->len && unicode_is_space(utf8_decode(view->text + at, &n))) at += n;
     m->spaces = from;
     return m->spaces_end = at;
 }

@@ -5,7 +5,7 @@
  * table of 256 bits. ASCII characters are their own letters, so that ASCII text is searched as it is.
  */
 #include "engine/base/fail.h"
-#include "engine/base/unicode.h"
+#include "unicode.h"
 #include "tokenizer_parts.h"
 
 #include <assert.h>

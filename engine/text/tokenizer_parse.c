@@ -10,6 +10,7 @@
 #include "engine/base/json_guard.h"
 #include "engine/base/json_python.h"
 #include "engine/base/utf8.h"
+#include "unicode.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -198,7 +199,7 @@ static int parse_added_token(struct parse *p, const json_t *list, size_t at) {
 
     char *composed = NULL;
     if (normalized && t->nfc && !utf8_is_ascii(text, len)) {
-        if (!utf8_nfc(text, len, &composed, &len)) return rod_fail_no_memory(p->err);
+        if (!unicode_nfc(text, len, &composed, &len)) return rod_fail_no_memory(p->err);
         text = composed;
     }
     a.len = (uint32_t)len;

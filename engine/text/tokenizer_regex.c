@@ -2,12 +2,12 @@
  * over letters (tokenizer_letters.c).
  *
  * Groups, anchors and quantifiers mean the same in both and are copied. Characters, classes and properties become sets,
- * by the tables of engine/base/unicode.h. What the two read differently is refused by name, and so is a construct that
+ * by the tables of engine/text/unicode.h. What the two read differently is refused by name, and so is a construct that
  * is not known here: a silently different split would change token ids.
  */
 #include "engine/base/fail.h"
 #include "engine/base/json_python.h"
-#include "engine/base/unicode.h"
+#include "engine/text/unicode.h"
 #include "engine/base/utf8.h"
 #include "tokenizer_parts.h"
 
@@ -103,7 +103,7 @@ static int regex_put_character(struct regex *r, size_t at, uint32_t c) {
 
 static void regex_spaces(struct letters_set *set) {
     for (uint32_t c = 0; c <= 0x3000; c++)
-        if (utf8_is_space(c)) letters_add(set, c, c);
+        if (unicode_is_space(c)) letters_add(set, c, c);
 }
 
 /* Alphabetic, marks, decimal digits, connectors, and the number signs of Latin-1, which Oniguruma counts in outside of

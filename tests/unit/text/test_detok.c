@@ -1,6 +1,7 @@
 /* test_detok.c - streaming decode, and the Unicode facts under it. */
 #include "engine/text/tokenizer.h"
 #include "engine/base/utf8.h"
+#include "engine/text/unicode.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -101,7 +102,7 @@ static void nfc_composes_as_unicode_says(void **state) {
     for (size_t i = 0; i < sizeof pairs / sizeof *pairs; i++) {
         char *got;
         size_t n;
-        assert_true(utf8_nfc(pairs[i][0], strlen(pairs[i][0]), &got, &n));
+        assert_true(unicode_nfc(pairs[i][0], strlen(pairs[i][0]), &got, &n));
         assert_string_equal(got, pairs[i][1]);
         assert_int_equal(n, strlen(pairs[i][1]));
         free(got);

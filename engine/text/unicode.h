@@ -17,6 +17,13 @@ uint32_t unicode_category(uint32_t c);
  * its four letters ("Greek", "Grek"), case and "_" ignored. false: no such property, and no call. */
 bool unicode_property(const char *name, void (*range)(void *arg, uint32_t first, uint32_t last), void *arg);
 
+bool unicode_is_space(uint32_t c); /* White_Space */
+bool unicode_is_word(uint32_t c);  /* Alphabetic, marks, decimal digits, connectors, joiners */
+
+/* The canonical composition (NFC) of a text, which is valid UTF-8; *out is malloc'd. O(n log n) whatever the marks.
+ * false: out of memory. */
+bool unicode_nfc(const char *text, size_t len, char **out, size_t *n_out);
+
 /* Characters that are one when case is ignored: classes of them, a zero after each. */
 const uint32_t *unicode_fold_classes(size_t *n);
 /* Is one of these characters one with several when case is ignored, as U+00DF is with "ss"? */

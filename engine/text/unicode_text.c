@@ -1,20 +1,20 @@
-/* utf8_text.c - spaces, words and NFC of utf8.h. NFC comes from utf8proc, whose version is the machine's. The canonical
+/* unicode_text.c - spaces, words and NFC. NFC comes from utf8proc, whose version is the machine's. The canonical
  * order of marks is sorted here, because utf8proc orders a run of marks by swapping neighbours, which is quadratic in
- * the length of a hostile run. A file of its own: errors of the CUDA object need UTF-8, and no library. */
-#include "utf8.h"
+ * the length of a hostile run. */
 #include "unicode.h"
+#include "engine/base/utf8.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
 
-bool utf8_is_space(uint32_t c) {
+bool unicode_is_space(uint32_t c) {
     return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
            c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
 }
 
-bool utf8_is_word(uint32_t c) {
+bool unicode_is_word(uint32_t c) {
     static const char names[] = "LuLlLtLmLoMnMcMeNdNlPc";
     uint32_t category = unicode_category(c);
     for (size_t i = 0; i < sizeof names - 1; i += 2)
@@ -50,7 +50,7 @@ static void nfc_order(int32_t *c, size_t n, uint64_t *keys) {
     }
 }
 
-bool utf8_nfc(const char *text, size_t len, char **out, size_t *n_out) {
+bool unicode_nfc(const char *text, size_t len, char **out, size_t *n_out) {
     /* The longest canonical decomposition of a character of b bytes has at most 2 b scalars (4 from 3 bytes at most).
      */
     size_t cap = len * 2 + 8, n = 0;

@@ -1,7 +1,7 @@
 """Writes unicode_table.h and unicode_folds.h: what the tokenizer's patterns ask of Unicode, as the reference implementation
 has it: compared with what the package `tokenizers` (its Oniguruma) matches.
 
-    pip install tokenizers==0.23.3 unicodedata2==16.0.0 fonttools && python3 engine/base/unicode_table.py
+    pip install tokenizers==0.23.3 unicodedata2==16.0.0 fonttools && python3 engine/text/unicode_table.py
 """
 import os
 import textwrap
