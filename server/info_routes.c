@@ -1,8 +1,8 @@
 /* info_routes.c - see info_routes.h. */
 #include "info_routes.h"
-#include "server/anthropic/anthropic.h"
+#include "server/api/messages/messages.h"
 #include "server/base/version.h"
-#include "server/openai/openai_put.h"
+#include "server/api/api_put.h"
 
 #include <stdlib.h>
 #include <string.h>

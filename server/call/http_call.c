@@ -1,6 +1,6 @@
 /* http_call.c - see http_call.h: answers, errors, and when to come again. */
 #include "http_call.h"
-#include "server/anthropic/anthropic.h"
+#include "server/api/messages/messages.h"
 
 #include <assert.h>
 #include <stdio.h>

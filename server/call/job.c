@@ -2,7 +2,7 @@
  * the pool when the body is long. */
 #include "access.h"
 #include "job.h"
-#include "server/anthropic/anthropic.h"
+#include "server/api/messages/messages.h"
 
 #include <assert.h>
 #include <stdio.h>

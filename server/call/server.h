@@ -17,7 +17,7 @@
 #include "server/base/loading.h"
 #include "server/base/log.h"
 #include "metrics.h"
-#include "server/openai/openai.h"
+#include "server/api/request.h"
 #include "server/base/pool.h"
 
 #include "engine/base/list.h"

@@ -5,7 +5,7 @@
  * no work is on the pool. */
 #include "completion_internal.h"
 
-#include "server/openai/sse.h"
+#include "server/api/sse.h"
 
 #include <assert.h>
 #include <stdio.h>

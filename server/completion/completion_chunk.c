@@ -1,7 +1,7 @@
 /* completion_chunk.c - a chunk of a stream: what a choice shows next, as a frame. */
 #include "completion_internal.h"
 
-#include "server/openai/sse.h"
+#include "server/api/sse.h"
 
 /* A choice's opening comes with its first token and does not count it. */
 void completion_push_chunk(struct completion *c, const struct completion_choice *choice,

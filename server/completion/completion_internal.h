@@ -10,7 +10,7 @@
 #define COMPLETION_INTERNAL_H
 
 #include "completion.h"
-#include "server/anthropic/anthropic.h"
+#include "server/api/messages/messages.h"
 
 struct completion_item {           /* a call that the model made; of a response also a message */
     const char *name;              /* the request's; NULL: a message */

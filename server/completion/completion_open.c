@@ -4,7 +4,7 @@
 #include "completion_internal.h"
 #include "engine/base/fail.h"
 #include "engine/base/json_guard.h"
-#include "server/openai/openai_peers.h"
+#include "server/api/api_peers.h"
 
 #include <assert.h>
 #include <malloc.h>

@@ -1,6 +1,6 @@
 /* fuzz_openai.c - any body of any client: the parsers take it or refuse it with a 4xx that has a message, and what they
  * took keeps the promises that the engine relies on. The first byte chooses the route. */
-#include "server/anthropic/anthropic.h"
+#include "server/api/messages/messages.h"
 
 #include <stdint.h>
 #include <stdlib.h>

@@ -1,6 +1,6 @@
 /* fuzz_split.c - what a model says, cut into content and calls: the same parts wherever the text is cut on its way;
  * nothing is lost and nothing is made up. The first byte chooses the cuts. */
-#include "server/openai/openai_tools.h"
+#include "server/api/api_tools.h"
 
 #include <stdint.h>
 #include <stdlib.h>

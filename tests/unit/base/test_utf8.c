@@ -2,7 +2,7 @@
  */
 #include "engine/base/fail.h"
 #include "engine/base/utf8.h"
-#include "server/openai/openai.h"
+#include "server/api/request.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -2,8 +2,8 @@
  * frame. Sampling, the mailbox and the socket are not in it. Measured for the streams of one step, the best of many
  * rounds, as the machine has other work. The bound holds for an optimised build; a sanitizer's only runs through. */
 #include "engine/text/text.h"
-#include "server/openai/openai.h"
-#include "server/openai/sse.h"
+#include "server/api/request.h"
+#include "server/api/sse.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

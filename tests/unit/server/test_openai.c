@@ -1,6 +1,6 @@
 /* test_openai.c - the OpenAI protocol: what is accepted, what is refused and by which name. Answers:
  * test_openai_answers.c. */
-#include "server/openai/openai.h"
+#include "server/api/request.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -1,5 +1,5 @@
 /* test_openai_answers.c - the OpenAI protocol: what answers, chunks, log-probabilities and errors look like. */
-#include "server/openai/openai.h"
+#include "server/api/request.h"
 
 #include <math.h>
 #include <setjmp.h>

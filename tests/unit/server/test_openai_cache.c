@@ -1,5 +1,5 @@
 /* test_openai_cache.c - cache_control: where in a chat it stands, and what is refused. */
-#include "server/anthropic/anthropic.h"
+#include "server/api/messages/messages.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,5 +1,5 @@
 /* test_openai_kept.c - what a stored response keeps of its request, and what is refused of it when it comes back. */
-#include "server/openai/openai.h"
+#include "server/api/request.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* test_openai_peers.c - fields of other servers: each name of the table is done or refused, and the README has the
  * table. */
-#include "server/openai/openai_peers.h"
+#include "server/api/api_peers.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -243,7 +243,7 @@ static void write_table(FILE *to) {
 /* With RODIMUS_TEST_WRITE=1 the table is written anew instead. */
 static void the_readme_has_the_table(void **state) {
     (void)state;
-    static const char path[] = "server/openai/README.md", first[] = "<!-- names -->\n",
+    static const char path[] = "server/api/README.md", first[] = "<!-- names -->\n",
                       last[] = "<!-- end of names -->\n";
     char *table = NULL, *text = NULL;
     size_t n_table = 0, n_text = 0;

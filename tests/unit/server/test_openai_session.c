@@ -1,6 +1,6 @@
 /* test_openai_session.c - sessions and responses in the OpenAI protocol: fields and headers, bodies, answers, events.
  */
-#include "server/openai/openai.h"
+#include "server/api/request.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
 /* test_openai_tools.c - tools of a request: what the model reads of them and may call; and what a model says, cut into
  * content and calls. */
-#include "server/openai/openai.h"
+#include "server/api/request.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

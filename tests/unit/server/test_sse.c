@@ -1,6 +1,6 @@
 /* test_sse.c - frames of server-sent events, and the buffer and JSON spelling under them. */
 #include "server/base/buf.h"
-#include "server/openai/sse.h"
+#include "server/api/sse.h"
 
 #include <math.h>
 #include <setjmp.h>

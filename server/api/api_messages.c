@@ -1,5 +1,5 @@
-/* openai_messages.c - the messages of chats and responses: roles and text. */
-#include "openai_fields.h"
+/* api_messages.c - the messages of chats and responses: roles and text. */
+#include "api_fields.h"
 
 #include <assert.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
-/* openai_grammar.c - response_format and structured_outputs: which field asks for which grammar. Whether the grammar
+/* api_grammar.c - response_format and structured_outputs: which field asks for which grammar. Whether the grammar
  * can be honoured is the engine's to say. */
-#include "openai_fields.h"
+#include "api_fields.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
-/* openai_session.c - the fields of a turn of a session and the fields that exclude one; the bodies of the session
+/* api_session.c - the fields of a turn of a session and the fields that exclude one; the bodies of the session
  * routes; the JSON of sessions. */
-#include "openai_fields.h"
-#include "openai_put.h"
+#include "api_fields.h"
+#include "api_put.h"
 
 #include <assert.h>
 #include <stdio.h>

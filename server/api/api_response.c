@@ -1,10 +1,10 @@
-/* openai_response.c - POST /v1/responses: the fields of its body beside a chat's, and the fields that its answer
+/* api_response.c - POST /v1/responses: the fields of its body beside a chat's, and the fields that its answer
  * repeats.
  *
  * A response is a chat whose past is a state: previous_response_id names the response to continue. The state is not
  * read again, so instructions stay in force; with OpenAI each request brings its own. */
-#include "openai_fields.h"
-#include "openai_put.h"
+#include "api_fields.h"
+#include "api_put.h"
 
 #include <assert.h>
 #include <stdio.h>

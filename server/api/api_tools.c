@@ -1,5 +1,5 @@
-/* openai_tools.c - tools, tool_choice and parallel_tool_calls of a request; see openai_tools.h. */
-#include "openai_fields.h"
+/* api_tools.c - tools, tool_choice and parallel_tool_calls of a request; see api_tools.h. */
+#include "api_fields.h"
 #include "engine/base/json_real.h"
 
 #include <assert.h>

@@ -1,5 +1,5 @@
-/* openai_render_response.c - answers of /v1/responses, whole and as a stream of named events; see openai.h. */
-#include "openai_put.h"
+/* api_render_response.c - answers of /v1/responses, whole and as a stream of named events; see request.h. */
+#include "api_put.h"
 #include "sse.h"
 
 #include <assert.h>

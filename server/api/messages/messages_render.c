@@ -1,7 +1,7 @@
-/* anthropic_render.c - messages, their streams of named events, and errors in Anthropic's words; see anthropic.h. */
-#include "anthropic.h"
-#include "server/openai/openai_put.h"
-#include "server/openai/sse.h"
+/* messages_render.c - messages, their streams of named events, and errors in Anthropic's words; see messages.h. */
+#include "messages.h"
+#include "server/api/api_put.h"
+#include "server/api/sse.h"
 
 #include <assert.h>
 #include <time.h>

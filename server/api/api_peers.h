@@ -1,4 +1,4 @@
-/* openai_peers.h - the fields of other servers, by name: what each asks for here.
+/* api_peers.h - the fields of other servers, by name: what each asks for here.
  *
  * One table. The parser, the table in README.md and the properties in openapi.yaml follow it, and tests compare them.
  * A field that would change the answer is done, or it is a 400 that names it; its neutral value passes, as clients of
@@ -7,7 +7,7 @@
 #ifndef OPENAI_PEERS_H
 #define OPENAI_PEERS_H
 
-#include "openai.h"
+#include "request.h"
 
 enum openai_peer_kind {
     PEER_SAME,    /* the field has the same name here */

@@ -1,4 +1,4 @@
-/* openai.h - the OpenAI protocol as pure functions: JSON to structs and back.
+/* request.h - the OpenAI protocol as pure functions: JSON to structs and back.
  *
  * Ownership: a parsed request owns its strings and arrays; openai_request_fini frees them. Rendering appends to a buf.
  * Threads: any. Invariants: no I/O, no clock, no engine; bytes of tokens come from a callback. Every optional field may
@@ -7,7 +7,7 @@
 #ifndef OPENAI_H
 #define OPENAI_H
 
-#include "openai_tools.h"
+#include "api_tools.h"
 
 #include <stdarg.h>
 
@@ -85,7 +85,7 @@ struct openai_response { /* of POST /v1/responses */
     char *previous;      /* the response, or session, that it goes on from; NULL = none */
     bool store;          /* others may go on from it */
     struct buf echo;     /* the fields that the answer says again, as JSON: "store":true,... */
-    struct buf kept;     /* what is kept of the request (openai_kept.c); empty: too long, or it is not stored */
+    struct buf kept;     /* what is kept of the request (api_kept.c); empty: too long, or it is not stored */
 };
 
 /* ---- what a stored response keeps of its request ---- */

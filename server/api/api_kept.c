@@ -1,12 +1,12 @@
-/* openai_kept.c - what a stored response keeps of its request, and what is shown of that again; see openai.h.
+/* api_kept.c - what a stored response keeps of its request, and what is shown of that again; see request.h.
  *
  *   {the fields that the answer repeats}
  *   {"input": as it was sent}
  *
  * A line each, as JSON. They come back from a file, which somebody may have written by hand: they are read as bodies
  * are. */
-#include "openai_fields.h"
-#include "openai_put.h"
+#include "api_fields.h"
+#include "api_put.h"
 #include "engine/base/fail.h"
 
 #include <assert.h>

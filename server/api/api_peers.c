@@ -1,6 +1,6 @@
-/* openai_peers.c - see openai_peers.h. */
-#include "openai_peers.h"
-#include "openai_fields.h"
+/* api_peers.c - see api_peers.h. */
+#include "api_peers.h"
+#include "api_fields.h"
 
 #include <assert.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* openai_error.c - the errors of the protocol: making one, and its JSON; see openai.h. */
-#include "openai_put.h"
+/* api_error.c - the errors of the protocol: making one, and its JSON; see request.h. */
+#include "api_put.h"
 #include "engine/base/fail.h"
 #include "engine/base/utf8.h"
 

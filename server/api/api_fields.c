@@ -1,5 +1,5 @@
-/* openai_fields.c - see openai_fields.h. */
-#include "openai_fields.h"
+/* api_fields.c - see api_fields.h. */
+#include "api_fields.h"
 
 #include <assert.h>
 #include <math.h>

@@ -1,6 +1,6 @@
-/* openai_draft.c - fields about drafts: speculative, and prediction, a text that the answer may be like. They change
+/* api_draft.c - fields about drafts: speculative, and prediction, a text that the answer may be like. They change
  * when tokens come, never which. */
-#include "openai_fields.h"
+#include "api_fields.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -1,4 +1,4 @@
-/* openai_split.c - a generated text, cut into content and calls; see openai_tools.h.
+/* api_split.c - a generated text, cut into content and calls; see api_tools.h.
  *
  *   <tool_call>
  *   {"name": "NAME", "arguments": {...}}
@@ -6,7 +6,7 @@
  *
  * White space between the parts may be any. A call begins for the client when its name is known and arguments begin;
  * until then it may turn out to be text. A line break before a tag, and one between two calls, belongs to the tags. */
-#include "openai_tools.h"
+#include "api_tools.h"
 
 #include <assert.h>
 #include <string.h>

@@ -1,6 +1,6 @@
-/* openai_body.c - from the bytes of a body to its JSON object, or to an error that names the field where it ceases to
+/* api_body.c - from the bytes of a body to its JSON object, or to an error that names the field where it ceases to
  * be one. Bodies are hostile: the memory and the depth of what is built are bounded before anything is built. */
-#include "openai.h"
+#include "request.h"
 #include "engine/base/json_guard.h"
 
 #include <assert.h>

@@ -1,6 +1,6 @@
-/* openai_parse.c - request bodies become structs; see openai.h. */
-#include "openai_fields.h"
-#include "openai_peers.h"
+/* api_request.c - request bodies become structs; see request.h. */
+#include "api_fields.h"
+#include "api_peers.h"
 
 #include <assert.h>
 #include <limits.h>

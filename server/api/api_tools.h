@@ -1,4 +1,4 @@
-/* openai_tools.h - tools of a request: what the model reads of them, which it may call, and a generated text cut into
+/* api_tools.h - tools of a request: what the model reads of them, which it may call, and a generated text cut into
  * content and calls.
  *
  * Ownership: as commented at each function. Threads: any. Pure: no I/O, no engine but the words of its chat format.

@@ -1,4 +1,4 @@
-/* anthropic.h - Anthropic's messages API as pure functions: its requests become those of a chat, and the answers of a
+/* messages.h - Anthropic's messages API as pure functions: its requests become those of a chat, and the answers of a
  * chat become its messages and events.
  *
  * Ownership: what is returned is the caller's. Threads: any. Invariants: no I/O, no clock, no engine; a field that
@@ -7,7 +7,7 @@
 #ifndef ANTHROPIC_H
 #define ANTHROPIC_H
 
-#include "server/openai/openai.h"
+#include "server/api/request.h"
 
 /* 0, or -1 with err filled. counting: of /v1/messages/count_tokens, where max_tokens may be missing. */
 int anthropic_parse(const char *body, size_t len, bool counting, const struct openai_defaults *defaults,

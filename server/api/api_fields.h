@@ -1,4 +1,4 @@
-/* openai_fields.h - the fields of a request's JSON object, read one by one: what openai_*.c share.
+/* api_fields.h - the fields of a request's JSON object, read one by one: what api_*.c share.
  *
  * Each function leaves *out as it was where the field is missing or null, and is false with a 400 that names the field
  * where its value cannot be taken. Pure; any thread.
@@ -6,7 +6,7 @@
 #ifndef OPENAI_FIELDS_H
 #define OPENAI_FIELDS_H
 
-#include "openai.h"
+#include "request.h"
 
 struct openai_fields { /* borrows all three */
     const json_t *root;

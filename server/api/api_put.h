@@ -1,8 +1,8 @@
-/* openai_put.h - JSON values that several answers have. Pure; any thread. */
+/* api_put.h - JSON values that several answers have. Pure; any thread. */
 #ifndef OPENAI_PUT_H
 #define OPENAI_PUT_H
 
-#include "openai.h"
+#include "request.h"
 
 #include <string.h>
 

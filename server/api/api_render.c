@@ -1,5 +1,5 @@
-/* openai_render.c - structs become JSON; see openai.h. Streams run through here for every token, so it writes text. */
-#include "openai_put.h"
+/* api_render.c - structs become JSON; see request.h. Streams run through here for every token, so it writes text. */
+#include "api_put.h"
 
 #include <assert.h>
 #include <stdio.h>

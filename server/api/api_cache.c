@@ -1,6 +1,6 @@
-/* openai_cache.c - cache_control of a chat: where the client asks the prefix cache to keep the state, and how long. It
+/* api_cache.c - cache_control of a chat: where the client asks the prefix cache to keep the state, and how long. It
  * stands at the body's top (the end of all messages), in a tool, a message or a part of its content. */
-#include "openai_fields.h"
+#include "api_fields.h"
 
 #include <stdio.h>
 #include <string.h>

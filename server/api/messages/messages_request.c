@@ -1,7 +1,7 @@
-/* anthropic_request.c - a body of /v1/messages becomes the JSON object of a chat, which openai_parse_object reads; see
- * anthropic.h. What both APIs name alike, and fields of this server, pass as they are. */
-#include "anthropic.h"
-#include "server/openai/openai_fields.h"
+/* messages_request.c - a body of /v1/messages becomes the JSON object of a chat, which openai_parse_object reads; see
+ * messages.h. What both APIs name alike, and fields of this server, pass as they are. */
+#include "messages.h"
+#include "server/api/api_fields.h"
 
 #include <assert.h>
 #include <stdio.h>
