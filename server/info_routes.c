@@ -17,9 +17,9 @@ bool info_routes_loaded(struct http_call *call) {
 
 static void put_model(struct http_call *call, struct buf *body, const char *name) {
     if (call->anthropic)
-        anthropic_render_model(body, name, call->server->info->created_unix_s);
+        messages_render_model(body, name, call->server->info->created_unix_s);
     else
-        openai_render_model(body, name, call->server->model_name, call->server->adapter, call->server->info);
+        api_render_model(body, name, call->server->model_name, call->server->adapter, call->server->info);
 }
 
 /* The i-th name of the model; false: it has no more. */
@@ -58,10 +58,10 @@ static void put_model_list(struct http_call *call, size_t first, size_t end, siz
     buf_putc(body, ']');
     if (anthropic) {
         const bool back = http_query(call->http, "before_id") != NULL;
-        buf_addf(body, ",\"has_more\":%s,\"first_id\":", openai_bool(back ? first > 0 : end < n));
-        openai_put_text_or_null(body, first < end && model_name(call->server, first, name) ? name : NULL);
+        buf_addf(body, ",\"has_more\":%s,\"first_id\":", api_bool(back ? first > 0 : end < n));
+        api_put_text_or_null(body, first < end && model_name(call->server, first, name) ? name : NULL);
         buf_puts(body, ",\"last_id\":");
-        openai_put_text_or_null(body, first < end && model_name(call->server, end - 1, name) ? name : NULL);
+        api_put_text_or_null(body, first < end && model_name(call->server, end - 1, name) ? name : NULL);
     }
     buf_putc(body, '}');
 }
@@ -83,7 +83,7 @@ void info_routes_model(struct http_call *call) {
     const struct server *s = call->server;
     if (!info_routes_loaded(call)) return;
     const char *name = call->name;
-    if (!openai_model_named(&s->defaults, name)) {
+    if (!api_model_named(&s->defaults, name)) {
         http_call_invalid(call, 404, "model_not_found", "model", "model '%.100s' is not served here, '%.100s' is.",
                           name, s->model_name);
         return;
@@ -129,9 +129,9 @@ void info_routes_tokenizer(struct http_call *call) {
     buf_putc(&body, ',');
     put_special(&body, "eos_token", s, s->info->eos_id);
     buf_addf(&body, ",\"pad_token\":null,\"unk_token\":null,\"add_bos_token\":%s,\"add_eos_token\":false",
-             openai_bool(begins_texts(s)));
+             api_bool(begins_texts(s)));
     buf_addf(&body, ",\"vocab_size\":%u,\"model_max_length\":", s->info->vocab_size);
-    openai_put_number_or_null(&body, (int64_t)s->info->max_prompt_tok);
+    api_put_number_or_null(&body, (int64_t)s->info->max_prompt_tok);
     buf_puts(&body, ",\"chat_template\":null}");
     http_call_respond(call, 200, JSON, &body);
 }
@@ -139,11 +139,11 @@ void info_routes_tokenizer(struct http_call *call) {
 /* The model's name stands for its path, which is not for clients. */
 static void put_names(struct buf *body, const struct server *s) {
     buf_puts(body, "{\"model_path\":");
-    openai_put_text(body, s->model_name);
+    api_put_text(body, s->model_name);
     buf_puts(body, ",\"tokenizer_path\":");
-    openai_put_text_or_null(body, s->info->has_tokenizer ? s->model_name : NULL);
+    api_put_text_or_null(body, s->info->has_tokenizer ? s->model_name : NULL);
     buf_puts(body, ",\"served_model_name\":");
-    openai_put_text(body, s->model_name);
+    api_put_text(body, s->model_name);
 }
 
 void info_routes_server(struct http_call *call) {
@@ -152,16 +152,16 @@ void info_routes_server(struct http_call *call) {
     struct buf body = {0};
     put_names(&body, s);
     buf_puts(&body, ",\"version\":");
-    openai_put_text(&body, version_string());
+    api_put_text(&body, version_string());
     buf_addf(&body,
              ",\"dp_size\":1,\"tp_size\":1,\"max_running_requests\":%u,\"max_prefill_tokens\":%u,\"max_total_tokens\":"
              "null,\"max_req_input_len\":",
              s->info->n_slots, s->info->max_batch_tok);
-    openai_put_number_or_null(&body, (int64_t)s->info->max_prompt_tok);
+    api_put_number_or_null(&body, (int64_t)s->info->max_prompt_tok);
     buf_puts(&body, ",\"device\":");
-    openai_put_text(&body, s->info->device);
+    api_put_text(&body, s->info->device);
     buf_puts(&body, ",\"dtype\":");
-    openai_put_text(&body, s->info->weight_dtype);
+    api_put_text(&body, s->info->weight_dtype);
     buf_putc(&body, '}');
     http_call_respond(call, 200, JSON, &body);
 }
@@ -173,7 +173,7 @@ void info_routes_model_facts(struct http_call *call) {
     put_names(&body, s);
     buf_puts(&body, ",\"is_generation\":true,\"has_image_understanding\":false,\"has_audio_understanding\":false,"
                     "\"preferred_sampling_params\":null,\"weight_version\":\"default\",\"model_type\":");
-    openai_put_text(&body, s->info->arch);
+    api_put_text(&body, s->info->arch);
     buf_puts(&body, ",\"architectures\":[\"RodimusForCausalLM\"]}"); /* the name in the published configurations */
     http_call_respond(call, 200, JSON, &body);
 }

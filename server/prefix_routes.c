@@ -31,12 +31,12 @@ static bool pin_is_unwanted(void *arg) {
  * messages, so the prefix has no role of an answer. */
 static void run_pin(struct job *j) {
     const struct server *s = j->server;
-    struct openai_tokenize t;
+    struct api_tokenize t;
     struct rod_prefix_info info;
     struct rod_error rod = {0};
     int32_t *ids = NULL;
     size_t n = 0;
-    j->failed = openai_parse_tokenize(j->body, j->body_len, &s->defaults, &t, &j->err) != 0;
+    j->failed = api_parse_tokenize(j->body, j->body_len, &s->defaults, &t, &j->err) != 0;
     if (j->failed) return;
     const struct rod_chat chat = {.messages = t.messages,
                                   .n_messages = t.n_messages,
@@ -49,7 +49,7 @@ static void run_pin(struct job *j) {
     if (t.n_messages && !strcmp(rod.param, "prompt")) snprintf(rod.param, sizeof rod.param, "messages");
     answer_info(j, rc, &info, &rod);
     free(ids);
-    openai_tokenize_fini(&t);
+    api_tokenize_fini(&t);
 }
 
 static void run_get(struct job *j) {
@@ -80,7 +80,7 @@ static void run_unpin(struct job *j) {
     if (rod_prefix_unpin(j->server->engine, j->name, &rod))
         job_fail(j, &rod);
     else
-        openai_render_deleted(&j->out, "prefix", j->name);
+        api_render_deleted(&j->out, "prefix", j->name);
 }
 
 /* name: "" or the path's, which the engine checks. */
@@ -92,12 +92,12 @@ static void start(struct http_call *call, void (*run)(struct job *j), const char
 }
 
 static void start_named(struct http_call *call, void (*run)(struct job *j)) {
-    char name[OPENAI_SESSION_ID_MAX + 1];
+    char name[API_SESSION_ID_MAX + 1];
     if (http_call_name(call, name, sizeof name))
         start(call, run, name);
     else
         http_call_invalid(call, 400, "", "id", "id must be 1 to %d characters of A-Z, a-z, 0-9, '.', '_' and '-'.",
-                          OPENAI_SESSION_ID_MAX);
+                          API_SESSION_ID_MAX);
 }
 
 void prefix_routes_pin(struct http_call *call) { start_named(call, run_pin); }

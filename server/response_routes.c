@@ -12,7 +12,7 @@
 
 enum { ITEMS_DEFAULT = 20, ITEMS_MAX = 100 };
 
-static struct rod_chat chat_of(const struct openai_request *q) {
+static struct rod_chat chat_of(const struct api_request *q) {
     return (struct rod_chat){.messages = q->messages,
                              .n_messages = q->n_messages,
                              .tools = (const char *const *)q->tools.lines,
@@ -21,7 +21,7 @@ static struct rod_chat chat_of(const struct openai_request *q) {
 }
 
 /* Of the whole conversation, as usage has it when the request is answered. */
-static int count_turn(const struct job *j, const struct openai_request *q, uint64_t *n, struct rod_error *err) {
+static int count_turn(const struct job *j, const struct api_request *q, uint64_t *n, struct rod_error *err) {
     const struct rod_engine *e = j->server->engine;
     const struct rod_chat chat = chat_of(q);
     struct rod_session_info before;
@@ -38,7 +38,7 @@ static int count_turn(const struct job *j, const struct openai_request *q, uint6
     return rc;
 }
 
-static int count_alone(const struct job *j, const struct openai_request *q, uint64_t *n, struct rod_error *err) {
+static int count_alone(const struct job *j, const struct api_request *q, uint64_t *n, struct rod_error *err) {
     const struct rod_chat chat = chat_of(q);
     int32_t *ids = NULL;
     size_t n_ids = 0;
@@ -49,11 +49,10 @@ static int count_alone(const struct job *j, const struct openai_request *q, uint
 }
 
 static void run_count(struct job *j) {
-    struct openai_request q;
+    struct api_request q;
     struct rod_error rod = {0};
     uint64_t n = 0;
-    j->failed =
-        openai_parse(OPENAI_RESPONSE, j->body ? j->body : "", j->body_len, &j->server->defaults, &q, &j->err) != 0;
+    j->failed = api_parse(API_RESPONSE, j->body ? j->body : "", j->body_len, &j->server->defaults, &q, &j->err) != 0;
     if (j->failed) return;
     if (q.response.previous ? count_turn(j, &q, &n, &rod) : count_alone(j, &q, &n, &rod)) {
         if (!strncmp(rod.param, "messages", 8)) snprintf(rod.param, sizeof rod.param, "input");
@@ -63,7 +62,7 @@ static void run_count(struct job *j) {
         buf_addf(&j->out, "{\"object\":\"response.input_tokens\",\"input_tokens\":%llu}", (unsigned long long)n);
         j->n_tok = n;
     }
-    openai_request_fini(&q);
+    api_request_fini(&q);
 }
 
 void response_routes_count(struct http_call *call) { job_start_text(call, run_count, true); }
@@ -72,8 +71,8 @@ void response_routes_count(struct http_call *call) { job_start_text(call, run_co
 
 static void fail_not_kept(struct job *j, const char *why) {
     j->failed = true;
-    openai_error_set(&j->err, 404, OPENAI_INVALID, "response_not_stored", "", "The texts of %s are not kept: %s.",
-                     j->name, why);
+    api_error_set(&j->err, 404, API_INVALID, "response_not_stored", "", "The texts of %s are not kept: %s.", j->name,
+                  why);
 }
 
 /* Its label begins with the response's id. */
@@ -83,10 +82,10 @@ static bool is_of(const struct rod_answer *a, const char *id) {
 }
 
 /* The session's first answer is the response's. False: the job has failed. */
-static bool take_kept(struct job *j, struct rod_answer *a, struct openai_kept *kept) {
+static bool take_kept(struct job *j, struct rod_answer *a, struct api_kept *kept) {
     struct rod_error rod = {0};
     *a = (struct rod_answer){0};
-    *kept = (struct openai_kept){0};
+    *kept = (struct api_kept){0};
     if (rod_session_answer(j->server->engine, j->tenant, j->name, a, &rod)) {
         if (rod.code == ROD_ENOTFOUND) snprintf(rod.message, sizeof rod.message, "There is no response %s.", j->name);
         job_fail(j, &rod);
@@ -97,29 +96,29 @@ static bool take_kept(struct job *j, struct rod_answer *a, struct openai_kept *k
         static_assert(ROD_MAX_TURN_TEXT == 1 << 20, "the message says so");
         fail_not_kept(j, "those of its request have more than 1 MiB, or are of a version that kept none");
     } else {
-        j->failed = openai_parse_kept(a->text, a->n_text, kept, &j->err) != 0;
+        j->failed = api_parse_kept(a->text, a->n_text, kept, &j->err) != 0;
     }
     return !j->failed;
 }
 
 static void run_get(struct job *j) {
     struct rod_answer a;
-    struct openai_kept kept;
+    struct api_kept kept;
     struct rod_error damaged;
     if (take_kept(j, &a, &kept) && !completion_kept(j->server, j->name, &a, &kept, &j->out)) {
         rod_fail(&damaged, ROD_ESTATE, "The answer that is kept of the response is damaged.");
         job_fail(j, &damaged);
     }
-    openai_kept_fini(&kept);
+    api_kept_fini(&kept);
     free(a.label);
 }
 
 static void run_items(struct job *j) {
     struct rod_answer a;
-    struct openai_kept kept;
-    const struct openai_page page = {j->limit, j->rising, *j->after ? j->after : NULL};
-    if (take_kept(j, &a, &kept)) j->failed = !openai_render_input_items(&j->out, j->name, kept.input, &page, &j->err);
-    openai_kept_fini(&kept);
+    struct api_kept kept;
+    const struct api_page page = {j->limit, j->rising, *j->after ? j->after : NULL};
+    if (take_kept(j, &a, &kept)) j->failed = !api_render_input_items(&j->out, j->name, kept.input, &page, &j->err);
+    api_kept_fini(&kept);
     free(a.label);
 }
 
@@ -154,7 +153,7 @@ void response_routes_items(struct http_call *call) {
         http_call_invalid(call, 400, "", "order", "order must be asc or desc.");
         return;
     }
-    if (after && !openai_session_id(after)) {
+    if (after && !api_session_id(after)) {
         http_call_invalid(call, 400, "", "after", "after must be the id of an item.");
         return;
     }

@@ -46,10 +46,10 @@ static void get_version(struct http_call *call);
 static void get_slots(struct http_call *call);
 static void get_openapi(struct http_call *call);
 static void get_page(struct http_call *call);
-static void post_completions(struct http_call *call) { completion_start(call, OPENAI_COMPLETION); }
-static void post_chat(struct http_call *call) { completion_start(call, OPENAI_CHAT); }
-static void post_responses(struct http_call *call) { completion_start(call, OPENAI_RESPONSE); }
-static void post_messages(struct http_call *call) { completion_start(call, OPENAI_CHAT); }
+static void post_completions(struct http_call *call) { completion_start(call, API_COMPLETION); }
+static void post_chat(struct http_call *call) { completion_start(call, API_CHAT); }
+static void post_responses(struct http_call *call) { completion_start(call, API_RESPONSE); }
+static void post_messages(struct http_call *call) { completion_start(call, API_CHAT); }
 
 static const struct route routes[] = {
     {"POST", "/v1/completions", .run = post_completions, .engine = true, .slot = true, .tokens = true,
@@ -387,7 +387,7 @@ static bool queue_has_room(struct http_call *call) {
  * read. */
 static bool key_has_room(struct http_call *call) {
     const struct route *route = &routes[call->route];
-    struct openai_error err;
+    struct api_error err;
     if (!call->key) return true;
     const uint64_t closed_s = route->tokens ? key_closed_s(call->key, uv_hrtime()) : 0;
     call->counted = !closed_s && key_begin(call->key);
@@ -463,9 +463,8 @@ static void on_admin_headers(void *arg, struct http_request *r) {
 }
 
 static void key_has_share_of_bodies(struct http_call *call) {
-    struct openai_error err;
-    openai_error_set(&err, 429, "rate_limit", "key_bodies", "",
-                     "This key has its share of the room for request bodies.");
+    struct api_error err;
+    api_error_set(&err, 429, "rate_limit", "key_bodies", "", "This key has its share of the room for request bodies.");
     err.retry_s = 1;
     call->key->rejected_total++;
     http_call_fail(call, &err);

@@ -17,16 +17,16 @@ static bool check_result(struct job *j, int rc, const struct rod_error *rod) {
 }
 
 static void answer_info(struct job *j, int rc, const struct rod_session_info *info, const struct rod_error *rod) {
-    if (check_result(j, rc, rod)) openai_render_session(&j->out, info);
+    if (check_result(j, rc, rod)) api_render_session(&j->out, info);
 }
 
 /* ---- on the pool ---- */
 
 static void run_create(struct job *j) {
-    struct openai_session_new asked;
+    struct api_session_new asked;
     struct rod_session_info info;
     struct rod_error rod = {0};
-    j->failed = openai_parse_session_new(j->body, j->body_len, false, &asked, &j->err) != 0;
+    j->failed = api_parse_session_new(j->body, j->body_len, false, &asked, &j->err) != 0;
     if (j->failed) return;
     const struct rod_session_new what = {.id = asked.id,
                                          .from = asked.from,
@@ -35,20 +35,20 @@ static void run_create(struct job *j) {
                                          .pin = asked.pin,
                                          .max_sessions = j->max_sessions};
     answer_info(j, rod_session_create(j->server->engine, j->tenant, &what, &info, &rod), &info, &rod);
-    openai_session_new_fini(&asked);
+    api_session_new_fini(&asked);
 }
 
 static void run_fork(struct job *j) {
-    struct openai_session_new asked;
+    struct api_session_new asked;
     struct rod_session_info info;
     struct rod_error rod = {0};
-    j->failed = openai_parse_session_new(j->body, j->body_len, true, &asked, &j->err) != 0;
+    j->failed = api_parse_session_new(j->body, j->body_len, true, &asked, &j->err) != 0;
     if (j->failed) return;
     const struct rod_session_new what = {.id = asked.id, .from = j->name, .max_sessions = j->max_sessions};
     const int rc = rod_session_create(j->server->engine, j->tenant, &what, &info, &rod);
     if (!strcmp(rod.param, "from")) rod.param[0] = 0; /* here the name is in the path, and no field */
     answer_info(j, rc, &info, &rod);
-    openai_session_new_fini(&asked);
+    api_session_new_fini(&asked);
 }
 
 static void run_get(struct job *j) {
@@ -61,7 +61,7 @@ static void run_change(struct job *j) {
     struct rod_session_change asked;
     struct rod_session_info info;
     struct rod_error rod = {0};
-    j->failed = openai_parse_session_change(j->body, j->body_len, &asked, &j->err) != 0;
+    j->failed = api_parse_session_change(j->body, j->body_len, &asked, &j->err) != 0;
     if (j->failed) return;
     answer_info(j, rod_session_change(j->server->engine, j->tenant, j->name, &asked, &info, &rod), &info, &rod);
 }
@@ -74,21 +74,21 @@ static void run_list(struct job *j) {
     assert(j->limit && j->limit <= LIST_MAX);
     int rc =
         rod_session_list(j->server->engine, j->tenant, *j->after ? j->after : NULL, j->limit, &infos, &n, &more, &rod);
-    if (check_result(j, rc, &rod)) openai_render_sessions(&j->out, infos, n, more);
+    if (check_result(j, rc, &rod)) api_render_sessions(&j->out, infos, n, more);
     free(infos);
 }
 
 static void run_delete(struct job *j) {
     struct rod_error rod = {0};
     int rc = rod_session_delete(j->server->engine, j->tenant, j->name, &rod);
-    if (check_result(j, rc, &rod)) openai_render_deleted(&j->out, "session", j->name);
+    if (check_result(j, rc, &rod)) api_render_deleted(&j->out, "session", j->name);
 }
 
 static void run_delete_response(struct job *j) {
     struct rod_error rod = {0};
     int rc = rod_session_delete(j->server->engine, j->tenant, j->name, &rod);
     if (rc == ROD_ENOTFOUND) snprintf(rod.message, sizeof rod.message, "There is no response %s.", j->name);
-    if (check_result(j, rc, &rod)) openai_render_deleted(&j->out, "response", j->name);
+    if (check_result(j, rc, &rod)) api_render_deleted(&j->out, "response", j->name);
 }
 
 static void run_export(struct job *j) {
@@ -121,10 +121,10 @@ static struct job *new_job(struct http_call *call, void (*run)(struct job *j)) {
 }
 
 struct job *session_routes_job(struct http_call *call, void (*run)(struct job *j)) {
-    char name[OPENAI_SESSION_ID_MAX + 1];
-    if (!http_call_name(call, name, sizeof name) || !openai_session_id(name)) {
+    char name[API_SESSION_ID_MAX + 1];
+    if (!http_call_name(call, name, sizeof name) || !api_session_id(name)) {
         http_call_invalid(call, 400, "", "id", "id must be 1 to %d characters of A-Z, a-z, 0-9, '.', '_' and '-'.",
-                          OPENAI_SESSION_ID_MAX);
+                          API_SESSION_ID_MAX);
         return NULL;
     }
     struct job *j = new_job(call, run);
@@ -146,7 +146,7 @@ void session_routes_list(struct http_call *call) {
     const char *after = http_query(call->http, "after");
     size_t n = LIST_DEFAULT;
     if (!http_call_limit(call, LIST_MAX, &n)) return;
-    if (after && !openai_session_id(after)) {
+    if (after && !api_session_id(after)) {
         http_call_invalid(call, 400, "", "after", "after must be the id of a session.");
         return;
     }

@@ -49,7 +49,7 @@ static struct scan scan_body(const char *body, size_t until) {
 }
 
 /* The 400 with the field that the scan ended in, unless its name is too odd to repeat. */
-static void refuse_body(struct openai_error *err, const char *body, const struct scan *s, const char *what) {
+static void refuse_body(struct api_error *err, const char *body, const struct scan *s, const char *what) {
     char param[64] = "";
     bool plain = s->key && s->key_len && s->key_len < sizeof param;
     for (size_t i = 0; plain && i < s->key_len; i++) {
@@ -57,7 +57,7 @@ static void refuse_body(struct openai_error *err, const char *body, const struct
         plain = c > ' ' && c < 127 && c != '\\';
     }
     if (plain) memcpy(param, body + s->key, s->key_len);
-    openai_error_invalid(err, param, "%s%s%s.", what, plain ? ", in or after the field " : "", param);
+    api_error_invalid(err, param, "%s%s%s.", what, plain ? ", in or after the field " : "", param);
 }
 
 /* Whole doubles that hold every digit are integers again; arrays and objects are changed in place. Takes value. */
@@ -87,10 +87,10 @@ static json_t *load_guarded(const char *body, size_t len, json_error_t *fault) {
     return root ? make_whole(root) : NULL;
 }
 
-json_t *openai_load(const char *body, size_t len, struct openai_error *err) {
+json_t *api_load(const char *body, size_t len, struct api_error *err) {
     char what[320];
     if (!body || !len) {
-        openai_error_invalid(err, "", "The body is empty: send a JSON object.");
+        api_error_invalid(err, "", "The body is empty: send a JSON object.");
         return NULL;
     }
     const char *nul = memchr(body, 0, len); /* jansson passes over one behind a number */
@@ -112,12 +112,12 @@ json_t *openai_load(const char *body, size_t len, struct openai_error *err) {
     json_t *root = load_guarded(body, len, &fault);
     if (json_is_object(root)) return root;
     if (root) {
-        openai_error_invalid(err, "", "The body must be a JSON object.");
+        api_error_invalid(err, "", "The body must be a JSON object.");
         json_decref(root);
         return NULL;
     }
     if (json_error_code(&fault) == json_error_out_of_memory) {
-        openai_error_no_memory(err);
+        api_error_no_memory(err);
         return NULL;
     }
     const size_t at = fault.position > 0 ? (size_t)fault.position : 0;

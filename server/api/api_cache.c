@@ -8,8 +8,8 @@
 enum { SHORT_TTL_S = 5 * 60, LONG_TTL_S = 60 * 60 };
 
 /* The mark of an object, if it has one. field: the object's name with a dot, "" = the body. */
-static bool take_mark(const struct openai_fields *p, const char *field, const json_t *object,
-                      struct openai_cache_mark mark, struct openai_cache *out) {
+static bool take_mark(const struct api_fields *p, const char *field, const json_t *object, struct api_cache_mark mark,
+                      struct api_cache *out) {
     const json_t *given = json_object_get(object, "cache_control"), *ttl = json_object_get(given, "ttl");
     char param[64];
     if (!given || json_is_null(given)) return true;
@@ -17,16 +17,16 @@ static bool take_mark(const struct openai_fields *p, const char *field, const js
     const bool lasts = field_is(ttl, "1h"), known_ttl = lasts || !ttl || json_is_null(ttl) || field_is(ttl, "5m");
     if (!field_is(json_object_get(given, "type"), "ephemeral") || !known_ttl)
         return field_bad(p, param, "must be of type ephemeral, with the ttl 5m or 1h");
-    if (out->n == OPENAI_MAX_CACHE_MARKS) /* of which one it is, the names of Anthropic's API differ */
-        return field_bad(p, "cache_control", "stands in more than %d places", OPENAI_MAX_CACHE_MARKS);
+    if (out->n == API_MAX_CACHE_MARKS) /* of which one it is, the names of Anthropic's API differ */
+        return field_bad(p, "cache_control", "stands in more than %d places", API_MAX_CACHE_MARKS);
     mark.ttl_s = lasts ? LONG_TTL_S : SHORT_TTL_S;
     out->marks[out->n++] = mark;
     return true;
 }
 
 /* The parts of a content are joined by a line break. */
-static bool take_parts(const struct openai_fields *p, size_t i, const json_t *content, struct openai_cache *out) {
-    struct openai_cache_mark mark = {.message = i};
+static bool take_parts(const struct api_fields *p, size_t i, const json_t *content, struct api_cache *out) {
+    struct api_cache_mark mark = {.message = i};
     const json_t *part;
     size_t k;
     json_array_foreach(content, k, part) {
@@ -41,9 +41,9 @@ static bool take_parts(const struct openai_fields *p, size_t i, const json_t *co
 
 /* Results of tools were put into another order than the body's: the place is behind all that stand beside each other.
  */
-static void move_behind_results(const struct openai_request *request, struct openai_cache *cache) {
+static void move_behind_results(const struct api_request *request, struct api_cache *cache) {
     for (uint32_t i = 0; i < cache->n; i++) {
-        struct openai_cache_mark *mark = &cache->marks[i];
+        struct api_cache_mark *mark = &cache->marks[i];
         if (mark->n_tools || strcmp(request->messages[mark->message].role, "tool") != 0) continue;
         while (mark->message + 1 < request->n_messages && !strcmp(request->messages[mark->message + 1].role, "tool"))
             mark->message++;
@@ -51,22 +51,22 @@ static void move_behind_results(const struct openai_request *request, struct ope
     }
 }
 
-bool openai_parse_cache(const struct openai_fields *p, const struct openai_request *request, struct openai_cache *out) {
+bool api_parse_cache(const struct api_fields *p, const struct api_request *request, struct api_cache *out) {
     const json_t *messages = field_get(p, "messages"), *tools = field_get(p, "tools"), *one;
     char field[64];
     size_t i;
     json_array_foreach(tools, i, one) {
         snprintf(field, sizeof field, "tools[%zu].", i);
-        if (!take_mark(p, field, one, (struct openai_cache_mark){.n_tools = i + 1}, out)) return false;
+        if (!take_mark(p, field, one, (struct api_cache_mark){.n_tools = i + 1}, out)) return false;
     }
     json_array_foreach(messages, i, one) {
-        struct openai_cache_mark mark = {.message = i, .len = request->messages[i].content_len};
+        struct api_cache_mark mark = {.message = i, .len = request->messages[i].content_len};
         snprintf(field, sizeof field, "messages[%zu].", i);
         if (!take_parts(p, i, json_object_get(one, "content"), out) || !take_mark(p, field, one, mark, out))
             return false;
     }
     const size_t last = request->n_messages - 1;
-    const struct openai_cache_mark end = {.message = last, .len = request->messages[last].content_len};
+    const struct api_cache_mark end = {.message = last, .len = request->messages[last].content_len};
     if (!take_mark(p, "", p->root, end, out)) return false;
     move_behind_results(request, out);
     return true;

@@ -7,7 +7,7 @@
 #include <string.h>
 
 /* Parts of text, as messages have them; one after the other. */
-static bool prediction_parts(const struct openai_fields *p, const json_t *parts, struct openai_prompt *out) {
+static bool prediction_parts(const struct api_fields *p, const json_t *parts, struct api_prompt *out) {
     size_t i, n = 0;
     const json_t *part;
     json_array_foreach(parts, i, part) {
@@ -28,7 +28,7 @@ static bool prediction_parts(const struct openai_fields *p, const json_t *parts,
     return true;
 }
 
-static bool prediction_text(const struct openai_fields *p, const json_t *text, struct openai_prompt *out) {
+static bool prediction_text(const struct api_fields *p, const json_t *text, struct api_prompt *out) {
     if (json_is_array(text)) return prediction_parts(p, text, out);
     if (!json_is_string(text))
         return field_bad(p, "prediction", "must have a content of text, not %s", text ? field_type(text) : "none");
@@ -36,9 +36,9 @@ static bool prediction_text(const struct openai_fields *p, const json_t *text, s
     return out->text ? true : field_no_memory(p);
 }
 
-bool openai_parse_draft(const struct openai_fields *p, struct openai_request *out) {
+bool api_parse_draft(const struct api_fields *p, struct api_request *out) {
     const json_t *speculative = field_get(p, "speculative"), *value = field_get(p, "prediction");
-    const bool plain = out->kind == OPENAI_COMPLETION;
+    const bool plain = out->kind == API_COMPLETION;
     if (speculative && !field_is(speculative, "auto") && !field_is(speculative, "none"))
         return field_bad(p, "speculative", "must be auto or none");
     out->never_speculate = speculative && field_is(speculative, "none");

@@ -10,15 +10,15 @@
 
 enum { MAX_SPELLED = 64 }; /* bytes of a number in a string */
 
-bool field_bad(const struct openai_fields *p, const char *param, const char *format, ...) {
+bool field_bad(const struct api_fields *p, const char *param, const char *format, ...) {
     va_list args;
     va_start(args, format);
-    openai_error_vfield(p->err, param, format, args);
+    api_error_vfield(p->err, param, format, args);
     va_end(args);
     return false;
 }
 
-bool field_no_memory(const struct openai_fields *p) { return openai_error_no_memory(p->err); }
+bool field_no_memory(const struct api_fields *p) { return api_error_no_memory(p->err); }
 
 const char *field_type(const json_t *value) {
     switch (json_typeof(value)) {
@@ -34,7 +34,7 @@ const char *field_type(const json_t *value) {
     return "unknown";
 }
 
-const json_t *field_get(const struct openai_fields *p, const char *name) {
+const json_t *field_get(const struct api_fields *p, const char *name) {
     const json_t *value = json_object_get(p->root, name);
     return json_is_null(value) ? NULL : value;
 }
@@ -73,7 +73,7 @@ bool field_as_int(const json_t *value, int64_t *out) {
     return true;
 }
 
-bool field_int(const struct openai_fields *p, const char *name, int64_t low, int64_t high, int64_t *out) {
+bool field_int(const struct api_fields *p, const char *name, int64_t low, int64_t high, int64_t *out) {
     const json_t *value = field_get(p, name);
     assert(low <= high);
     if (!value) return true;
@@ -93,14 +93,14 @@ bool field_int(const struct openai_fields *p, const char *name, int64_t low, int
     return true;
 }
 
-bool field_u32(const struct openai_fields *p, const char *name, int64_t low, uint32_t *out) {
+bool field_u32(const struct api_fields *p, const char *name, int64_t low, uint32_t *out) {
     int64_t number = *out;
     if (!field_int(p, name, low, INT32_MAX, &number)) return false;
     *out = (uint32_t)number;
     return true;
 }
 
-bool field_float(const struct openai_fields *p, const char *name, double low, bool low_open, double high, float *out) {
+bool field_float(const struct api_fields *p, const char *name, double low, bool low_open, double high, float *out) {
     const json_t *value = field_get(p, name);
     assert(low < high);
     if (!value) return true;
@@ -115,7 +115,7 @@ bool field_float(const struct openai_fields *p, const char *name, double low, bo
     return true;
 }
 
-bool field_bool(const struct openai_fields *p, const char *name, bool *out) {
+bool field_bool(const struct api_fields *p, const char *name, bool *out) {
     const json_t *value = field_get(p, name);
     if (!value) return true;
     json_t *spelled = field_unquote(value);
@@ -157,7 +157,7 @@ char *field_copy(const json_t *value, size_t *len) {
     return copy;
 }
 
-bool field_text(const struct openai_fields *p, const char *name, size_t max, char **out, size_t *len) {
+bool field_text(const struct api_fields *p, const char *name, size_t max, char **out, size_t *len) {
     const json_t *value = field_get(p, name);
     assert(!*out); /* it would be lost */
     if (!value) return true;
@@ -169,7 +169,7 @@ bool field_text(const struct openai_fields *p, const char *name, size_t max, cha
     return *out ? true : field_no_memory(p);
 }
 
-bool field_ids(const struct openai_fields *p, const char *param, const json_t *array, int32_t **out, size_t *n_out) {
+bool field_ids(const struct api_fields *p, const char *param, const json_t *array, int32_t **out, size_t *n_out) {
     size_t n = json_array_size(array);
     int32_t *ids = malloc((n ? n : 1) * sizeof *ids);
     if (!ids) return field_no_memory(p);

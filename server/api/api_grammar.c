@@ -6,18 +6,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool refuse_form(struct openai_error *err, const char *param, const char *message) {
-    return openai_error_field(err, param, "%s", message);
+static bool refuse_form(struct api_error *err, const char *param, const char *message) {
+    return api_error_field(err, param, "%s", message);
 }
 
-static bool take_grammar(struct openai_grammar *out, enum rod_grammar_kind kind, const char *param, const json_t *value,
-                         struct openai_error *err) {
+static bool take_grammar(struct api_grammar *out, enum rod_grammar_kind kind, const char *param, const json_t *value,
+                         struct api_error *err) {
     assert(!out->text); /* one form a request */
     char *text = json_is_string(value) ? malloc(json_string_length(value) + 1)
                                        : json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
-    if (!text) return openai_error_no_memory(err);
+    if (!text) return api_error_no_memory(err);
     if (json_is_string(value)) memcpy(text, json_string_value(value), json_string_length(value) + 1);
-    *out = (struct openai_grammar){.kind = kind, .param = param, .text = text};
+    *out = (struct api_grammar){.kind = kind, .param = param, .text = text};
     out->len = json_is_string(value) ? json_string_length(value) : strlen(text);
     return true;
 }
@@ -27,21 +27,21 @@ static const json_t *member_get(const json_t *object, const char *name) {
     return json_is_null(value) ? NULL : value;
 }
 
-static bool json_object_wanted(struct openai_grammar *out, const char *param, struct openai_error *err) {
+static bool json_object_wanted(struct api_grammar *out, const char *param, struct api_error *err) {
     json_t *none = json_string("");
     bool ok = take_grammar(out, ROD_GRAMMAR_JSON_OBJECT, param, none, err);
     json_decref(none);
     return ok;
 }
 
-static bool check_name(const json_t *name, const char *param, struct openai_error *err) {
+static bool check_name(const json_t *name, const char *param, struct api_error *err) {
     if (name && !json_is_string(name)) return refuse_form(err, param, "must be a string");
     return !name || strlen(json_string_value(name)) == json_string_length(name) ||
            refuse_form(err, param, "has a NUL character");
 }
 
 /* What is said beside a schema; it changes nothing, so only its types are looked at. */
-static bool check_notes(const json_t *named, struct openai_error *err) {
+static bool check_notes(const json_t *named, struct api_error *err) {
     const json_t *name = member_get(named, "name"), *description = member_get(named, "description"),
                  *strict = member_get(named, "strict");
     if (!check_name(name, "response_format.json_schema.name", err)) return false;
@@ -54,7 +54,7 @@ static bool check_notes(const json_t *named, struct openai_error *err) {
 
 /* {"type": "json_schema", "json_schema": {"name", "schema", "strict"}}: honoured as a whole, strict or not.
  * {"type": "json_object", "schema"} is llama.cpp's form of the same. */
-static bool parse_format(const json_t *format, struct openai_grammar *out, struct openai_error *err) {
+static bool parse_format(const json_t *format, struct api_grammar *out, struct api_error *err) {
     if (!json_is_object(format)) return refuse_form(err, "response_format", "must be an object");
     const json_t *type = member_get(format, "type");
     if (!json_is_string(type))
@@ -79,7 +79,7 @@ static bool parse_format(const json_t *format, struct openai_grammar *out, struc
 }
 
 /* text.format of a response is the same with the members of json_schema in the format itself. */
-static bool parse_text_format(const json_t *text, struct openai_grammar *out, struct openai_error *err) {
+static bool parse_text_format(const json_t *text, struct api_grammar *out, struct api_error *err) {
     const json_t *format = member_get(text, "format");
     if (!format) return true;
     const json_t *type = member_get(format, "type");
@@ -95,7 +95,7 @@ static bool parse_text_format(const json_t *text, struct openai_grammar *out, st
     return take_grammar(out, ROD_GRAMMAR_JSON_SCHEMA, "text.format", schema, err);
 }
 
-static bool parse_structured(const json_t *fields, struct openai_grammar *out, struct openai_error *err) {
+static bool parse_structured(const json_t *fields, struct api_grammar *out, struct api_error *err) {
     static const struct {
         const char *name, *param;
         enum rod_grammar_kind kind;
@@ -145,14 +145,13 @@ static bool parse_structured(const json_t *fields, struct openai_grammar *out, s
     return true;
 }
 
-bool openai_parse_grammar(enum openai_kind kind, const json_t *root, struct openai_grammar *out,
-                          struct openai_error *err) {
-    const json_t *format = kind == OPENAI_RESPONSE ? NULL : member_get(root, "response_format");
+bool api_parse_grammar(enum api_kind kind, const json_t *root, struct api_grammar *out, struct api_error *err) {
+    const json_t *format = kind == API_RESPONSE ? NULL : member_get(root, "response_format");
     const json_t *structured = member_get(root, "structured_outputs");
-    struct openai_grammar other = {0};
-    *out = (struct openai_grammar){0};
+    struct api_grammar other = {0};
+    *out = (struct api_grammar){0};
     if (format && !parse_format(format, out, err)) return false;
-    if (kind == OPENAI_RESPONSE && !parse_text_format(member_get(root, "text"), out, err)) return false;
+    if (kind == API_RESPONSE && !parse_text_format(member_get(root, "text"), out, err)) return false;
     if (structured && !parse_structured(structured, &other, err)) {
         free(other.text);
         return false;

@@ -24,7 +24,7 @@ static int keep_bytes(const char *bytes, size_t n, void *out) {
     return kept->failed ? -1 : 0;
 }
 
-bool openai_keep(const struct openai_fields *p, struct openai_response *r) {
+bool api_keep(const struct api_fields *p, struct api_response *r) {
     static const char between[] = "}\n{\"input\":";
     struct buf *kept = &r->kept;
     assert(r->store && r->echo.len && !kept->len);
@@ -39,52 +39,52 @@ bool openai_keep(const struct openai_fields *p, struct openai_response *r) {
 
 /* ---- from text ---- */
 
-static bool kept_echo(const char *line, size_t len, struct openai_kept *out, struct openai_error *err) {
-    json_t *root = openai_load(line, len, err);
+static bool kept_echo(const char *line, size_t len, struct api_kept *out, struct api_error *err) {
+    json_t *root = api_load(line, len, err);
     if (!root) return false;
-    const struct openai_fields p = {root, NULL, err};
-    const bool ok = openai_parse_tools(&p, true, &out->tools);
+    const struct api_fields p = {root, NULL, err};
+    const bool ok = api_parse_tools(&p, true, &out->tools);
     json_decref(root);
     if (!ok) return false;
     buf_add(&out->echo, line + 1, len - 2);
-    return out->echo.failed ? openai_error_no_memory(err) : true;
+    return out->echo.failed ? api_error_no_memory(err) : true;
 }
 
 /* A text is a user's message. */
-static bool kept_input(const char *line, size_t len, struct openai_kept *out, struct openai_error *err) {
-    json_t *root = openai_load(line, len, err);
+static bool kept_input(const char *line, size_t len, struct api_kept *out, struct api_error *err) {
+    json_t *root = api_load(line, len, err);
     if (!root) return false;
     json_t *input = json_object_get(root, "input");
     out->input =
         json_is_string(input) ? json_pack("[{s:s,s:O}]", "role", "user", "content", input) : json_incref(input);
     json_decref(root);
-    return input && !out->input ? openai_error_no_memory(err) : true;
+    return input && !out->input ? api_error_no_memory(err) : true;
 }
 
-int openai_parse_kept(const char *text, size_t len, struct openai_kept *out, struct openai_error *err) {
+int api_parse_kept(const char *text, size_t len, struct api_kept *out, struct api_error *err) {
     struct rod_error damaged;
     const char *end = memchr(text, '\n', len);
     const size_t n = end ? (size_t)(end - text) : len;
-    *out = (struct openai_kept){0};
+    *out = (struct api_kept){0};
     const bool whole = end && n > 2 && text[0] == '{' && text[n - 1] == '}';
     if (whole && kept_echo(text, n, out, err) && kept_input(end + 1, len - n - 1, out, err)) return 0;
-    openai_kept_fini(out);
+    api_kept_fini(out);
     if (whole && err->http >= 500) return -1; /* out of memory */
     rod_fail(&damaged, ROD_ESTATE, "The texts that are kept of the response are damaged.");
-    openai_error_from(err, &damaged);
+    api_error_from(err, &damaged);
     return -1;
 }
 
-void openai_kept_fini(struct openai_kept *k) {
+void api_kept_fini(struct api_kept *k) {
     buf_fini(&k->echo);
-    openai_tools_fini(&k->tools);
+    api_tools_fini(&k->tools);
     json_decref(k->input);
-    *k = (struct openai_kept){0};
+    *k = (struct api_kept){0};
 }
 
 /* ---- the items of the input ---- */
 
-enum { ITEM_ID_BYTES = OPENAI_SESSION_ID_MAX + 32 };
+enum { ITEM_ID_BYTES = API_SESSION_ID_MAX + 32 };
 
 static const char *item_type(const json_t *item) {
     static const char *const types[] = {"function_call", "function_call_output", "reasoning"};
@@ -100,7 +100,7 @@ static void item_id(const char *response, const json_t *item, size_t i, char id[
                        : !strcmp(type, "function_call_output") ? "fco"
                        : !strcmp(type, "reasoning")            ? "rs"
                                                                : "msg";
-    snprintf(id, ITEM_ID_BYTES, "%s_%.*s_in%zu", kind, OPENAI_SESSION_ID_MAX, at ? at + 1 : response, i);
+    snprintf(id, ITEM_ID_BYTES, "%s_%.*s_in%zu", kind, API_SESSION_ID_MAX, at ? at + 1 : response, i);
 }
 
 /* What is no string is "". */
@@ -119,7 +119,7 @@ static void put_parts(struct buf *out, const json_t *content, bool said) {
     buf_putc(out, '[');
     for (size_t i = 0; i < n; i++) {
         const json_t *part = json_is_string(content) ? content : json_array_get(content, i);
-        openai_put_comma(out, i);
+        api_put_comma(out, i);
         buf_puts(out, said ? "{\"type\":\"output_text\"" : "{\"type\":\"input_text\"");
         put_member(out, "text", json_is_string(part) ? part : json_object_get(part, "text"));
         buf_puts(out, said ? ",\"annotations\":[],\"logprobs\":[]}" : "}");
@@ -131,7 +131,7 @@ static void put_arguments(struct buf *out, const json_t *arguments) {
     struct buf line = {0};
     buf_puts(out, ",\"arguments\":");
     if (json_is_object(arguments)) {
-        openai_put_line(&line, arguments); /* as the model has read them */
+        api_put_line(&line, arguments); /* as the model has read them */
         buf_json(out, line.len ? line.data : "", line.len);
     } else {
         put_string(out, arguments);
@@ -167,7 +167,7 @@ static void put_item(struct buf *out, const char *id, const json_t *item) {
 }
 
 /* How many items stand before the page; SIZE_MAX: `after` names no item. */
-static size_t items_before(const char *response, const json_t *input, const struct openai_page *page) {
+static size_t items_before(const char *response, const json_t *input, const struct api_page *page) {
     const size_t n = json_array_size(input);
     char id[ITEM_ID_BYTES];
     if (!page->after) return 0;
@@ -178,11 +178,11 @@ static size_t items_before(const char *response, const json_t *input, const stru
     return SIZE_MAX;
 }
 
-bool openai_render_input_items(struct buf *out, const char *response, const json_t *input,
-                               const struct openai_page *page, struct openai_error *err) {
+bool api_render_input_items(struct buf *out, const char *response, const json_t *input, const struct api_page *page,
+                            struct api_error *err) {
     const size_t n = json_array_size(input), before = items_before(response, input, page);
     assert(page->limit);
-    if (before == SIZE_MAX) return openai_error_field(err, "after", "is no item of this response's input");
+    if (before == SIZE_MAX) return api_error_field(err, "after", "is no item of this response's input");
     const size_t some = page->limit < n - before ? page->limit : n - before;
     char id[ITEM_ID_BYTES] = "", first[ITEM_ID_BYTES] = "";
     buf_puts(out, "{\"object\":\"list\",\"data\":[");
@@ -191,10 +191,9 @@ bool openai_render_input_items(struct buf *out, const char *response, const json
         const json_t *item = json_array_get(input, i);
         item_id(response, item, i, id);
         if (!k) memcpy(first, id, sizeof first);
-        openai_put_comma(out, k);
+        api_put_comma(out, k);
         put_item(out, id, item);
     }
-    buf_addf(out, "],\"first_id\":\"%s\",\"last_id\":\"%s\",\"has_more\":%s}", first, id,
-             openai_bool(before + some < n));
+    buf_addf(out, "],\"first_id\":\"%s\",\"last_id\":\"%s\",\"has_more\":%s}", first, id, api_bool(before + some < n));
     return true;
 }

@@ -7,7 +7,7 @@
 #include <string.h>
 
 struct place { /* of a message in the request */
-    const struct openai_fields *fields;
+    const struct api_fields *fields;
     const char *array;
     size_t i;
 };
@@ -70,7 +70,7 @@ static bool take_function(const struct place *at, const char *field, const json_
     out->name = field_copy(name, &out->name_len);
     struct buf line = {0};
     if (json_is_object(arguments))
-        openai_put_line(&line, arguments);
+        api_put_line(&line, arguments);
     else
         buf_add(&line, json_string_value(arguments), json_string_length(arguments));
     out->arguments = buf_take(&line, &out->arguments_len);
@@ -207,7 +207,7 @@ static bool take_item(const struct place *at, const json_t *item, struct rod_mes
     return take_message(at, item, out);
 }
 
-static bool take_array(const struct openai_fields *p, const char *name, const json_t *array, const json_t *instructions,
+static bool take_array(const struct api_fields *p, const char *name, const json_t *array, const json_t *instructions,
                        struct rod_message **out, size_t *n_out) {
     assert(!*out && !*n_out);
     const size_t n = json_array_size(array), before = instructions ? 1 : 0;
@@ -232,8 +232,8 @@ static bool take_array(const struct openai_fields *p, const char *name, const js
     return *n_out ? true : field_bad(p, name, "is empty");
 }
 
-bool openai_messages(const struct openai_fields *p, const char *name, const json_t *instructions,
-                     struct rod_message **out, size_t *n_out) {
+bool api_messages(const struct api_fields *p, const char *name, const json_t *instructions, struct rod_message **out,
+                  size_t *n_out) {
     const json_t *value = field_get(p, name);
     if (!value) return field_bad(p, name, "is missing");
     if (json_is_array(value)) return take_array(p, name, value, instructions, out, n_out);
@@ -245,7 +245,7 @@ bool openai_messages(const struct openai_fields *p, const char *name, const json
     return ok;
 }
 
-void openai_messages_free(struct rod_message *messages, size_t n_messages) {
+void api_messages_free(struct rod_message *messages, size_t n_messages) {
     for (size_t i = 0; i < n_messages; i++) {
         for (size_t k = 0; k < messages[i].n_calls; k++) {
             free((char *)messages[i].calls[k].name);

@@ -11,7 +11,7 @@
 #define LOGPROBS   "use logprobs, in chats with top_logprobs"
 #define TAILS      "use min_p, top_p or typical_p"
 
-const struct openai_peer openai_peers[] = {
+const struct api_peer api_peers[] = {
     {"add_generation_prompt", "vLLM", PEER_SAME, NULL, NULL},
     {"add_special_tokens", "vLLM", PEER_SAME, NULL, NULL},
     {"allowed_token_ids", "vLLM", PEER_SAME, NULL, NULL},
@@ -113,23 +113,23 @@ const struct openai_peer openai_peers[] = {
     {"web_search_options", "OpenAI", PEER_REFUSED, NULL, NULL},
     {"xtc_probability", "llama.cpp", PEER_REFUSED, TAILS, NULL},
 };
-const size_t openai_n_peers = sizeof openai_peers / sizeof *openai_peers;
+const size_t api_n_peers = sizeof api_peers / sizeof *api_peers;
 
 #define GRAMMARS "structured_outputs"
 
 /* The field of ours, for a request of this kind. */
-static const char *peer_field(const struct openai_peer *peer, enum openai_kind kind) {
-    if (kind == OPENAI_RESPONSE && !strcmp(peer->to, "max_tokens")) return "max_output_tokens";
+static const char *peer_field(const struct api_peer *peer, enum api_kind kind) {
+    if (kind == API_RESPONSE && !strcmp(peer->to, "max_tokens")) return "max_output_tokens";
     return peer->to;
 }
 
-static const json_t *peer_value(const json_t *root, const struct openai_peer *peer) {
+static const json_t *peer_value(const json_t *root, const struct api_peer *peer) {
     const json_t *value = json_object_get(root, peer->name);
     if (json_is_null(value)) return NULL;
     return value && (peer->kind == PEER_ALIAS || field_asks(value)) ? value : NULL;
 }
 
-static bool peer_asks(const struct openai_peer *peer, const json_t *value) {
+static bool peer_asks(const struct api_peer *peer, const json_t *value) {
     double number = 0;
     if (json_is_true(value)) return !peer->neutral || strcmp(peer->neutral, "true") != 0;
     if (json_is_false(value)) return peer->neutral && !strcmp(peer->neutral, "true");
@@ -138,7 +138,7 @@ static bool peer_asks(const struct openai_peer *peer, const json_t *value) {
 }
 
 /* How far penalties look back matters where there is one. */
-static bool peer_matters(const struct openai_peer *peer, const json_t *root) {
+static bool peer_matters(const struct api_peer *peer, const json_t *root) {
     static const struct {
         const char *name;
         double off;
@@ -153,48 +153,46 @@ static bool peer_matters(const struct openai_peer *peer, const json_t *root) {
     return false;
 }
 
-static bool peer_refuse(const struct openai_peer *peer, struct openai_error *err) {
-    if (peer->to) return openai_error_field(err, peer->name, "is not available: %s", peer->to);
-    return openai_error_field(err, peer->name, "is not available: leave it out");
+static bool peer_refuse(const struct api_peer *peer, struct api_error *err) {
+    if (peer->to) return api_error_field(err, peer->name, "is not available: %s", peer->to);
+    return api_error_field(err, peer->name, "is not available: leave it out");
 }
 
 /* llama.cpp's clients ask for an answer of any length with n_predict -1. */
-static json_t *peer_translate(const struct openai_peer *peer, const json_t *value) {
+static json_t *peer_translate(const struct api_peer *peer, const json_t *value) {
     if (!strcmp(peer->name, "n_predict") && json_is_integer(value) && json_integer_value(value) == -1)
         return json_integer(INT32_MAX);
     return json_incref((json_t *)value);
 }
 
 /* Sets object[name], where nothing else is. false: out of memory, or another value is there. */
-static bool peer_put(json_t *object, const struct openai_peer *peer, const char *name, const json_t *value,
-                     const char *shown, struct openai_error *err) {
+static bool peer_put(json_t *object, const struct api_peer *peer, const char *name, const json_t *value,
+                     const char *shown, struct api_error *err) {
     json_t *ours = peer_translate(peer, value), *there = json_object_get(object, name);
-    if (!ours) return openai_error_no_memory(err);
+    if (!ours) return api_error_no_memory(err);
     const bool same = there && json_equal(there, ours), free_place = !there || json_is_null(there);
     const bool put = free_place && json_object_set_nocheck(object, name, ours) == 0;
     json_decref(ours);
     if (put || same) return true;
-    if (free_place) return openai_error_no_memory(err);
-    return openai_error_field(err, peer->name, "is another name of %s, which the request has with another value",
-                              shown);
+    if (free_place) return api_error_no_memory(err);
+    return api_error_field(err, peer->name, "is another name of %s, which the request has with another value", shown);
 }
 
-static bool peer_put_grammar(json_t *root, const struct openai_peer *peer, const json_t *value,
-                             struct openai_error *err) {
+static bool peer_put_grammar(json_t *root, const struct api_peer *peer, const json_t *value, struct api_error *err) {
     char shown[64];
     json_t *forms = json_object_get(root, GRAMMARS);
     if (!forms || json_is_null(forms)) {
-        if (json_object_set_new(root, GRAMMARS, json_object())) return openai_error_no_memory(err);
+        if (json_object_set_new(root, GRAMMARS, json_object())) return api_error_no_memory(err);
         forms = json_object_get(root, GRAMMARS);
     }
-    if (!json_is_object(forms)) return openai_error_field(err, GRAMMARS, "must be an object");
+    if (!json_is_object(forms)) return api_error_field(err, GRAMMARS, "must be an object");
     snprintf(shown, sizeof shown, GRAMMARS ".%s", peer->to);
     return peer_put(forms, peer, peer->to, value, shown, err);
 }
 
-bool openai_peers_apply(enum openai_kind kind, json_t *root, struct openai_error *err) {
-    for (size_t i = 0; i < openai_n_peers; i++) {
-        const struct openai_peer *peer = &openai_peers[i];
+bool api_peers_apply(enum api_kind kind, json_t *root, struct api_error *err) {
+    for (size_t i = 0; i < api_n_peers; i++) {
+        const struct api_peer *peer = &api_peers[i];
         const json_t *value = peer->kind == PEER_SAME ? NULL : json_object_get(root, peer->name);
         bool ok = true;
         if (!value || json_is_null(value)) continue;
@@ -211,11 +209,11 @@ bool openai_peers_apply(enum openai_kind kind, json_t *root, struct openai_error
     return true;
 }
 
-const char *openai_peers_sent(enum openai_kind kind, const json_t *root, const char *param) {
+const char *api_peers_sent(enum api_kind kind, const json_t *root, const char *param) {
     static const char grammars[] = GRAMMARS ".";
     const size_t n = sizeof grammars - 1;
-    for (size_t i = 0; i < openai_n_peers; i++) {
-        const struct openai_peer *peer = &openai_peers[i];
+    for (size_t i = 0; i < api_n_peers; i++) {
+        const struct api_peer *peer = &api_peers[i];
         if (peer->kind != PEER_ALIAS && peer->kind != PEER_GRAMMAR) continue;
         if (!peer_value(root, peer)) continue;
         if (peer->kind == PEER_ALIAS && !strcmp(param, peer_field(peer, kind))) return peer->name;
@@ -225,9 +223,9 @@ const char *openai_peers_sent(enum openai_kind kind, const json_t *root, const c
     return param;
 }
 
-void openai_peers_rename(enum openai_kind kind, const json_t *root, struct openai_error *err) {
+void api_peers_rename(enum api_kind kind, const json_t *root, struct api_error *err) {
     char message[sizeof err->message];
-    const char *sent = openai_peers_sent(kind, root, err->param);
+    const char *sent = api_peers_sent(kind, root, err->param);
     const size_t n = strlen(err->param);
     if (sent == err->param) return;
     if (!strncmp(err->message, err->param, n)) {
@@ -237,11 +235,11 @@ void openai_peers_rename(enum openai_kind kind, const json_t *root, struct opena
     snprintf(err->param, sizeof err->param, "%s", sent);
 }
 
-bool openai_peers_may_constrain(const char *body, size_t len) {
+bool api_peers_may_constrain(const char *body, size_t len) {
     char quoted[64];
-    for (size_t i = 0; i < openai_n_peers; i++) {
-        const int n = snprintf(quoted, sizeof quoted, "\"%s\"", openai_peers[i].name);
-        if (openai_peers[i].kind == PEER_GRAMMAR && memmem(body, len, quoted, (size_t)n)) return true;
+    for (size_t i = 0; i < api_n_peers; i++) {
+        const int n = snprintf(quoted, sizeof quoted, "\"%s\"", api_peers[i].name);
+        if (api_peers[i].kind == PEER_GRAMMAR && memmem(body, len, quoted, (size_t)n)) return true;
     }
     return false;
 }

@@ -4,33 +4,33 @@
  * A field that would change the answer is done, or it is a 400 that names it; its neutral value passes, as clients of
  * other servers send all their fields. Pure; any thread.
  */
-#ifndef OPENAI_PEERS_H
-#define OPENAI_PEERS_H
+#ifndef API_PEERS_H
+#define API_PEERS_H
 
 #include "request.h"
 
-enum openai_peer_kind {
+enum api_peer_kind {
     PEER_SAME,    /* the field has the same name here */
     PEER_ALIAS,   /* another name of the field `to` */
     PEER_GRAMMAR, /* another name of structured_outputs.`to` */
     PEER_REFUSED  /* a 400, unless it asks for nothing; `to` is the way out */
 };
-struct openai_peer {
+struct api_peer {
     const char *name, *servers; /* servers: whose name it is */
-    enum openai_peer_kind kind;
+    enum api_peer_kind kind;
     const char *to;      /* NULL: there is no way out */
     const char *neutral; /* PEER_REFUSED: as JSON, a value that asks for nothing beside null, false, 0, "", [] and {} */
 };
-extern const struct openai_peer openai_peers[];
-extern const size_t openai_n_peers;
+extern const struct api_peer api_peers[];
+extern const size_t api_n_peers;
 
 /* Gives root our names beside the others' and refuses what is refused. False with err filled. */
-bool openai_peers_apply(enum openai_kind kind, json_t *root, struct openai_error *err);
-/* The name that the client used for our field `param`: of openai_peers (static), or param itself. */
-const char *openai_peers_sent(enum openai_kind kind, const json_t *root, const char *param);
+bool api_peers_apply(enum api_kind kind, json_t *root, struct api_error *err);
+/* The name that the client used for our field `param`: of api_peers (static), or param itself. */
+const char *api_peers_sent(enum api_kind kind, const json_t *root, const char *param);
 /* Lets an error of one of our fields name the client's field. */
-void openai_peers_rename(enum openai_kind kind, const json_t *root, struct openai_error *err);
+void api_peers_rename(enum api_kind kind, const json_t *root, struct api_error *err);
 /* Whether the body may have a field that asks for a grammar, without parsing it. */
-bool openai_peers_may_constrain(const char *body, size_t len);
+bool api_peers_may_constrain(const char *body, size_t len);
 
 #endif

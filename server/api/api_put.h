@@ -1,34 +1,34 @@
 /* api_put.h - JSON values that several answers have. Pure; any thread. */
-#ifndef OPENAI_PUT_H
-#define OPENAI_PUT_H
+#ifndef API_PUT_H
+#define API_PUT_H
 
 #include "request.h"
 
 #include <string.h>
 
-static inline void openai_put_text(struct buf *out, const char *text) { buf_json(out, text, strlen(text)); }
+static inline void api_put_text(struct buf *out, const char *text) { buf_json(out, text, strlen(text)); }
 
 /* NULL and "" are null. */
-static inline void openai_put_text_or_null(struct buf *out, const char *text) {
+static inline void api_put_text_or_null(struct buf *out, const char *text) {
     if (text && *text) {
-        openai_put_text(out, text);
+        api_put_text(out, text);
     } else {
         buf_puts(out, "null");
     }
 }
 
 /* What a client sent, cut at some byte, or a path: perhaps no UTF-8. */
-static inline void openai_put_any(struct buf *out, const char *text) { buf_json_any(out, text, strlen(text)); }
-static inline void openai_put_any_or_null(struct buf *out, const char *text) {
+static inline void api_put_any(struct buf *out, const char *text) { buf_json_any(out, text, strlen(text)); }
+static inline void api_put_any_or_null(struct buf *out, const char *text) {
     if (*text) {
-        openai_put_any(out, text);
+        api_put_any(out, text);
     } else {
         buf_puts(out, "null");
     }
 }
 
 /* null stands for 0. */
-static inline void openai_put_number_or_null(struct buf *out, int64_t number) {
+static inline void api_put_number_or_null(struct buf *out, int64_t number) {
     if (number) {
         buf_int(out, number);
     } else {
@@ -37,14 +37,14 @@ static inline void openai_put_number_or_null(struct buf *out, int64_t number) {
 }
 
 /* A last member of an error. */
-static inline void openai_put_trace(struct buf *out, const struct openai_error *e) {
+static inline void api_put_trace(struct buf *out, const struct api_error *e) {
     if (e->trace_id && *e->trace_id) buf_addf(out, ",\"trace_id\":\"%s\"", e->trace_id);
 }
 
-static inline const char *openai_bool(bool value) { return value ? "true" : "false"; }
+static inline const char *api_bool(bool value) { return value ? "true" : "false"; }
 
 /* Before element i of an array. */
-static inline void openai_put_comma(struct buf *out, size_t i) {
+static inline void api_put_comma(struct buf *out, size_t i) {
     if (i) buf_putc(out, ',');
 }
 

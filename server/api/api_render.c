@@ -18,7 +18,7 @@ static bool utf8_whole(const char *bytes, size_t n) {
     return true;
 }
 
-static void put_token(struct buf *out, int32_t id, bool as_id, const struct openai_vocab *vocab) {
+static void put_token(struct buf *out, int32_t id, bool as_id, const struct api_vocab *vocab) {
     size_t n = 0;
     const char *bytes = as_id ? NULL : vocab->bytes(vocab->arg, id, &n);
     if (!bytes) {
@@ -32,24 +32,22 @@ static void put_token(struct buf *out, int32_t id, bool as_id, const struct open
     }
 }
 
-void openai_render_token(struct buf *out, int32_t id, const struct openai_vocab *vocab) {
-    put_token(out, id, false, vocab);
-}
+void api_render_token(struct buf *out, int32_t id, const struct api_vocab *vocab) { put_token(out, id, false, vocab); }
 
-void openai_render_ids(struct buf *out, const int32_t *ids, size_t n_ids) {
+void api_render_ids(struct buf *out, const int32_t *ids, size_t n_ids) {
     for (size_t i = 0; i < n_ids; i++) {
-        openai_put_comma(out, i);
+        api_put_comma(out, i);
         buf_int(out, ids[i]);
     }
 }
 
-void openai_render_pieces(struct buf *out, const int32_t *ids, size_t n_ids, const struct openai_vocab *vocab) {
+void api_render_pieces(struct buf *out, const int32_t *ids, size_t n_ids, const struct api_vocab *vocab) {
     for (size_t i = 0; i < n_ids; i++) {
         size_t n = 0, at = 0;
         const char *bytes = vocab->bytes(vocab->arg, ids[i], &n);
         if (!bytes) n = 0;
         while (at < n && buf_utf8(bytes + at, n - at)) at += buf_utf8(bytes + at, n - at);
-        openai_put_comma(out, i);
+        api_put_comma(out, i);
         buf_addf(out, "{\"id\":%d,\"piece\":", ids[i]);
         if (at == n)
             buf_json(out, n ? bytes : "", n);
@@ -60,8 +58,8 @@ void openai_render_pieces(struct buf *out, const int32_t *ids, size_t n_ids, con
 }
 
 /* Where in text the token's bytes begin, from at on; a token that is not there may be one that is not shown. */
-void openai_render_offsets(struct buf *out, const char *text, size_t len, const int32_t *ids, size_t n_ids,
-                           const struct openai_vocab *vocab) {
+void api_render_offsets(struct buf *out, const char *text, size_t len, const int32_t *ids, size_t n_ids,
+                        const struct api_vocab *vocab) {
     const size_t mark = out->len;
     size_t at = 0, n_chars = 0; /* bytes of text passed, and characters begun in them */
     buf_putc(out, '[');
@@ -74,7 +72,7 @@ void openai_render_offsets(struct buf *out, const char *text, size_t len, const 
         for (size_t k = 0; k < n; k++) n_chars += ((unsigned char)text[at + k] & 0xc0) != 0x80;
         at += n;
         assert(at <= len && begin <= n_chars);
-        openai_put_comma(out, i);
+        api_put_comma(out, i);
         buf_putc(out, '[');
         buf_int(out, (int64_t)begin);
         buf_putc(out, ',');
@@ -88,7 +86,7 @@ void openai_render_offsets(struct buf *out, const char *text, size_t len, const 
 }
 
 /* {"token":..,"logprob":..,"bytes":[..] with the brace left open. */
-static void put_chat_token(struct buf *out, int32_t id, float logprob, const struct openai_vocab *vocab) {
+static void put_chat_token(struct buf *out, int32_t id, float logprob, const struct api_vocab *vocab) {
     size_t n = 0;
     const char *bytes = vocab->bytes(vocab->arg, id, &n);
     buf_puts(out, "{\"token\":");
@@ -102,19 +100,19 @@ static void put_chat_token(struct buf *out, int32_t id, float logprob, const str
     }
     buf_putc(out, '[');
     for (size_t i = 0; i < n; i++) {
-        openai_put_comma(out, i);
+        api_put_comma(out, i);
         buf_int(out, (unsigned char)bytes[i]);
     }
     buf_putc(out, ']');
 }
 
-static void add_chat(struct openai_logprobs *l, const struct rod_token *t, const struct openai_vocab *vocab) {
+static void add_chat(struct api_logprobs *l, const struct rod_token *t, const struct api_vocab *vocab) {
     struct buf *out = &l->tokens;
     if (out->len) buf_putc(out, ',');
     put_chat_token(out, t->id, t->logprob, vocab);
     buf_puts(out, ",\"top_logprobs\":[");
     for (uint32_t i = 0; i < t->n_top; i++) {
-        openai_put_comma(out, i);
+        api_put_comma(out, i);
         put_chat_token(out, t->top[i].id, t->top[i].logprob, vocab);
         buf_putc(out, '}');
     }
@@ -122,7 +120,7 @@ static void add_chat(struct openai_logprobs *l, const struct rod_token *t, const
 }
 
 /* The byte is of the character that is not whole yet; behind its second byte any two of a tail would do. */
-static bool of_part(const struct openai_logprobs *l, char byte) {
+static bool of_part(const struct api_logprobs *l, char byte) {
     char whole[4] = {'\x80', '\x80', '\x80', '\x80'};
     memcpy(whole, l->part, l->n_part);
     if (l->n_part) whole[l->n_part] = byte;
@@ -131,7 +129,7 @@ static bool of_part(const struct openai_logprobs *l, char byte) {
 
 /* Counts characters as the text has them: bytes that cannot become a character are one, which ends at the first byte
  * that does not continue it. */
-static void count_chars(struct openai_logprobs *l, const char *bytes, size_t n) {
+static void count_chars(struct api_logprobs *l, const char *bytes, size_t n) {
     for (size_t i = 0; i < n; i++) {
         const unsigned char byte = (unsigned char)bytes[i];
         const bool inside = of_part(l, bytes[i]);
@@ -146,7 +144,7 @@ static void count_chars(struct openai_logprobs *l, const char *bytes, size_t n) 
 }
 
 /* What every token has in the legacy object of parallel arrays: its text and where that begins. */
-static void add_place(struct openai_logprobs *l, int32_t id, bool shown, const struct openai_vocab *vocab) {
+static void add_place(struct api_logprobs *l, int32_t id, bool shown, const struct api_vocab *vocab) {
     if (l->tokens.len) {
         buf_putc(&l->tokens, ',');
         buf_putc(&l->values, ',');
@@ -162,15 +160,14 @@ static void add_place(struct openai_logprobs *l, int32_t id, bool shown, const s
     count_chars(l, bytes, n);
 }
 
-void openai_logprobs_add_first(struct openai_logprobs *l, int32_t id, const struct openai_vocab *vocab) {
+void api_logprobs_add_first(struct api_logprobs *l, int32_t id, const struct api_vocab *vocab) {
     add_place(l, id, true, vocab);
     buf_puts(&l->values, "null");
     buf_puts(&l->tops, "null");
 }
 
 /* The sampled token is in the top list even when it is not among the best. */
-static void add_legacy(struct openai_logprobs *l, const struct rod_token *t, bool shown,
-                       const struct openai_vocab *vocab) {
+static void add_legacy(struct api_logprobs *l, const struct rod_token *t, bool shown, const struct api_vocab *vocab) {
     add_place(l, t->id, shown, vocab);
     buf_logprob(&l->values, t->logprob);
     buf_putc(&l->tops, '{');
@@ -191,7 +188,7 @@ static void add_legacy(struct openai_logprobs *l, const struct rod_token *t, boo
     buf_putc(&l->tops, '}');
 }
 
-static void put_ranked(struct buf *out, int32_t id, float logprob, uint32_t rank, const struct openai_vocab *vocab) {
+static void put_ranked(struct buf *out, int32_t id, float logprob, uint32_t rank, const struct api_vocab *vocab) {
     buf_putc(out, '"');
     buf_int(out, id);
     buf_puts(out, "\":{\"logprob\":");
@@ -199,11 +196,11 @@ static void put_ranked(struct buf *out, int32_t id, float logprob, uint32_t rank
     buf_puts(out, ",\"rank\":");
     buf_int(out, rank);
     buf_puts(out, ",\"decoded_token\":");
-    openai_render_token(out, id, vocab);
+    api_render_token(out, id, vocab);
     buf_putc(out, '}');
 }
 
-void openai_prompt_logprobs_add(struct buf *out, const struct rod_token *t, const struct openai_vocab *vocab) {
+void api_prompt_logprobs_add(struct buf *out, const struct rod_token *t, const struct api_vocab *vocab) {
     if (out->len) buf_putc(out, ',');
     if (!t) {
         buf_puts(out, "null");
@@ -219,10 +216,10 @@ void openai_prompt_logprobs_add(struct buf *out, const struct rod_token *t, cons
     buf_putc(out, '}');
 }
 
-void openai_logprobs_add(struct openai_logprobs *l, enum openai_kind kind, const struct rod_token *tokens,
-                         size_t n_tokens, bool shown, const struct openai_vocab *vocab) {
+void api_logprobs_add(struct api_logprobs *l, enum api_kind kind, const struct rod_token *tokens, size_t n_tokens,
+                      bool shown, const struct api_vocab *vocab) {
     for (size_t i = 0; i < n_tokens; i++) {
-        if (kind == OPENAI_CHAT) {
+        if (kind == API_CHAT) {
             add_chat(l, &tokens[i], vocab);
         } else {
             add_legacy(l, &tokens[i], shown, vocab);
@@ -230,14 +227,14 @@ void openai_logprobs_add(struct openai_logprobs *l, enum openai_kind kind, const
     }
 }
 
-void openai_logprobs_clear(struct openai_logprobs *l) {
+void api_logprobs_clear(struct api_logprobs *l) {
     buf_clear(&l->tokens);
     buf_clear(&l->values);
     buf_clear(&l->tops);
     buf_clear(&l->offsets);
 }
 
-void openai_logprobs_fini(struct openai_logprobs *l) {
+void api_logprobs_fini(struct api_logprobs *l) {
     buf_fini(&l->tokens);
     buf_fini(&l->values);
     buf_fini(&l->tops);
@@ -256,11 +253,11 @@ static void put_fragment(struct buf *out, const char *name, const struct buf *fr
     buf_putc(out, ']');
 }
 
-static void put_logprobs(struct buf *out, enum openai_kind kind, const struct openai_logprobs *l) {
+static void put_logprobs(struct buf *out, enum api_kind kind, const struct api_logprobs *l) {
     buf_puts(out, ",\"logprobs\":");
     if (!l) {
         buf_puts(out, "null");
-    } else if (kind == OPENAI_CHAT) {
+    } else if (kind == API_CHAT) {
         buf_putc(out, '{');
         put_fragment(out, "content", &l->tokens);
         buf_puts(out, ",\"refusal\":null}");
@@ -279,7 +276,7 @@ static void put_logprobs(struct buf *out, enum openai_kind kind, const struct op
 
 /* ---- choices ---- */
 
-static void put_usage(struct buf *out, const struct openai_usage *u) {
+static void put_usage(struct buf *out, const struct api_usage *u) {
     buf_puts(out, "\"usage\":{\"prompt_tokens\":");
     buf_int(out, (int64_t)u->prompt_tok);
     buf_puts(out, ",\"completion_tokens\":");
@@ -304,12 +301,12 @@ static void put_usage(struct buf *out, const struct openai_usage *u) {
 }
 
 /* Completions have what is the prompt's in the choice (each may have another prompt), chats beside the choices. */
-static void put_ids(struct buf *out, enum openai_kind kind, const struct openai_choice *c) {
-    if (c->prompt_ids && kind == OPENAI_COMPLETION) {
+static void put_ids(struct buf *out, enum api_kind kind, const struct api_choice *c) {
+    if (c->prompt_ids && kind == API_COMPLETION) {
         buf_putc(out, ',');
         put_fragment(out, "prompt_token_ids", c->prompt_ids);
     }
-    if (c->prompt_logprobs && kind == OPENAI_COMPLETION) {
+    if (c->prompt_logprobs && kind == API_COMPLETION) {
         buf_putc(out, ',');
         put_fragment(out, "prompt_logprobs", c->prompt_logprobs);
     }
@@ -319,8 +316,8 @@ static void put_ids(struct buf *out, enum openai_kind kind, const struct openai_
     }
 }
 
-static void put_chat_prompt(struct buf *out, enum openai_kind kind, const struct openai_choice *c) {
-    if (kind != OPENAI_CHAT) return;
+static void put_chat_prompt(struct buf *out, enum api_kind kind, const struct api_choice *c) {
+    if (kind != API_CHAT) return;
     if (c->prompt_ids) {
         buf_putc(out, ',');
         put_fragment(out, "prompt_token_ids", c->prompt_ids);
@@ -331,7 +328,7 @@ static void put_chat_prompt(struct buf *out, enum openai_kind kind, const struct
     }
 }
 
-static void put_finish(struct buf *out, const struct openai_choice *c) {
+static void put_finish(struct buf *out, const struct api_choice *c) {
     if (!c->finished) {
         buf_puts(out, ",\"finish_reason\":null,\"stop_reason\":null}");
         return;
@@ -342,7 +339,7 @@ static void put_finish(struct buf *out, const struct openai_choice *c) {
                                             : "stop");
     buf_puts(out, ",\"stop_reason\":");
     if (c->stop_string) {
-        openai_put_text(out, c->stop_string);
+        api_put_text(out, c->stop_string);
     } else if (c->stop_id >= 0) {
         buf_int(out, c->stop_id);
     } else {
@@ -351,30 +348,30 @@ static void put_finish(struct buf *out, const struct openai_choice *c) {
     buf_putc(out, '}');
 }
 
-void openai_render_session_of(struct buf *out, const char *id, uint64_t version) {
+void api_render_session_of(struct buf *out, const char *id, uint64_t version) {
     if (!id) return;
     buf_puts(out, ",\"session\":{\"id\":");
-    openai_put_text(out, id);
+    api_put_text(out, id);
     buf_puts(out, ",\"version\":");
     buf_int(out, (int64_t)version);
     buf_putc(out, '}');
 }
 
-void openai_render_prefix(struct buf *out, enum openai_kind kind, bool stream, const char *request_id,
-                          int64_t created_unix_s, const char *model, const char *fingerprint) {
+void api_render_prefix(struct buf *out, enum api_kind kind, bool stream, const char *request_id, int64_t created_unix_s,
+                       const char *model, const char *fingerprint) {
     assert(kind < sizeof id_prefix / sizeof *id_prefix); /* a response has no prefix */
     buf_addf(out, "{\"id\":\"%s%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", id_prefix[kind], request_id,
-             kind == OPENAI_COMPLETION ? "text_completion"
-             : stream                  ? "chat.completion.chunk"
-                                       : "chat.completion",
+             kind == API_COMPLETION ? "text_completion"
+             : stream               ? "chat.completion.chunk"
+                                    : "chat.completion",
              (long long)created_unix_s);
-    openai_put_text(out, model);
+    api_put_text(out, model);
     buf_puts(out, ",\"system_fingerprint\":");
-    openai_put_text(out, fingerprint);
+    api_put_text(out, fingerprint);
     buf_putc(out, ',');
 }
 
-static void put_content(struct buf *out, const struct openai_choice *c) {
+static void put_content(struct buf *out, const struct api_choice *c) {
     buf_puts(out, "\"content\":");
     if (c->no_text)
         buf_puts(out, "null");
@@ -383,16 +380,16 @@ static void put_content(struct buf *out, const struct openai_choice *c) {
 }
 
 /* ,"tool_calls":[...], or nothing; index tells the pieces of a stream apart. */
-static void put_calls(struct buf *out, const struct openai_choice *c, bool indexed) {
+static void put_calls(struct buf *out, const struct api_choice *c, bool indexed) {
     for (size_t i = 0; i < c->n_calls; i++) {
-        const struct openai_call *call = &c->calls[i];
+        const struct api_call *call = &c->calls[i];
         buf_puts(out, i ? ",{" : "\"tool_calls\":[{");
         if (indexed) buf_addf(out, "\"index\":%u,", call->index);
         if (call->id) buf_addf(out, "\"id\":\"%s\",\"type\":\"function\",", call->id);
         buf_puts(out, "\"function\":{");
         if (call->name) {
             buf_puts(out, "\"name\":");
-            openai_put_text(out, call->name);
+            api_put_text(out, call->name);
             buf_putc(out, ',');
         }
         buf_puts(out, "\"arguments\":");
@@ -402,7 +399,7 @@ static void put_calls(struct buf *out, const struct openai_choice *c, bool index
     if (c->n_calls) buf_putc(out, ']');
 }
 
-static void put_delta(struct buf *out, const struct openai_choice *c) {
+static void put_delta(struct buf *out, const struct api_choice *c) {
     buf_puts(out, ",\"delta\":{");
     if (c->role) buf_puts(out, "\"role\":\"assistant\",");
     if (c->n_calls)
@@ -412,7 +409,7 @@ static void put_delta(struct buf *out, const struct openai_choice *c) {
     buf_putc(out, '}');
 }
 
-static void put_message(struct buf *out, const struct openai_choice *c) {
+static void put_message(struct buf *out, const struct api_choice *c) {
     buf_puts(out, ",\"message\":{\"role\":\"assistant\",");
     put_content(out, c);
     buf_puts(out, ",\"refusal\":null");
@@ -421,14 +418,14 @@ static void put_message(struct buf *out, const struct openai_choice *c) {
     buf_putc(out, '}');
 }
 
-void openai_render_chunk(struct buf *out, enum openai_kind kind, const struct buf *prefix,
-                         const struct openai_choice *c, const struct openai_usage *usage, bool null_usage) {
-    assert(kind != OPENAI_RESPONSE && (!c->role || kind == OPENAI_CHAT));
+void api_render_chunk(struct buf *out, enum api_kind kind, const struct buf *prefix, const struct api_choice *c,
+                      const struct api_usage *usage, bool null_usage) {
+    assert(kind != API_RESPONSE && (!c->role || kind == API_CHAT));
     assert((!c->role && !c->n_calls) || !c->finished);
     put_part(out, prefix);
     buf_puts(out, "\"choices\":[{\"index\":");
     buf_int(out, c->index);
-    if (kind == OPENAI_COMPLETION) {
+    if (kind == API_COMPLETION) {
         buf_puts(out, ",\"text\":");
         buf_json(out, c->text, c->text_len);
     } else {
@@ -439,7 +436,7 @@ void openai_render_chunk(struct buf *out, enum openai_kind kind, const struct bu
     put_finish(out, c);
     buf_putc(out, ']');
     put_chat_prompt(out, kind, c);
-    openai_render_session_of(out, c->session, c->session_version);
+    api_render_session_of(out, c->session, c->session_version);
     if (usage) {
         buf_putc(out, ',');
         put_usage(out, usage);
@@ -449,23 +446,23 @@ void openai_render_chunk(struct buf *out, enum openai_kind kind, const struct bu
     buf_putc(out, '}');
 }
 
-void openai_render_usage_chunk(struct buf *out, const struct buf *prefix, const struct openai_usage *usage) {
+void api_render_usage_chunk(struct buf *out, const struct buf *prefix, const struct api_usage *usage) {
     put_part(out, prefix);
     buf_puts(out, "\"choices\":[],");
     put_usage(out, usage);
     buf_putc(out, '}');
 }
 
-void openai_render_answer(struct buf *out, enum openai_kind kind, const struct buf *prefix,
-                          const struct openai_choice *choices, size_t n_choices, const struct openai_usage *usage) {
-    assert(kind != OPENAI_RESPONSE && n_choices);
+void api_render_answer(struct buf *out, enum api_kind kind, const struct buf *prefix, const struct api_choice *choices,
+                       size_t n_choices, const struct api_usage *usage) {
+    assert(kind != API_RESPONSE && n_choices);
     put_part(out, prefix);
     buf_puts(out, "\"choices\":[");
     for (size_t i = 0; i < n_choices; i++) {
-        const struct openai_choice *c = &choices[i];
+        const struct api_choice *c = &choices[i];
         buf_puts(out, i ? ",{\"index\":" : "{\"index\":");
         buf_int(out, c->index);
-        if (kind == OPENAI_COMPLETION) {
+        if (kind == API_COMPLETION) {
             buf_puts(out, ",\"text\":");
             buf_json(out, c->text, c->text_len);
         } else {
@@ -477,31 +474,31 @@ void openai_render_answer(struct buf *out, enum openai_kind kind, const struct b
     }
     buf_putc(out, ']');
     put_chat_prompt(out, kind, &choices[0]);
-    openai_render_session_of(out, choices[0].session, choices[0].session_version);
+    api_render_session_of(out, choices[0].session, choices[0].session_version);
     buf_putc(out, ',');
     put_usage(out, usage);
     buf_putc(out, '}');
 }
 
-void openai_render_model(struct buf *out, const char *name, const char *root, const char *adapter,
-                         const struct rod_model_info *info) {
+void api_render_model(struct buf *out, const char *name, const char *root, const char *adapter,
+                      const struct rod_model_info *info) {
     buf_puts(out, "{\"id\":");
-    openai_put_text(out, name);
+    api_put_text(out, name);
     buf_addf(out, ",\"object\":\"model\",\"created\":%lld,\"owned_by\":\"rodimus\",\"root\":",
              (long long)info->created_unix_s);
-    openai_put_text(out, root);
+    api_put_text(out, root);
     buf_puts(out, ",\"adapter\":");
-    openai_put_text_or_null(out, *adapter ? adapter : NULL);
+    api_put_text_or_null(out, *adapter ? adapter : NULL);
     buf_addf(out, ",\"parent\":null,\"max_model_len\":%llu,\"session_bytes\":%llu,\"arch\":",
              (unsigned long long)info->max_prompt_tok, (unsigned long long)info->session_bytes);
-    openai_put_text(out, info->arch);
+    api_put_text(out, info->arch);
     buf_puts(out, ",\"dtype\":");
-    openai_put_text(out, info->weight_dtype);
+    api_put_text(out, info->weight_dtype);
     buf_puts(out, ",\"weights\":");
-    openai_put_text(out, info->weights);
+    api_put_text(out, info->weights);
     buf_addf(out, ",\"weight_bytes\":%llu", (unsigned long long)info->weight_bytes);
     buf_addf(out, ",\"n_params\":%llu,\"vocab_size\":%u,\"context_length\":null,\"window\":",
              (unsigned long long)info->n_params, info->vocab_size);
-    openai_put_number_or_null(out, info->window_tok);
-    buf_addf(out, ",\"slots\":%u,\"chat\":%s}", info->n_slots, openai_bool(info->has_chat));
+    api_put_number_or_null(out, info->window_tok);
+    buf_addf(out, ",\"slots\":%u,\"chat\":%s}", info->n_slots, api_bool(info->has_chat));
 }

@@ -5,12 +5,12 @@
 #include <assert.h>
 #include <string.h>
 
-static const char *response_status(const struct openai_response_view *v) {
+static const char *response_status(const struct api_response_view *v) {
     return v->reason == ROD_FINISH_LENGTH ? "incomplete" : "completed";
 }
 
 /* The first message has the response's own number. */
-static void put_item_id(struct buf *out, const char *response, const struct openai_item *item) {
+static void put_item_id(struct buf *out, const char *response, const struct api_item *item) {
     const char *at = strchr(response, '_');
     buf_puts(out, item->name ? "\"fc_" : "\"msg_");
     buf_puts(out, at ? at + 1 : response);
@@ -25,7 +25,7 @@ static void put_part(struct buf *out, const char *text, size_t len) {
 }
 
 /* finished false: nothing has been said yet. */
-static void put_item(struct buf *out, const char *response, const struct openai_item *item, bool finished) {
+static void put_item(struct buf *out, const char *response, const struct api_item *item, bool finished) {
     buf_puts(out, "{\"id\":");
     put_item_id(out, response, item);
     buf_addf(out, ",\"type\":\"%s\",\"status\":\"%s\"", item->name ? "function_call" : "message",
@@ -34,7 +34,7 @@ static void put_item(struct buf *out, const char *response, const struct openai_
                          : "completed");
     if (item->name) {
         buf_addf(out, ",\"call_id\":\"%s\",\"name\":", item->call_id);
-        openai_put_text(out, item->name);
+        api_put_text(out, item->name);
         buf_puts(out, ",\"arguments\":");
         buf_json(out, item->text, finished ? item->len : 0);
     } else {
@@ -45,7 +45,7 @@ static void put_item(struct buf *out, const char *response, const struct openai_
     buf_putc(out, '}');
 }
 
-static void put_response_usage(struct buf *out, const struct openai_usage *u) {
+static void put_response_usage(struct buf *out, const struct api_usage *u) {
     buf_addf(out,
              "{\"input_tokens\":%llu,\"input_tokens_details\":{\"cached_tokens\":%llu,\"cache_write_tokens\":0},"
              "\"output_tokens\":%llu,"
@@ -54,20 +54,20 @@ static void put_response_usage(struct buf *out, const struct openai_usage *u) {
              (unsigned long long)u->completion_tok, (unsigned long long)(u->prompt_tok + u->completion_tok));
 }
 
-static void put_response(struct buf *out, const struct openai_response_view *v, bool finished) {
+static void put_response(struct buf *out, const struct api_response_view *v, bool finished) {
     assert(!finished || v->usage);
     buf_puts(out, "{\"id\":");
-    openai_put_text(out, v->id);
+    api_put_text(out, v->id);
     buf_addf(out,
              ",\"object\":\"response\",\"created_at\":%lld,\"status\":\"%s\",\"error\":null,\"incomplete_details\":",
              (long long)v->created_unix_s, finished ? response_status(v) : "in_progress");
     const bool cut = finished && v->reason == ROD_FINISH_LENGTH;
     buf_puts(out, cut ? "{\"reason\":\"max_output_tokens\"}" : "null");
     buf_puts(out, ",\"model\":");
-    openai_put_text(out, v->model);
+    api_put_text(out, v->model);
     buf_puts(out, ",\"output\":[");
     for (size_t i = 0; finished && i < v->n_items; i++) {
-        openai_put_comma(out, i);
+        api_put_comma(out, i);
         put_item(out, v->id, &v->items[i], true);
     }
     buf_puts(out, "],");
@@ -75,14 +75,14 @@ static void put_response(struct buf *out, const struct openai_response_view *v, 
     buf_puts(out, ",\"usage\":");
     if (finished) {
         put_response_usage(out, v->usage);
-        openai_render_session_of(out, v->session, v->session_version);
+        api_render_session_of(out, v->session, v->session_version);
     } else {
         buf_puts(out, "null");
     }
     buf_putc(out, '}');
 }
 
-void openai_render_response(struct buf *out, const struct openai_response_view *v) { put_response(out, v, true); }
+void api_render_response(struct buf *out, const struct api_response_view *v) { put_response(out, v, true); }
 
 /* ---- the stream ---- */
 
@@ -97,7 +97,7 @@ static void end_event(struct buf *out) {
     sse_end(out);
 }
 
-static void put_response_event(struct buf *out, const char *type, const struct openai_response_view *v, bool finished,
+static void put_response_event(struct buf *out, const char *type, const struct api_response_view *v, bool finished,
                                uint64_t *seq) {
     begin_event(out, type, seq);
     buf_puts(out, ",\"response\":");
@@ -105,7 +105,7 @@ static void put_response_event(struct buf *out, const char *type, const struct o
     end_event(out);
 }
 
-static void put_item_event(struct buf *out, const char *type, const char *response, const struct openai_item *item,
+static void put_item_event(struct buf *out, const char *type, const char *response, const struct api_item *item,
                            bool finished, uint64_t *seq) {
     begin_event(out, type, seq);
     buf_addf(out, ",\"output_index\":%u,\"item\":", item->index);
@@ -114,7 +114,7 @@ static void put_item_event(struct buf *out, const char *type, const char *respon
 }
 
 /* Where in the answer it lies: a message has one part. */
-static void begin_part_event(struct buf *out, const char *type, const char *response, const struct openai_item *item,
+static void begin_part_event(struct buf *out, const char *type, const char *response, const struct api_item *item,
                              uint64_t *seq) {
     begin_event(out, type, seq);
     buf_puts(out, ",\"item_id\":");
@@ -123,12 +123,12 @@ static void begin_part_event(struct buf *out, const char *type, const char *resp
     if (!item->name) buf_puts(out, ",\"content_index\":0");
 }
 
-void openai_render_response_opening(struct buf *out, const struct openai_response_view *v, uint64_t *seq) {
+void api_render_response_opening(struct buf *out, const struct api_response_view *v, uint64_t *seq) {
     put_response_event(out, "response.created", v, false, seq);
     put_response_event(out, "response.in_progress", v, false, seq);
 }
 
-void openai_render_item_begin(struct buf *out, const char *response, const struct openai_item *item, uint64_t *seq) {
+void api_render_item_begin(struct buf *out, const char *response, const struct api_item *item, uint64_t *seq) {
     put_item_event(out, "response.output_item.added", response, item, false, seq);
     if (item->name) return;
     begin_part_event(out, "response.content_part.added", response, item, seq);
@@ -137,7 +137,7 @@ void openai_render_item_begin(struct buf *out, const char *response, const struc
     end_event(out);
 }
 
-void openai_render_item_delta(struct buf *out, const char *response, const struct openai_item *item, uint64_t *seq) {
+void api_render_item_delta(struct buf *out, const char *response, const struct api_item *item, uint64_t *seq) {
     begin_part_event(out, item->name ? "response.function_call_arguments.delta" : "response.output_text.delta",
                      response, item, seq);
     buf_puts(out, ",\"delta\":");
@@ -146,7 +146,7 @@ void openai_render_item_delta(struct buf *out, const char *response, const struc
     end_event(out);
 }
 
-static void put_message_end(struct buf *out, const char *response, const struct openai_item *item, uint64_t *seq) {
+static void put_message_end(struct buf *out, const char *response, const struct api_item *item, uint64_t *seq) {
     begin_part_event(out, "response.output_text.done", response, item, seq);
     buf_puts(out, ",\"text\":");
     buf_json(out, item->text, item->len);
@@ -158,16 +158,16 @@ static void put_message_end(struct buf *out, const char *response, const struct 
     end_event(out);
 }
 
-static void put_call_end(struct buf *out, const char *response, const struct openai_item *item, uint64_t *seq) {
+static void put_call_end(struct buf *out, const char *response, const struct api_item *item, uint64_t *seq) {
     begin_part_event(out, "response.function_call_arguments.done", response, item, seq);
     buf_puts(out, ",\"name\":");
-    openai_put_text(out, item->name);
+    api_put_text(out, item->name);
     buf_puts(out, ",\"arguments\":");
     buf_json(out, item->text, item->len);
     end_event(out);
 }
 
-void openai_render_item_end(struct buf *out, const char *response, const struct openai_item *item, uint64_t *seq) {
+void api_render_item_end(struct buf *out, const char *response, const struct api_item *item, uint64_t *seq) {
     if (item->name)
         put_call_end(out, response, item, seq);
     else
@@ -175,19 +175,19 @@ void openai_render_item_end(struct buf *out, const char *response, const struct 
     put_item_event(out, "response.output_item.done", response, item, true, seq);
 }
 
-void openai_render_response_ending(struct buf *out, const struct openai_response_view *v, uint64_t *seq) {
+void api_render_response_ending(struct buf *out, const struct api_response_view *v, uint64_t *seq) {
     put_response_event(out, v->reason == ROD_FINISH_LENGTH ? "response.incomplete" : "response.completed", v, true,
                        seq);
 }
 
-void openai_render_response_error(struct buf *out, const struct openai_error *e, uint64_t *seq) {
+void api_render_response_error(struct buf *out, const struct api_error *e, uint64_t *seq) {
     begin_event(out, "error", seq);
     buf_puts(out, ",\"code\":");
-    openai_put_text(out, *e->code ? e->code : e->type);
+    api_put_text(out, *e->code ? e->code : e->type);
     buf_puts(out, ",\"message\":");
-    openai_put_any(out, e->message);
+    api_put_any(out, e->message);
     buf_puts(out, ",\"param\":");
-    openai_put_any_or_null(out, e->param);
-    openai_put_trace(out, e);
+    api_put_any_or_null(out, e->param);
+    api_put_trace(out, e);
     end_event(out);
 }

@@ -12,7 +12,7 @@
 /* ---- fields that this version refuses ---- */
 
 /* A list and its choice that ask for something. Without a list, the choice none or auto asks for nothing. */
-static bool refuse_tools(const struct openai_fields *p, const char *tools, const char *choice, const char *why) {
+static bool refuse_tools(const struct api_fields *p, const char *tools, const char *choice, const char *why) {
     const json_t *given = field_get(p, tools), *how = field_get(p, choice);
     const bool none = field_is(how, "none");
     if (given && field_asks(given) && !none) return field_bad(p, tools, "%s", why);
@@ -20,12 +20,12 @@ static bool refuse_tools(const struct openai_fields *p, const char *tools, const
     return true;
 }
 
-static bool refuse_unavailable(const struct openai_fields *p, enum openai_kind kind) {
+static bool refuse_unavailable(const struct api_fields *p, enum api_kind kind) {
     int64_t best_of = 1;
     if (!field_int(p, "best_of", 0, INT32_MAX, &best_of)) return false;
     if (best_of > 1) return field_bad(p, "best_of", "above 1 is not available: use n");
     if (!refuse_tools(p, "functions", "function_call", "is not available: use tools and tool_choice")) return false;
-    if (kind == OPENAI_COMPLETION && !refuse_tools(p, "tools", "tool_choice", "is for chats, not for completions"))
+    if (kind == API_COMPLETION && !refuse_tools(p, "tools", "tool_choice", "is for chats, not for completions"))
         return false;
     const json_t *modalities = field_get(p, "modalities"), *one = NULL;
     size_t i = 0;
@@ -33,15 +33,13 @@ static bool refuse_unavailable(const struct openai_fields *p, enum openai_kind k
         if (!field_is(one, "text")) return field_bad(p, "modalities", "must be text only");
     }
     const json_t *go_on = field_get(p, "continue_final_message");
-    if (kind != OPENAI_CHAT && go_on && field_asks(go_on))
-        return field_bad(p, "continue_final_message", "is for chats");
+    if (kind != API_CHAT && go_on && field_asks(go_on)) return field_bad(p, "continue_final_message", "is for chats");
     return true;
 }
 
 /* ---- prompts and messages ---- */
 
-static bool parse_prompt(const struct openai_fields *p, const char *param, const json_t *value,
-                         struct openai_prompt *out) {
+static bool parse_prompt(const struct api_fields *p, const char *param, const json_t *value, struct api_prompt *out) {
     if (json_is_string(value)) {
         out->text = field_copy(value, &out->len);
         if (!out->text) return field_no_memory(p);
@@ -53,7 +51,7 @@ static bool parse_prompt(const struct openai_fields *p, const char *param, const
 }
 
 /* A string, an array of strings, an array of ids, or an array of arrays of ids. */
-static bool parse_prompts(const struct openai_fields *p, struct openai_request *out) {
+static bool parse_prompts(const struct api_fields *p, struct api_request *out) {
     const json_t *value = field_get(p, "prompt");
     if (!value) return field_bad(p, "prompt", "is missing");
     if (!json_is_string(value) && !json_is_array(value)) {
@@ -78,10 +76,10 @@ static bool parse_prompts(const struct openai_fields *p, struct openai_request *
 }
 
 /* An empty suffix asks for nothing: then it is a plain completion. */
-static bool parse_suffix(const struct openai_fields *p, struct openai_request *out) {
+static bool parse_suffix(const struct api_fields *p, struct api_request *out) {
     const json_t *value = field_get(p, "suffix");
     if (!value || (json_is_string(value) && !json_string_length(value))) return true;
-    if (out->kind == OPENAI_CHAT) return field_bad(p, "suffix", "is for completions: a chat has no hole to fill");
+    if (out->kind == API_CHAT) return field_bad(p, "suffix", "is for completions: a chat has no hole to fill");
     if (!json_is_string(value)) return field_bad(p, "suffix", "must be a string, not %s", field_type(value));
     for (size_t i = 0; i < out->n_prompts; i++) {
         if (out->prompts[i].ids) return field_bad(p, "suffix", "must come with a prompt of text, not of token ids");
@@ -92,7 +90,7 @@ static bool parse_suffix(const struct openai_fields *p, struct openai_request *o
 
 /* ---- sampling ---- */
 
-static bool parse_stop(const struct openai_fields *p, struct openai_request *out) {
+static bool parse_stop(const struct api_fields *p, struct api_request *out) {
     enum { MAX_STOP = 16 };
     const json_t *value = field_get(p, "stop");
     if (!value) return true;
@@ -116,14 +114,14 @@ static bool parse_stop(const struct openai_fields *p, struct openai_request *out
     return true;
 }
 
-static bool parse_stop_ids(const struct openai_fields *p, struct openai_request *out) {
+static bool parse_stop_ids(const struct api_fields *p, struct api_request *out) {
     const json_t *value = field_get(p, "stop_token_ids");
     if (!value) return true;
     if (!json_is_array(value)) return field_bad(p, "stop_token_ids", "must be an array, not %s", field_type(value));
     return field_ids(p, "stop_token_ids", value, &out->stop_ids, &out->n_stop_ids);
 }
 
-static bool parse_allowed(const struct openai_fields *p, struct openai_request *out) {
+static bool parse_allowed(const struct api_fields *p, struct api_request *out) {
     const json_t *value = field_get(p, "allowed_token_ids");
     if (!value) return true;
     if (!json_is_array(value)) return field_bad(p, "allowed_token_ids", "must be an array, not %s", field_type(value));
@@ -132,7 +130,7 @@ static bool parse_allowed(const struct openai_fields *p, struct openai_request *
     return field_ids(p, "allowed_token_ids", value, &out->allowed_ids, &out->n_allowed_ids);
 }
 
-static bool parse_bad_words(const struct openai_fields *p, struct openai_request *out) {
+static bool parse_bad_words(const struct api_fields *p, struct api_request *out) {
     enum { MAX_WORDS = 512 };
     const json_t *value = field_get(p, "bad_words");
     if (!value) return true;
@@ -147,7 +145,7 @@ static bool parse_bad_words(const struct openai_fields *p, struct openai_request
         if (!json_is_string(item))
             return field_bad(p, "bad_words", "[%zu] must be a string, not %s", i, field_type(item));
         if (!json_string_length(item)) return field_bad(p, "bad_words", "[%zu] is empty", i);
-        struct openai_prompt *word = &out->bad_words[i];
+        struct api_prompt *word = &out->bad_words[i];
         word->text = field_copy(item, &word->len);
         if (!word->text) return field_no_memory(p);
         out->n_bad_words = i + 1;
@@ -155,7 +153,7 @@ static bool parse_bad_words(const struct openai_fields *p, struct openai_request
     return true;
 }
 
-static bool parse_bias(const struct openai_fields *p, struct openai_request *out) {
+static bool parse_bias(const struct api_fields *p, struct api_request *out) {
     const json_t *value = field_get(p, "logit_bias");
     if (!value) return true;
     if (!json_is_object(value)) return field_bad(p, "logit_bias", "must be an object, not %s", field_type(value));
@@ -181,9 +179,9 @@ static bool parse_bias(const struct openai_fields *p, struct openai_request *out
     return true;
 }
 
-static bool parse_sampling(const struct openai_fields *p, struct openai_request *out) {
+static bool parse_sampling(const struct api_fields *p, struct api_request *out) {
     struct rod_sampling *s = &out->sampling;
-    const struct openai_defaults *d = p->defaults;
+    const struct api_defaults *d = p->defaults;
     *s = (struct rod_sampling){.temperature = d->temperature,
                                .top_p = d->top_p,
                                .top_k = d->top_k,
@@ -209,7 +207,7 @@ static bool parse_sampling(const struct openai_fields *p, struct openai_request 
 
 /* ---- lengths, log-probabilities, stream ---- */
 
-static bool parse_side(const struct openai_fields *p, struct openai_request *out) {
+static bool parse_side(const struct api_fields *p, struct api_request *out) {
     const json_t *side = field_get(p, "truncation_side");
     if (!side || field_is(side, "left")) return true;
     out->truncate_end = field_is(side, "right");
@@ -217,21 +215,21 @@ static bool parse_side(const struct openai_fields *p, struct openai_request *out
 }
 
 /* Whether the tokenizer's own tokens stand before the prompt; a chat format has tokens of its own. */
-static bool parse_begin(const struct openai_fields *p, struct openai_request *out) {
-    bool begin = out->kind == OPENAI_COMPLETION;
+static bool parse_begin(const struct api_fields *p, struct api_request *out) {
+    bool begin = out->kind == API_COMPLETION;
     if (!field_bool(p, "add_special_tokens", &begin)) return false;
-    if (begin && out->kind != OPENAI_COMPLETION)
+    if (begin && out->kind != API_COMPLETION)
         return field_bad(p, "add_special_tokens", "must be false: the chat format has special tokens of its own");
     out->no_begin = !begin;
     return true;
 }
 
 /* A completion that makes no token reads or scores its prompt, a session's turn reads its messages. Whether a chat is
- * such a turn may stand in a header: then 0 is looked at again (openai_join_session). */
-static bool parse_max_tokens(const struct openai_fields *p, struct openai_request *out) {
+ * such a turn may stand in a header: then 0 is looked at again (api_join_session). */
+static bool parse_max_tokens(const struct api_fields *p, struct api_request *out) {
     static const char *const all[] = {"max_output_tokens", "max_tokens", "max_completion_tokens"};
-    const size_t first = out->kind == OPENAI_RESPONSE ? 0 : 1, end = out->kind == OPENAI_RESPONSE ? 1 : 3;
-    out->max_tokens = out->kind == OPENAI_COMPLETION ? 16 : p->defaults->chat_max_tokens;
+    const size_t first = out->kind == API_RESPONSE ? 0 : 1, end = out->kind == API_RESPONSE ? 1 : 3;
+    out->max_tokens = out->kind == API_COMPLETION ? 16 : p->defaults->chat_max_tokens;
     out->max_tokens_field = all[first];
     for (size_t i = first; i < end; i++) {
         const char *name = all[i];
@@ -239,18 +237,18 @@ static bool parse_max_tokens(const struct openai_fields *p, struct openai_reques
         double number;
         const bool zero = value && field_as_number(value, &number) && number == 0;
         const bool may_be_zero =
-            out->kind == OPENAI_COMPLETION || (out->kind == OPENAI_CHAT && (zero || field_get(p, "session_id")));
+            out->kind == API_COMPLETION || (out->kind == API_CHAT && (zero || field_get(p, "session_id")));
         if (!field_u32(p, name, may_be_zero ? 0 : 1, &out->max_tokens)) return false;
-        if (value) out->max_tokens_field = openai_peers_sent(out->kind, p->root, name);
+        if (value) out->max_tokens_field = api_peers_sent(out->kind, p->root, name);
     }
     return true;
 }
 
-static bool parse_limits(const struct openai_fields *p, struct openai_request *out) {
+static bool parse_limits(const struct api_fields *p, struct api_request *out) {
     bool skip_special = true;
     out->n = 1;
     int64_t n = 1, ping_ms = -1;
-    bool ok = (out->kind == OPENAI_RESPONSE || field_int(p, "n", 1, 128, &n)) && parse_max_tokens(p, out);
+    bool ok = (out->kind == API_RESPONSE || field_int(p, "n", 1, 128, &n)) && parse_max_tokens(p, out);
     ok = ok && field_u32(p, "min_tokens", 0, &out->min_tokens) && field_bool(p, "ignore_eos", &out->ignore_eos) &&
          field_bool(p, "skip_special_tokens", &skip_special) &&
          field_bool(p, "include_stop_str_in_output", &out->include_stop) &&
@@ -272,17 +270,17 @@ static bool parse_limits(const struct openai_fields *p, struct openai_request *o
     return ok;
 }
 
-static bool parse_logprobs(const struct openai_fields *p, struct openai_request *out) {
+static bool parse_logprobs(const struct api_fields *p, struct api_request *out) {
     int64_t n = -1, n_prompt = -1;
     bool wanted = false;
     out->n_logprobs = out->n_prompt_logprobs = -1;
     if (!field_bool(p, "return_tokens_as_token_ids", &out->ids_for_tokens)) return false;
-    if (out->kind == OPENAI_RESPONSE) return true;
+    if (out->kind == API_RESPONSE) return true;
     if (!field_bool(p, "echo", &out->echo) || !field_int(p, "prompt_logprobs", 0, 20, &n_prompt)) return false;
-    if (out->kind == OPENAI_CHAT && out->echo) return field_bad(p, "echo", "is for completions, not for chats");
+    if (out->kind == API_CHAT && out->echo) return field_bad(p, "echo", "is for completions, not for chats");
     if (out->echo && out->suffix) return field_bad(p, "echo", "and suffix exclude each other");
     out->n_prompt_logprobs = (int32_t)n_prompt;
-    if (out->kind == OPENAI_COMPLETION) {
+    if (out->kind == API_COMPLETION) {
         const json_t *value = field_get(p, "logprobs");
         if (value && !json_is_false(value) && !field_int(p, "logprobs", 0, 20, &n)) return false;
     } else {
@@ -295,18 +293,18 @@ static bool parse_logprobs(const struct openai_fields *p, struct openai_request 
     return true;
 }
 
-static bool parse_stream(const struct openai_fields *p, struct openai_request *out) {
+static bool parse_stream(const struct api_fields *p, struct api_request *out) {
     if (!field_bool(p, "stream", &out->stream)) return false;
     const json_t *options = field_get(p, "stream_options");
     if (!options) return true;
     if (!json_is_object(options))
         return field_bad(p, "stream_options", "must be an object, not %s", field_type(options));
     if (!out->stream) return field_bad(p, "stream_options", "must come with stream true");
-    struct openai_fields inner = {options, p->defaults, p->err};
+    struct api_fields inner = {options, p->defaults, p->err};
     bool ok = field_bool(&inner, "include_usage", &out->include_usage) &&
               field_bool(&inner, "continuous_usage_stats", &out->continuous_usage);
     if (!ok) snprintf(p->err->param, sizeof p->err->param, "stream_options");
-    if (out->kind == OPENAI_RESPONSE) out->include_usage = out->continuous_usage = false; /* its last event has it */
+    if (out->kind == API_RESPONSE) out->include_usage = out->continuous_usage = false; /* its last event has it */
     return ok;
 }
 
@@ -314,9 +312,9 @@ static bool parse_stream(const struct openai_fields *p, struct openai_request *o
 
 /* Where the messages end: by default with the generation prompt, unless the model goes on with an answer's beginning.
  */
-static bool parse_end(const struct openai_fields *p, const struct rod_message *messages, size_t n_messages,
-                      struct openai_chat_end *out) {
-    *out = (struct openai_chat_end){.generation = true};
+static bool parse_end(const struct api_fields *p, const struct rod_message *messages, size_t n_messages,
+                      struct api_chat_end *out) {
+    *out = (struct api_chat_end){.generation = true};
     if (!field_bool(p, "continue_final_message", &out->go_on)) return false;
     out->generation = !out->go_on;
     if (!field_bool(p, "add_generation_prompt", &out->generation)) return false;
@@ -330,18 +328,18 @@ static bool parse_end(const struct openai_fields *p, const struct rod_message *m
     return true;
 }
 
-static bool parse_input(const struct openai_fields *p, struct openai_request *out) {
+static bool parse_input(const struct api_fields *p, struct api_request *out) {
     switch (out->kind) {
-    case OPENAI_COMPLETION: return parse_prompts(p, out);
-    case OPENAI_CHAT:
-        return openai_messages(p, "messages", NULL, &out->messages, &out->n_messages) &&
-               openai_parse_tools(p, false, &out->tools) && parse_end(p, out->messages, out->n_messages, &out->end) &&
-               openai_parse_cache(p, out, &out->cache);
-    default: return openai_parse_response(p, out);
+    case API_COMPLETION: return parse_prompts(p, out);
+    case API_CHAT:
+        return api_messages(p, "messages", NULL, &out->messages, &out->n_messages) &&
+               api_parse_tools(p, false, &out->tools) && parse_end(p, out->messages, out->n_messages, &out->end) &&
+               api_parse_cache(p, out, &out->cache);
+    default: return api_parse_response(p, out);
     }
 }
 
-bool openai_model_named(const struct openai_defaults *d, const char *name) {
+bool api_model_named(const struct api_defaults *d, const char *name) {
     const size_t n = strlen(name);
     if (!strcmp(name, d->model_name)) return true;
     if (name[strcspn(name, ",")]) return false; /* no list is a name */
@@ -351,79 +349,78 @@ bool openai_model_named(const struct openai_defaults *d, const char *name) {
     return false;
 }
 
-static bool check_model(const struct openai_fields *p) {
+static bool check_model(const struct api_fields *p) {
     const json_t *value = field_get(p, "model");
     if (!value) return true;
     if (!json_is_string(value)) return field_bad(p, "model", "must be a string, not %s", field_type(value));
     const char *name = json_string_value(value);
     if (strlen(name) != json_string_length(value)) return field_bad(p, "model", "has a NUL character");
-    if (!*name || openai_model_named(p->defaults, name)) return true;
-    openai_error_set(p->err, 404, OPENAI_INVALID, "model_not_found", "model",
-                     "model '%.100s' is not served here, '%.100s' is.", name, p->defaults->model_name);
+    if (!*name || api_model_named(p->defaults, name)) return true;
+    api_error_set(p->err, 404, API_INVALID, "model_not_found", "model",
+                  "model '%.100s' is not served here, '%.100s' is.", name, p->defaults->model_name);
     return false;
 }
 
-static json_t *load_object(const char *body, size_t len, struct openai_fields *p) {
-    json_t *root = openai_load(body, len, p->err);
+static json_t *load_object(const char *body, size_t len, struct api_fields *p) {
+    json_t *root = api_load(body, len, p->err);
     p->root = root;
     return root;
 }
 
 /* What holds of every request that is taken, whatever was sent. */
-static void check_parsed(const struct openai_request *q) {
-    assert((q->kind == OPENAI_COMPLETION) == (q->n_prompts > 0));
-    assert((q->kind == OPENAI_COMPLETION) == (q->n_messages == 0));
-    assert(q->n >= 1 && (q->n == 1 || q->kind != OPENAI_RESPONSE));
+static void check_parsed(const struct api_request *q) {
+    assert((q->kind == API_COMPLETION) == (q->n_prompts > 0));
+    assert((q->kind == API_COMPLETION) == (q->n_messages == 0));
+    assert(q->n >= 1 && (q->n == 1 || q->kind != API_RESPONSE));
     assert(q->min_tokens <= q->max_tokens);
-    assert(!q->suffix || (q->kind == OPENAI_COMPLETION && !q->echo && !q->truncate_tok));
-    assert(q->kind == OPENAI_COMPLETION || !q->echo);
-    assert(q->kind != OPENAI_RESPONSE || q->n_prompt_logprobs < 0);
-    assert(!q->tools.n || q->kind != OPENAI_COMPLETION);
+    assert(!q->suffix || (q->kind == API_COMPLETION && !q->echo && !q->truncate_tok));
+    assert(q->kind == API_COMPLETION || !q->echo);
+    assert(q->kind != API_RESPONSE || q->n_prompt_logprobs < 0);
+    assert(!q->tools.n || q->kind != API_COMPLETION);
     assert(!(q->end.generation && q->end.go_on));
     assert(q->stream || (!q->include_usage && !q->continuous_usage));
-    assert(q->kind != OPENAI_RESPONSE || (!q->session.id && q->n_logprobs < 0 && !q->return_token_ids));
+    assert(q->kind != API_RESPONSE || (!q->session.id && q->n_logprobs < 0 && !q->return_token_ids));
     assert(q->sampling.repetition_penalty > 0);
 }
 
-int openai_parse_object(enum openai_kind kind, json_t *root, const struct openai_defaults *defaults,
-                        struct openai_request *out, struct openai_error *err) {
-    *out = (struct openai_request){.kind = kind};
-    const struct openai_fields p = {root, defaults, err};
-    bool ok = openai_peers_apply(kind, root, err) && check_model(&p) && refuse_unavailable(&p, kind) &&
+int api_parse_object(enum api_kind kind, json_t *root, const struct api_defaults *defaults, struct api_request *out,
+                     struct api_error *err) {
+    *out = (struct api_request){.kind = kind};
+    const struct api_fields p = {root, defaults, err};
+    bool ok = api_peers_apply(kind, root, err) && check_model(&p) && refuse_unavailable(&p, kind) &&
               parse_input(&p, out) && parse_suffix(&p, out) && parse_sampling(&p, out) &&
-              openai_parse_grammar(kind, root, &out->grammar, err) && openai_check_tools(&p, out) &&
-              parse_limits(&p, out) && openai_parse_draft(&p, out) && parse_logprobs(&p, out) &&
-              parse_stream(&p, out) && openai_parse_session(&p, &out->session) &&
-              (kind != OPENAI_RESPONSE || openai_parse_echo(&p, out));
-    if (!ok) openai_peers_rename(kind, root, err);
-    if (ok && out->grammar.text) out->grammar.param = openai_peers_sent(kind, root, out->grammar.param);
+              api_parse_grammar(kind, root, &out->grammar, err) && api_check_tools(&p, out) && parse_limits(&p, out) &&
+              api_parse_draft(&p, out) && parse_logprobs(&p, out) && parse_stream(&p, out) &&
+              api_parse_session(&p, &out->session) && (kind != API_RESPONSE || api_parse_echo(&p, out));
+    if (!ok) api_peers_rename(kind, root, err);
+    if (ok && out->grammar.text) out->grammar.param = api_peers_sent(kind, root, out->grammar.param);
     if (ok)
         check_parsed(out);
     else
-        openai_request_fini(out);
+        api_request_fini(out);
     return ok ? 0 : -1;
 }
 
-int openai_parse(enum openai_kind kind, const char *body, size_t len, const struct openai_defaults *defaults,
-                 struct openai_request *out, struct openai_error *err) {
-    *out = (struct openai_request){.kind = kind};
-    json_t *root = openai_load(body, len, err);
-    const int rc = root ? openai_parse_object(kind, root, defaults, out, err) : -1;
+int api_parse(enum api_kind kind, const char *body, size_t len, const struct api_defaults *defaults,
+              struct api_request *out, struct api_error *err) {
+    *out = (struct api_request){.kind = kind};
+    json_t *root = api_load(body, len, err);
+    const int rc = root ? api_parse_object(kind, root, defaults, out, err) : -1;
     json_decref(root);
     return rc;
 }
 
-void openai_request_fini(struct openai_request *r) {
+void api_request_fini(struct api_request *r) {
     for (size_t i = 0; i < r->n_prompts; i++) {
         free(r->prompts[i].text);
         free(r->prompts[i].ids);
     }
     free(r->prompts);
     free(r->suffix);
-    openai_messages_free(r->messages, r->n_messages);
-    openai_tools_fini(&r->tools);
-    openai_session_fini(&r->session);
-    openai_response_fini(&r->response);
+    api_messages_free(r->messages, r->n_messages);
+    api_tools_fini(&r->tools);
+    api_session_fini(&r->session);
+    api_response_fini(&r->response);
     for (size_t i = 0; i < r->n_stop; i++) free(r->stop[i]);
     free(r->stop);
     free(r->stop_ids);
@@ -434,16 +431,16 @@ void openai_request_fini(struct openai_request *r) {
     free(r->bad_words);
     free(r->prediction.text);
     free(r->prediction.ids);
-    *r = (struct openai_request){0};
+    *r = (struct api_request){0};
 }
 
-static bool parse_chat(const struct openai_fields *p, struct openai_tokenize *out) {
-    return openai_messages(p, "messages", NULL, &out->messages, &out->n_messages) &&
-           openai_parse_tools(p, false, &out->tools) && parse_end(p, out->messages, out->n_messages, &out->end);
+static bool parse_chat(const struct api_fields *p, struct api_tokenize *out) {
+    return api_messages(p, "messages", NULL, &out->messages, &out->n_messages) &&
+           api_parse_tools(p, false, &out->tools) && parse_end(p, out->messages, out->n_messages, &out->end);
 }
 
 /* llama.cpp's names. Its clients leave out what they do not ask for, so content has other defaults than prompt. */
-static bool parse_plain(const struct openai_fields *p, struct openai_tokenize *out) {
+static bool parse_plain(const struct api_fields *p, struct api_tokenize *out) {
     const json_t *content = field_get(p, "content"), *newer = field_get(p, "add_special_tokens");
     bool add_special = content && !newer ? false : out->add_special;
     if (!field_bool(p, "with_pieces", &out->pieces)) return false;
@@ -461,22 +458,22 @@ static bool parse_plain(const struct openai_fields *p, struct openai_tokenize *o
     return true;
 }
 
-static bool parse_text_or_messages(const struct openai_fields *p, struct openai_tokenize *out) {
+static bool parse_text_or_messages(const struct api_fields *p, struct api_tokenize *out) {
     const char *name = field_get(p, "content") ? "content" : "prompt";
     const json_t *prompt = field_get(p, name);
     if (prompt && field_get(p, "messages")) return field_bad(p, "messages", "and prompt exclude each other");
     if (field_get(p, "messages")) return parse_chat(p, out);
     if (!json_is_string(prompt)) return field_bad(p, name, prompt ? "must be a string" : "or messages is missing");
-    if (!openai_parse_tools(p, false, &out->tools) || !parse_end(p, NULL, 0, &out->end)) return false;
+    if (!api_parse_tools(p, false, &out->tools) || !parse_end(p, NULL, 0, &out->end)) return false;
     if (out->tools.n) return field_bad(p, "tools", "must come with messages");
     out->text = field_copy(prompt, &out->len);
     return out->text ? true : field_no_memory(p);
 }
 
-int openai_parse_tokenize(const char *body, size_t len, const struct openai_defaults *defaults,
-                          struct openai_tokenize *out, struct openai_error *err) {
-    *out = (struct openai_tokenize){.parse_special = true, .add_special = true};
-    struct openai_fields p = {NULL, defaults, err};
+int api_parse_tokenize(const char *body, size_t len, const struct api_defaults *defaults, struct api_tokenize *out,
+                       struct api_error *err) {
+    *out = (struct api_tokenize){.parse_special = true, .add_special = true};
+    struct api_fields p = {NULL, defaults, err};
     json_t *root = load_object(body, len, &p);
     if (!root) return -1;
     bool ok = check_model(&p) && field_bool(&p, "return_token_strs", &out->token_strs) &&
@@ -484,33 +481,33 @@ int openai_parse_tokenize(const char *body, size_t len, const struct openai_defa
               field_bool(&p, "add_special_tokens", &out->add_special) && parse_plain(&p, out) &&
               parse_text_or_messages(&p, out);
     json_decref(root);
-    if (!ok) openai_tokenize_fini(out);
+    if (!ok) api_tokenize_fini(out);
     return ok ? 0 : -1;
 }
 
-int openai_parse_template(const char *body, size_t len, const struct openai_defaults *defaults,
-                          struct openai_tokenize *out, struct openai_error *err) {
-    *out = (struct openai_tokenize){0};
-    struct openai_fields p = {NULL, defaults, err};
+int api_parse_template(const char *body, size_t len, const struct api_defaults *defaults, struct api_tokenize *out,
+                       struct api_error *err) {
+    *out = (struct api_tokenize){0};
+    struct api_fields p = {NULL, defaults, err};
     json_t *root = load_object(body, len, &p);
     if (!root) return -1;
     bool ok = check_model(&p) && parse_chat(&p, out);
     json_decref(root);
-    if (!ok) openai_tokenize_fini(out);
+    if (!ok) api_tokenize_fini(out);
     return ok ? 0 : -1;
 }
 
-void openai_tokenize_fini(struct openai_tokenize *t) {
+void api_tokenize_fini(struct api_tokenize *t) {
     free(t->text);
-    openai_messages_free(t->messages, t->n_messages);
-    openai_tools_fini(&t->tools);
-    *t = (struct openai_tokenize){0};
+    api_messages_free(t->messages, t->n_messages);
+    api_tools_fini(&t->tools);
+    *t = (struct api_tokenize){0};
 }
 
-int openai_parse_detokenize(const char *body, size_t len, const struct openai_defaults *defaults,
-                            struct openai_detokenize *out, struct openai_error *err) {
-    struct openai_fields p = {NULL, defaults, err};
-    *out = (struct openai_detokenize){0};
+int api_parse_detokenize(const char *body, size_t len, const struct api_defaults *defaults, struct api_detokenize *out,
+                         struct api_error *err) {
+    struct api_fields p = {NULL, defaults, err};
+    *out = (struct api_detokenize){0};
     json_t *root = load_object(body, len, &p);
     if (!root) return -1;
     const json_t *value = field_get(&p, "tokens");

@@ -15,7 +15,7 @@ enum { MAX_PAIRS = 16, MAX_PAIR_KEY = 64, MAX_PAIR_VALUE = 512 };
 
 /* Refuses fields of OpenAI that are not available, and fields of chats that have another name here or no place in the
  * answer. */
-static bool refuse_fields(const struct openai_fields *p) {
+static bool refuse_fields(const struct api_fields *p) {
     static const char *const fields[] = {"background",
                                          "conversation",
                                          "prompt",
@@ -50,7 +50,7 @@ static bool refuse_fields(const struct openai_fields *p) {
 
 /* Hints, which agents send to every model: how much to think and to say, and whether input may be cut. They pass, as in
  * chats: the model has no reasoning apart, and there is no context to overflow. Their types are looked at. */
-static bool check_hints(const struct openai_fields *p) {
+static bool check_hints(const struct api_fields *p) {
     const json_t *reasoning = field_get(p, "reasoning"), *cut = field_get(p, "truncation"),
                  *text = field_get(p, "text");
     if (reasoning && !json_is_object(reasoning))
@@ -65,7 +65,7 @@ static bool check_hints(const struct openai_fields *p) {
 }
 
 /* What the answer is to have beside its text. Of reasoning there is none to encrypt. */
-static bool check_include(const struct openai_fields *p) {
+static bool check_include(const struct api_fields *p) {
     const json_t *include = field_get(p, "include"), *one = NULL;
     size_t i;
     if (include && !json_is_array(include))
@@ -77,7 +77,7 @@ static bool check_include(const struct openai_fields *p) {
     return true;
 }
 
-static bool check_metadata(const struct openai_fields *p) {
+static bool check_metadata(const struct api_fields *p) {
     const json_t *pairs = field_get(p, "metadata");
     const char *key;
     json_t *value;
@@ -95,28 +95,28 @@ static bool check_metadata(const struct openai_fields *p) {
     return true;
 }
 
-static bool take_previous(const struct openai_fields *p, struct openai_response *out) {
+static bool take_previous(const struct api_fields *p, struct api_response *out) {
     size_t len = 0;
     if (!field_text(p, "previous_response_id", SIZE_MAX, &out->previous, &len)) return false;
-    if (!out->previous || openai_session_id(out->previous)) return true;
+    if (!out->previous || api_session_id(out->previous)) return true;
     return field_bad(p, "previous_response_id", "must be 1 to %d characters of A-Z, a-z, 0-9, '.', '_' and '-'",
-                     OPENAI_SESSION_ID_MAX);
+                     API_SESSION_ID_MAX);
 }
 
-static bool take_input(const struct openai_fields *p, struct openai_request *out) {
+static bool take_input(const struct api_fields *p, struct api_request *out) {
     const json_t *instructions = field_get(p, "instructions");
     if (instructions && !json_is_string(instructions))
         return field_bad(p, "instructions", "must be a string, not %s", field_type(instructions));
-    return openai_messages(p, "input", instructions, &out->messages, &out->n_messages);
+    return api_messages(p, "input", instructions, &out->messages, &out->n_messages);
 }
 
-bool openai_parse_response(const struct openai_fields *p, struct openai_request *out) {
-    assert(out->kind == OPENAI_RESPONSE);
+bool api_parse_response(const struct api_fields *p, struct api_request *out) {
+    assert(out->kind == API_RESPONSE);
     out->response.store = true;
     out->end.generation = true;
     return refuse_fields(p) && check_hints(p) && check_include(p) && check_metadata(p) &&
            field_bool(p, "store", &out->response.store) && take_previous(p, &out->response) && take_input(p, out) &&
-           openai_parse_tools(p, true, &out->tools);
+           api_parse_tools(p, true, &out->tools);
 }
 
 /* ---- the fields that the answer repeats ---- */
@@ -130,11 +130,11 @@ static void put_value(struct buf *out, const char *head, const json_t *value, co
     free(text);
 }
 
-bool openai_parse_echo(const struct openai_fields *p, struct openai_request *q) {
+bool api_parse_echo(const struct api_fields *p, struct api_request *q) {
     struct buf *out = &q->response.echo;
-    assert(q->kind == OPENAI_RESPONSE && !out->len);
+    assert(q->kind == API_RESPONSE && !out->len);
     const json_t *format = json_object_get(field_get(p, "text"), "format");
-    buf_addf(out, "\"background\":false,\"store\":%s", openai_bool(q->response.store));
+    buf_addf(out, "\"background\":false,\"store\":%s", api_bool(q->response.store));
     put_value(out, ",\"instructions\":", field_get(p, "instructions"), "null");
     put_value(out, ",\"max_output_tokens\":", field_get(p, "max_output_tokens"), "null");
     put_value(out, ",\"metadata\":", field_get(p, "metadata"), "{}");
@@ -143,15 +143,15 @@ bool openai_parse_echo(const struct openai_fields *p, struct openai_request *q) 
     put_value(out, ",\"text\":{\"format\":", json_is_null(format) ? NULL : format, "{\"type\":\"text\"}");
     put_value(out, "},\"tools\":", q->tools.n ? field_get(p, "tools") : NULL, "[]"); /* those that the model has read */
     put_value(out, ",\"tool_choice\":", field_get(p, "tool_choice"), "\"auto\"");
-    buf_addf(out, ",\"parallel_tool_calls\":%s", openai_bool(q->tools.parallel));
+    buf_addf(out, ",\"parallel_tool_calls\":%s", api_bool(q->tools.parallel));
     buf_puts(out, ",\"truncation\":\"disabled\",\"reasoning\":{\"effort\":null,\"summary\":null}");
     if (out->failed) return field_no_memory(p);
-    return !q->response.store || openai_keep(p, &q->response);
+    return !q->response.store || api_keep(p, &q->response);
 }
 
-void openai_response_fini(struct openai_response *r) {
+void api_response_fini(struct api_response *r) {
     free(r->previous);
     buf_fini(&r->echo);
     buf_fini(&r->kept);
-    *r = (struct openai_response){0};
+    *r = (struct api_response){0};
 }

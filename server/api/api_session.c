@@ -10,23 +10,23 @@
 
 enum { MAX_SALT = 256, MAX_KEY = 255 };
 
-bool openai_session_id(const char *id) {
+bool api_session_id(const char *id) {
     static const char allowed[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ._-";
     const size_t n = strlen(id);
-    return n && n <= OPENAI_SESSION_ID_MAX && strspn(id, allowed) == n;
+    return n && n <= API_SESSION_ID_MAX && strspn(id, allowed) == n;
 }
 
-static bool refuse_id(const struct openai_fields *p, const char *param) {
-    return field_bad(p, param, "must be 1 to %d characters of A-Z, a-z, 0-9, '.', '_' and '-'", OPENAI_SESSION_ID_MAX);
+static bool refuse_id(const struct api_fields *p, const char *param) {
+    return field_bad(p, param, "must be 1 to %d characters of A-Z, a-z, 0-9, '.', '_' and '-'", API_SESSION_ID_MAX);
 }
 
-static bool take_id(const struct openai_fields *p, const char *name, char **out) {
+static bool take_id(const struct api_fields *p, const char *name, char **out) {
     size_t len = 0;
     if (!field_text(p, name, SIZE_MAX, out, &len)) return false;
-    return !*out || openai_session_id(*out) ? true : refuse_id(p, name);
+    return !*out || api_session_id(*out) ? true : refuse_id(p, name);
 }
 
-bool openai_parse_session(const struct openai_fields *p, struct openai_session *out) {
+bool api_parse_session(const struct api_fields *p, struct api_session *out) {
     int64_t version = 0;
     size_t len = 0;
     assert(!out->id && !out->cache_salt);
@@ -41,17 +41,17 @@ bool openai_parse_session(const struct openai_fields *p, struct openai_session *
     return ok;
 }
 
-void openai_session_fini(struct openai_session *s) {
+void api_session_fini(struct api_session *s) {
     free(s->id);
     free(s->cache_salt);
     free(s->idempotency_key);
-    *s = (struct openai_session){0};
+    *s = (struct api_session){0};
 }
 
 /* The header's session becomes the request's, unless the body names another. */
-static bool join_header(const struct openai_fields *p, struct openai_session *s, const struct openai_headers *h) {
+static bool join_header(const struct api_fields *p, struct api_session *s, const struct api_headers *h) {
     if (!h->session) return true;
-    if (!openai_session_id(h->session)) return refuse_id(p, h->session_name);
+    if (!api_session_id(h->session)) return refuse_id(p, h->session_name);
     if (s->id && strcmp(s->id, h->session) != 0)
         return field_bad(p, "session_id", "is '%.60s', but the header %.40s names the session '%.60s'", s->id,
                          h->session_name, h->session);
@@ -60,7 +60,7 @@ static bool join_header(const struct openai_fields *p, struct openai_session *s,
     return s->id ? true : field_no_memory(p);
 }
 
-static bool take_key(const struct openai_fields *p, struct openai_session *s, const char *key) {
+static bool take_key(const struct api_fields *p, struct api_session *s, const char *key) {
     if (!key) return true;
     size_t n = strlen(key);
     bool plain = n && n <= MAX_KEY;
@@ -71,7 +71,7 @@ static bool take_key(const struct openai_fields *p, struct openai_session *s, co
 }
 
 /* What one conversation cannot do. */
-static bool check_session_fits(const struct openai_fields *p, const struct openai_request *q) {
+static bool check_session_fits(const struct api_fields *p, const struct api_request *q) {
     if (q->n > 1) return field_bad(p, "n", "is %u, but a turn of a session has one answer", q->n);
     if (q->n_prompts > 1)
         return field_bad(p, "prompt", "has %zu prompts, but a turn of a session has one", q->n_prompts);
@@ -84,15 +84,15 @@ static bool check_session_fits(const struct openai_fields *p, const struct opena
     return true;
 }
 
-int openai_join_session(struct openai_request *q, const struct openai_headers *h, struct openai_error *err) {
-    const struct openai_fields p = {NULL, NULL, err};
-    struct openai_session *s = &q->session;
+int api_join_session(struct api_request *q, const struct api_headers *h, struct api_error *err) {
+    const struct api_fields p = {NULL, NULL, err};
+    struct api_session *s = &q->session;
     assert(!s->idempotency_key); /* it is joined once */
-    if (q->kind == OPENAI_RESPONSE && h->session) {
+    if (q->kind == API_RESPONSE && h->session) {
         field_bad(&p, h->session_name, "is not available in /v1/responses: use previous_response_id");
         return -1;
     }
-    if (q->kind == OPENAI_RESPONSE) return take_key(&p, s, h->idempotency_key) ? 0 : -1;
+    if (q->kind == API_RESPONSE) return take_key(&p, s, h->idempotency_key) ? 0 : -1;
     if (!join_header(&p, s, h)) return -1;
     bool ok = true;
     if (s->id) {
@@ -100,7 +100,7 @@ int openai_join_session(struct openai_request *q, const struct openai_headers *h
     } else if (s->create || s->has_expected) {
         const char *field = s->create ? "session_create" : "expected_version";
         ok = field_bad(&p, field, "must come with a session: session_id or the header %.40s", h->session_name);
-    } else if (q->kind == OPENAI_CHAT && !q->max_tokens) {
+    } else if (q->kind == API_CHAT && !q->max_tokens) {
         ok = field_bad(&p, q->max_tokens_field, "must be 1 to %d, not 0", INT32_MAX);
     }
     return ok ? 0 : -1;
@@ -108,30 +108,29 @@ int openai_join_session(struct openai_request *q, const struct openai_headers *h
 
 /* ---- the routes of sessions ---- */
 
-int openai_parse_session_new(const char *body, size_t len, bool fork, struct openai_session_new *out,
-                             struct openai_error *err) {
-    *out = (struct openai_session_new){0};
+int api_parse_session_new(const char *body, size_t len, bool fork, struct api_session_new *out, struct api_error *err) {
+    *out = (struct api_session_new){0};
     if (!len) return 0; /* all of it is optional */
-    struct openai_fields p = {NULL, NULL, err};
-    json_t *root = openai_load(body, len, err);
+    struct api_fields p = {NULL, NULL, err};
+    json_t *root = api_load(body, len, err);
     if (!root) return -1;
     p.root = root;
     int64_t ttl_s = 0;
     bool ok = take_id(&p, "id", &out->id);
     if (ok && !fork) {
         out->has_ttl = field_get(&p, "ttl_s") != NULL;
-        ok = take_id(&p, "from", &out->from) && field_int(&p, "ttl_s", 0, OPENAI_TTL_MAX_S, &ttl_s) &&
+        ok = take_id(&p, "from", &out->from) && field_int(&p, "ttl_s", 0, API_TTL_MAX_S, &ttl_s) &&
              field_bool(&p, "pin", &out->pin);
         out->ttl_s = (uint64_t)ttl_s;
     }
     json_decref(root);
     if (ok) return 0;
-    openai_session_new_fini(out);
+    api_session_new_fini(out);
     return -1;
 }
 
-static bool parse_change(json_t *root, struct rod_session_change *out, struct openai_error *err) {
-    const struct openai_fields fields = {root, NULL, err}, *p = &fields;
+static bool parse_change(json_t *root, struct rod_session_change *out, struct api_error *err) {
+    const struct api_fields fields = {root, NULL, err}, *p = &fields;
     int64_t ttl_s = 0;
     const char *name;
     json_t *value;
@@ -147,62 +146,61 @@ static bool parse_change(json_t *root, struct rod_session_change *out, struct op
     }
     out->has_pin = field_get(p, "pin") != NULL;
     out->has_ttl = field_get(p, "ttl_s") != NULL;
-    if (!field_bool(p, "pin", &out->pin) || !field_int(p, "ttl_s", 0, OPENAI_TTL_MAX_S, &ttl_s)) return false;
+    if (!field_bool(p, "pin", &out->pin) || !field_int(p, "ttl_s", 0, API_TTL_MAX_S, &ttl_s)) return false;
     out->ttl_s = (uint64_t)ttl_s;
     return true;
 }
 
-int openai_parse_session_change(const char *body, size_t len, struct rod_session_change *out,
-                                struct openai_error *err) {
+int api_parse_session_change(const char *body, size_t len, struct rod_session_change *out, struct api_error *err) {
     *out = (struct rod_session_change){0};
     if (!len) return 0;
-    json_t *root = openai_load(body, len, err);
+    json_t *root = api_load(body, len, err);
     if (!root) return -1;
     const bool ok = parse_change(root, out, err);
     json_decref(root);
     return ok ? 0 : -1;
 }
 
-void openai_session_new_fini(struct openai_session_new *s) {
+void api_session_new_fini(struct api_session_new *s) {
     free(s->id);
     free(s->from);
-    *s = (struct openai_session_new){0};
+    *s = (struct api_session_new){0};
 }
 
 static void put_member(struct buf *out, const char *name, const char *text) {
     buf_addf(out, ",\"%s\":", name);
-    openai_put_text_or_null(out, text);
+    api_put_text_or_null(out, text);
 }
 
-void openai_render_session(struct buf *out, const struct rod_session_info *i) {
-    assert(openai_session_id(i->id));
+void api_render_session(struct buf *out, const struct rod_session_info *i) {
+    assert(api_session_id(i->id));
     buf_puts(out, "{\"object\":\"session\"");
     put_member(out, "id", i->id);
     buf_addf(out, ",\"version\":%llu,\"tokens\":%llu,\"state_bytes\":%llu,\"created_at\":%lld,\"used_at\":%lld",
              (unsigned long long)i->version, (unsigned long long)i->n_tok, (unsigned long long)i->state_bytes,
              (long long)i->created_unix_s, (long long)i->used_unix_s);
     buf_puts(out, ",\"expires_at\":");
-    openai_put_number_or_null(out, i->expires_unix_s);
-    buf_addf(out, ",\"pinned\":%s,\"busy\":%s,\"durable\":%s", openai_bool(i->pinned), openai_bool(i->busy),
-             openai_bool(i->durable));
+    api_put_number_or_null(out, i->expires_unix_s);
+    buf_addf(out, ",\"pinned\":%s,\"busy\":%s,\"durable\":%s", api_bool(i->pinned), api_bool(i->busy),
+             api_bool(i->durable));
     put_member(out, "tier", i->tier);
     put_member(out, "parent", i->parent);
     buf_putc(out, '}');
 }
 
-void openai_render_sessions(struct buf *out, const struct rod_session_info *infos, size_t n, bool more) {
+void api_render_sessions(struct buf *out, const struct rod_session_info *infos, size_t n, bool more) {
     buf_puts(out, "{\"object\":\"list\",\"data\":[");
     for (size_t i = 0; i < n; i++) {
-        openai_put_comma(out, i);
-        openai_render_session(out, &infos[i]);
+        api_put_comma(out, i);
+        api_render_session(out, &infos[i]);
     }
-    buf_addf(out, "],\"has_more\":%s", openai_bool(more));
+    buf_addf(out, "],\"has_more\":%s", api_bool(more));
     put_member(out, "first_id", n ? infos[0].id : NULL);
     put_member(out, "last_id", n ? infos[n - 1].id : NULL);
     buf_putc(out, '}');
 }
 
-void openai_render_deleted(struct buf *out, const char *object, const char *id) {
+void api_render_deleted(struct buf *out, const char *object, const char *id) {
     buf_addf(out, "{\"object\":\"%s\"", object);
     put_member(out, "id", id);
     buf_puts(out, ",\"deleted\":true}");

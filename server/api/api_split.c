@@ -65,22 +65,22 @@ static enum match scan_tail(struct scan *s, const char *tag) {
 
 /* ---- parts ---- */
 
-static void split_drop(struct openai_split *s, size_t n) {
+static void split_drop(struct api_split *s, size_t n) {
     assert(n <= s->held.len);
     s->held.len -= n;
     if (n && s->held.len) memmove(s->held.data, s->held.data + n, s->held.len);
 }
 
-static void split_text(struct openai_split *s, size_t n) {
+static void split_text(struct api_split *s, size_t n) {
     if (!n) return;
-    const struct openai_part part = {.kind = OPENAI_PART_TEXT, .text = s->held.data, .len = n};
+    const struct api_part part = {.kind = API_PART_TEXT, .text = s->held.data, .len = n};
     s->after_call = false;
     s->take(s->arg, &part);
     split_drop(s, n);
 }
 
 /* Bytes at the end that may begin the tag, or the line break before it. */
-static size_t split_may_begin(const struct openai_split *s) {
+static size_t split_may_begin(const struct api_split *s) {
     const size_t n_tag = strlen(s->tags.open);
     size_t n = s->held.len < n_tag ? s->held.len : n_tag - 1;
     while (n && memcmp(s->held.data + s->held.len - n, s->tags.open, n) != 0) n--;
@@ -88,7 +88,7 @@ static size_t split_may_begin(const struct openai_split *s) {
 }
 
 /* Each step is true where it left something to look at. */
-static bool split_step_text(struct openai_split *s) {
+static bool split_step_text(struct api_split *s) {
     const char *tag = memmem(s->held.data, s->held.len, s->tags.open, strlen(s->tags.open));
     if (!tag) {
         split_text(s, s->held.len - split_may_begin(s));
@@ -101,7 +101,7 @@ static bool split_step_text(struct openai_split *s) {
     return true;
 }
 
-static bool split_step_head(struct openai_split *s) {
+static bool split_step_head(struct api_split *s) {
     const size_t n_tag = strlen(s->tags.open), begin = n_tag + (s->held.data[0] == '\n' && s->tags.open[0] != '\n');
     struct scan at = {s->held.data + begin, s->held.data + s->held.len};
     const char *name = NULL, *known = NULL;
@@ -109,13 +109,13 @@ static bool split_step_head(struct openai_split *s) {
     enum match m = scan_head(&at, &name, &len);
     if (m == MATCH_MORE && s->held.len > MAX_HEAD + begin) m = MATCH_NO;
     if (m == MATCH_MORE) return false;
-    if (m == MATCH_YES) known = openai_tools_find(s->tools, name, len);
+    if (m == MATCH_YES) known = api_tools_find(s->tools, name, len);
     if (!known) { /* the tag is text, and behind it another may come */
         split_text(s, begin);
         s->state = STATE_TEXT;
         return true;
     }
-    const struct openai_part part = {.kind = OPENAI_PART_CALL, .name = known};
+    const struct api_part part = {.kind = API_PART_CALL, .name = known};
     s->n_calls++;
     s->whole = false;
     s->take(s->arg, &part);
@@ -127,7 +127,7 @@ static bool split_step_head(struct openai_split *s) {
 }
 
 /* Whether the arguments end with this byte. */
-static bool split_ends_arguments(struct openai_split *s, char byte) {
+static bool split_ends_arguments(struct api_split *s, char byte) {
     if (s->in_string) {
         if (s->escaped)
             s->escaped = false;
@@ -143,10 +143,10 @@ static bool split_ends_arguments(struct openai_split *s, char byte) {
     return !s->depth;
 }
 
-static bool split_step_arguments(struct openai_split *s) {
+static bool split_step_arguments(struct api_split *s) {
     size_t n = 0;
     while (n < s->held.len && !s->whole) s->whole = split_ends_arguments(s, s->held.data[n++]);
-    const struct openai_part part = {.kind = OPENAI_PART_ARGUMENTS, .text = s->held.data, .len = n};
+    const struct api_part part = {.kind = API_PART_ARGUMENTS, .text = s->held.data, .len = n};
     if (n) s->take(s->arg, &part);
     split_drop(s, n);
     if (s->whole) s->state = STATE_TAIL;
@@ -154,7 +154,7 @@ static bool split_step_arguments(struct openai_split *s) {
 }
 
 /* The call is made; if its end is not as it should be, that is text. */
-static bool split_step_tail(struct openai_split *s) {
+static bool split_step_tail(struct api_split *s) {
     struct scan at = {s->held.data, s->held.data + s->held.len};
     enum match m = scan_tail(&at, s->tags.close);
     if (m == MATCH_MORE && s->held.len > MAX_HEAD) m = MATCH_NO;
@@ -165,7 +165,7 @@ static bool split_step_tail(struct openai_split *s) {
     return true;
 }
 
-static bool split_step(struct openai_split *s) {
+static bool split_step(struct api_split *s) {
     if (!s->held.len) return false;
     switch (s->state) {
     case STATE_HEAD: return split_step_head(s);
@@ -175,7 +175,7 @@ static bool split_step(struct openai_split *s) {
     }
 }
 
-void openai_split_push(struct openai_split *s, const char *text, size_t len) {
+void api_split_push(struct api_split *s, const char *text, size_t len) {
     buf_add(&s->held, text, len);
     if (!s->tools)
         split_text(s, s->held.len);
@@ -184,16 +184,16 @@ void openai_split_push(struct openai_split *s, const char *text, size_t len) {
 }
 
 /* Of a cut text nobody can tell how a tag that it ends in would have gone on. A line break alone is no part of one. */
-static bool split_ends_in_call(const struct openai_split *s) {
+static bool split_ends_in_call(const struct api_split *s) {
     if (s->state == STATE_HEAD) return true;
     return s->state == STATE_TEXT && s->held.len && !(s->held.len == 1 && s->held.data[0] == '\n');
 }
 
-void openai_split_end(struct openai_split *s, bool cut) {
+void api_split_end(struct api_split *s, bool cut) {
     s->cut_head = cut && split_ends_in_call(s);
     if ((s->state == STATE_TEXT || s->state == STATE_HEAD) && !s->after_call && !s->cut_head)
         split_text(s, s->held.len);
     buf_clear(&s->held);
 }
 
-void openai_split_fini(struct openai_split *s) { buf_fini(&s->held); }
+void api_split_fini(struct api_split *s) { buf_fini(&s->held); }

@@ -29,7 +29,7 @@ static void put_string(struct buf *out, const char *text, size_t len) {
     buf_putc(out, '"');
 }
 
-void openai_put_line(struct buf *out, const json_t *value) {
+void api_put_line(struct buf *out, const json_t *value) {
     const char *key;
     json_t *one;
     size_t i;
@@ -43,7 +43,7 @@ void openai_put_line(struct buf *out, const json_t *value) {
             more = true;
             put_string(out, key, strlen(key));
             buf_puts(out, ": ");
-            openai_put_line(out, one);
+            api_put_line(out, one);
         }
         buf_putc(out, '}');
         break;
@@ -51,7 +51,7 @@ void openai_put_line(struct buf *out, const json_t *value) {
         buf_putc(out, '[');
         json_array_foreach(value, i, one) {
             if (i) buf_puts(out, ", ");
-            openai_put_line(out, one);
+            api_put_line(out, one);
         }
         buf_putc(out, ']');
         break;
@@ -75,18 +75,18 @@ static const json_t *member_of(const json_t *object, const char *name) {
 static bool name_is_plain(const json_t *name) {
     static const char allowed[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_-.:/";
     const size_t n = json_string_length(name);
-    return n && n <= OPENAI_TOOL_NAME_MAX && strspn(json_string_value(name), allowed) == n;
+    return n && n <= API_TOOL_NAME_MAX && strspn(json_string_value(name), allowed) == n;
 }
 
 /* The part that names the function: in chats one level deeper than in /v1/responses. */
-static bool check_function(const struct openai_fields *p, const char *param, const json_t *function) {
+static bool check_function(const struct api_fields *p, const char *param, const json_t *function) {
     char field[64];
     const json_t *parameters = member_of(function, "parameters"), *description = member_of(function, "description"),
                  *strict = member_of(function, "strict");
     snprintf(field, sizeof field, "%s.name", param);
     if (!name_is_plain(json_object_get(function, "name")))
         return field_bad(p, field, "must be 1 to %d characters of A-Z, a-z, 0-9, '_', '-', '.', ':' and '/'",
-                         OPENAI_TOOL_NAME_MAX);
+                         API_TOOL_NAME_MAX);
     snprintf(field, sizeof field, "%s.description", param);
     if (description && !json_is_string(description))
         return field_bad(p, field, "must be a string, not %s", field_type(description));
@@ -111,7 +111,7 @@ static void put_flat_definition(struct buf *out, const json_t *tool) {
         more = true;
         put_string(out, key, strlen(key));
         buf_puts(out, ": ");
-        openai_put_line(out, value);
+        api_put_line(out, value);
     }
     buf_puts(out, "}}");
 }
@@ -121,12 +121,12 @@ static bool put_definition(struct buf *out, const json_t *tool) {
     json_t *shown = json_copy((json_t *)tool);
     if (!shown) return false;
     json_object_del(shown, "cache_control");
-    openai_put_line(out, shown);
+    api_put_line(out, shown);
     json_decref(shown);
     return true;
 }
 
-static bool take_tool(const struct openai_fields *p, const json_t *tool, bool flat, struct openai_tools *out) {
+static bool take_tool(const struct api_fields *p, const json_t *tool, bool flat, struct api_tools *out) {
     char param[48];
     snprintf(param, sizeof param, "tools[%zu]", out->n);
     if (!json_is_object(tool)) return field_bad(p, param, "must be an object, not %s", field_type(tool));
@@ -161,7 +161,7 @@ static const json_t *named_by(const json_t *choice) {
     return json_object_get(function ? function : choice, "name");
 }
 
-static bool allow_named(const struct openai_fields *p, const json_t *choice, struct openai_tools *out) {
+static bool allow_named(const struct api_fields *p, const json_t *choice, struct api_tools *out) {
     const json_t *name = named_by(choice);
     bool found = false;
     if (!field_is(json_object_get(choice, "type"), "function") || !json_is_string(name))
@@ -172,35 +172,35 @@ static bool allow_named(const struct openai_fields *p, const json_t *choice, str
 }
 
 /* The model reads all tools, so that the prompt's beginning stays, and calls some. */
-static bool allow_listed(const struct openai_fields *p, const json_t *choice, struct openai_tools *out) {
+static bool allow_listed(const struct api_fields *p, const json_t *choice, struct api_tools *out) {
     const json_t *inner = member_of(choice, "allowed_tools"), *of = inner ? inner : choice, *one;
     const json_t *mode = json_object_get(of, "mode"), *list = json_object_get(of, "tools");
     size_t i;
     if (!field_is(mode, "auto") && !field_is(mode, "required"))
         return field_bad(p, "tool_choice", "of type allowed_tools must have mode auto or required");
     if (!json_array_size(list)) return field_bad(p, "tool_choice", "of type allowed_tools must name tools");
-    out->choice = field_is(mode, "auto") ? OPENAI_TOOLS_AUTO : OPENAI_TOOLS_REQUIRED;
+    out->choice = field_is(mode, "auto") ? API_TOOLS_AUTO : API_TOOLS_REQUIRED;
     json_array_foreach(list, i, one) {
         if (!allow_named(p, one, out)) return false;
     }
     return true;
 }
 
-static bool take_choice(const struct openai_fields *p, const json_t *choice, struct openai_tools *out) {
+static bool take_choice(const struct api_fields *p, const json_t *choice, struct api_tools *out) {
     if (json_is_object(choice)) {
         if (field_is(json_object_get(choice, "type"), "allowed_tools")) return allow_listed(p, choice, out);
-        out->choice = OPENAI_TOOLS_NAMED;
+        out->choice = API_TOOLS_NAMED;
         return allow_named(p, choice, out);
     }
     for (size_t i = 0; i < out->n; i++) out->allowed[i] = true;
     if (!choice || field_is(choice, "auto")) return true;
-    out->choice = OPENAI_TOOLS_REQUIRED;
+    out->choice = API_TOOLS_REQUIRED;
     return field_is(choice, "required") || field_bad(p, "tool_choice", "%s", choice_message);
 }
 
 /* ---- all of it ---- */
 
-static bool put_schemas(const struct openai_fields *p, const json_t *tools, bool flat, struct openai_tools *out) {
+static bool put_schemas(const struct api_fields *p, const json_t *tools, bool flat, struct api_tools *out) {
     const json_t *tool;
     size_t i, n = 0;
     buf_putc(&out->schemas, '[');
@@ -213,7 +213,7 @@ static bool put_schemas(const struct openai_fields *p, const json_t *tools, bool
         if (json_is_true(member_of(function, "strict"))) buf_puts(&out->schemas, ",\"strict\":true");
         if (parameters) {
             buf_puts(&out->schemas, ",\"parameters\":");
-            openai_put_line(&out->schemas, parameters);
+            api_put_line(&out->schemas, parameters);
         }
         buf_putc(&out->schemas, '}');
     }
@@ -221,7 +221,7 @@ static bool put_schemas(const struct openai_fields *p, const json_t *tools, bool
     return !out->schemas.failed || field_no_memory(p);
 }
 
-static bool take_tools(const struct openai_fields *p, const json_t *tools, bool flat, struct openai_tools *out) {
+static bool take_tools(const struct api_fields *p, const json_t *tools, bool flat, struct api_tools *out) {
     const size_t n = json_array_size(tools);
     const json_t *tool;
     size_t i;
@@ -238,7 +238,7 @@ static bool take_tools(const struct openai_fields *p, const json_t *tools, bool 
 }
 
 /* Tools with the choice none are left out: the model is to write text. */
-bool openai_parse_tools(const struct openai_fields *p, bool flat, struct openai_tools *out) {
+bool api_parse_tools(const struct api_fields *p, bool flat, struct api_tools *out) {
     const json_t *tools = field_get(p, "tools"), *choice = field_get(p, "tool_choice");
     assert(!out->n && !out->lines);
     out->parallel = true;
@@ -252,7 +252,7 @@ bool openai_parse_tools(const struct openai_fields *p, bool flat, struct openai_
     return take_tools(p, tools, flat, out) && take_choice(p, choice, out) && put_schemas(p, tools, flat, out);
 }
 
-void openai_tools_fini(struct openai_tools *t) {
+void api_tools_fini(struct api_tools *t) {
     for (size_t i = 0; i < t->n; i++) {
         free(t->lines[i]);
         free(t->names[i]);
@@ -261,10 +261,10 @@ void openai_tools_fini(struct openai_tools *t) {
     free(t->names);
     free(t->allowed);
     buf_fini(&t->schemas);
-    *t = (struct openai_tools){0};
+    *t = (struct api_tools){0};
 }
 
-const char *openai_tools_find(const struct openai_tools *t, const char *name, size_t len) {
+const char *api_tools_find(const struct api_tools *t, const char *name, size_t len) {
     for (size_t i = 0; i < t->n; i++)
         if (t->allowed[i] && strlen(t->names[i]) == len && !memcmp(t->names[i], name, len)) return t->names[i];
     return NULL;
@@ -273,7 +273,7 @@ const char *openai_tools_find(const struct openai_tools *t, const char *name, si
 /* ---- the grammar of the answer ---- */
 
 /* The name by which the grammar of calls knows the grammar that content follows; NULL: it cannot stand beside calls. */
-static const char *content_kind(const struct openai_grammar *content) {
+static const char *content_kind(const struct api_grammar *content) {
     switch (content->kind) {
     case ROD_GRAMMAR_JSON_OBJECT: return "json_object";
     case ROD_GRAMMAR_JSON_SCHEMA: return "json_schema";
@@ -283,32 +283,29 @@ static const char *content_kind(const struct openai_grammar *content) {
     }
 }
 
-bool openai_tools_lazy(const struct openai_request *q) {
-    return q->tools.n && q->tools.choice == OPENAI_TOOLS_AUTO && !q->grammar.text;
+bool api_tools_lazy(const struct api_request *q) {
+    return q->tools.n && q->tools.choice == API_TOOLS_AUTO && !q->grammar.text;
 }
 
-bool openai_tools_again(const struct openai_request *q) {
-    return q->tools.parallel && q->tools.choice != OPENAI_TOOLS_NAMED;
-}
+bool api_tools_again(const struct api_request *q) { return q->tools.parallel && q->tools.choice != API_TOOLS_NAMED; }
 
-bool openai_check_tools(const struct openai_fields *p, const struct openai_request *q) {
-    const struct openai_grammar *content = &q->grammar;
+bool api_check_tools(const struct api_fields *p, const struct api_request *q) {
+    const struct api_grammar *content = &q->grammar;
     if (!q->tools.n || !content->text || content_kind(content)) return true;
     return field_bad(p, content->param, "and tools exclude each other");
 }
 
-bool openai_tools_grammar(const struct openai_request *q, const struct rod_call_tags *tags,
-                          struct openai_grammar *out) {
-    const struct openai_grammar *content = &q->grammar;
-    const bool with_content = content->text && q->tools.choice == OPENAI_TOOLS_AUTO;
+bool api_tools_grammar(const struct api_request *q, const struct rod_call_tags *tags, struct api_grammar *out) {
+    const struct api_grammar *content = &q->grammar;
+    const bool with_content = content->text && q->tools.choice == API_TOOLS_AUTO;
     struct buf text = {0};
     assert(q->tools.n && (!content->text || content_kind(content)));
     buf_puts(&text, "{\"open\":");
     put_string(&text, tags->open, strlen(tags->open));
     buf_puts(&text, ",\"close\":");
     put_string(&text, tags->close, strlen(tags->close));
-    if (openai_tools_lazy(q)) buf_puts(&text, ",\"lazy\":true");
-    if (openai_tools_again(q)) buf_puts(&text, ",\"many\":true");
+    if (api_tools_lazy(q)) buf_puts(&text, ",\"lazy\":true");
+    if (api_tools_again(q)) buf_puts(&text, ",\"many\":true");
     if (with_content) {
         buf_addf(&text, ",\"content\":{\"kind\":\"%s\",\"text\":", content_kind(content));
         put_string(&text, content->text, content->len);
@@ -318,7 +315,7 @@ bool openai_tools_grammar(const struct openai_request *q, const struct rod_call_
     if (q->tools.schemas.failed) text.failed = true;
     buf_add(&text, q->tools.schemas.data, q->tools.schemas.len);
     buf_putc(&text, '}');
-    *out = (struct openai_grammar){.kind = ROD_GRAMMAR_CALLS, .param = "tools"};
+    *out = (struct api_grammar){.kind = ROD_GRAMMAR_CALLS, .param = "tools"};
     out->text = buf_take(&text, &out->len);
     return out->text != NULL;
 }

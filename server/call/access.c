@@ -64,22 +64,20 @@ bool access_allowed(struct http_call *call, bool admin) {
  * that, and some clients take no number so large. */
 enum { RETRY_MAX_S = 3600 };
 
-void access_key_spent(struct openai_error *err, const struct key *key, uint64_t wait_s) {
+void access_key_spent(struct api_error *err, const struct key *key, uint64_t wait_s) {
     assert(wait_s && key->tokens_per_minute);
-    openai_error_set(err, 429, "rate_limit", "key_tokens", "",
-                     "This key has reached its limit of %llu tokens a minute.",
-                     (unsigned long long)key->tokens_per_minute);
+    api_error_set(err, 429, "rate_limit", "key_tokens", "", "This key has reached its limit of %llu tokens a minute.",
+                  (unsigned long long)key->tokens_per_minute);
     err->retry_s = wait_s < RETRY_MAX_S ? wait_s : RETRY_MAX_S;
 }
 
-void access_key_busy(struct openai_error *err, const struct key *key) {
-    openai_error_set(err, 429, "rate_limit", "key_requests", "",
-                     "This key has reached its limit of %llu requests in flight.",
-                     (unsigned long long)key->max_requests);
+void access_key_busy(struct api_error *err, const struct key *key) {
+    api_error_set(err, 429, "rate_limit", "key_requests", "",
+                  "This key has reached its limit of %llu requests in flight.", (unsigned long long)key->max_requests);
     err->retry_s = 1;
 }
 
-bool access_take_tokens(struct key *key, uint64_t n_tok, struct key_tokens *taken, struct openai_error *err) {
+bool access_take_tokens(struct key *key, uint64_t n_tok, struct key_tokens *taken, struct api_error *err) {
     const uint64_t wait_s = key ? key_take(key, n_tok, uv_hrtime(), taken) : 0;
     if (wait_s) access_key_spent(err, key, wait_s);
     return !wait_s;

@@ -8,10 +8,10 @@
 #include "http_call.h"
 
 bool access_allowed(struct http_call *call, bool admin); /* else 401 is the answer. Sets call->key */
-void access_key_spent(struct openai_error *err, const struct key *key, uint64_t wait_s); /* no tokens left: 429 */
+void access_key_spent(struct api_error *err, const struct key *key, uint64_t wait_s); /* no tokens left: 429 */
 /* Takes what a call may use at most from its key's minute; else false with a 429. key NULL = no limit. */
-bool access_take_tokens(struct key *key, uint64_t n_tok, struct key_tokens *taken, struct openai_error *err);
-void access_key_busy(struct openai_error *err, const struct key *key); /* as many in flight as may be: 429 */
+bool access_take_tokens(struct key *key, uint64_t n_tok, struct key_tokens *taken, struct api_error *err);
+void access_key_busy(struct api_error *err, const struct key *key); /* as many in flight as may be: 429 */
 bool access_tenants(struct http_call *call);       /* after access_allowed, for routes of all tenants; else 403 */
 bool access_choose_tenant(struct http_call *call); /* the header X-Tenant, for routes of states; else 404 */
 void access_wipe_key(struct http_request *r);      /* wipes the key that the request brought, after the comparison */

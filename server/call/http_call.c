@@ -36,21 +36,21 @@ void http_call_retry_after(struct http_call *call, unsigned status, const char *
     http_add_header(call->http, "Retry-After", text);
 }
 
-struct openai_error http_call_traced(const struct http_call *call, const struct openai_error *err) {
-    struct openai_error shown = *err;
+struct api_error http_call_traced(const struct http_call *call, const struct api_error *err) {
+    struct api_error shown = *err;
     shown.trace_id = call->trace_id;
     return shown;
 }
 
-void http_call_fail(struct http_call *call, const struct openai_error *err) {
+void http_call_fail(struct http_call *call, const struct api_error *err) {
     assert(!http_status(call->http));
     assert(err->http >= 400 && err->http < 600);
-    const struct openai_error shown = http_call_traced(call, err);
+    const struct api_error shown = http_call_traced(call, err);
     struct buf body = {0};
     if (call->anthropic)
-        anthropic_render_error(&body, &shown, call->id);
+        messages_render_error(&body, &shown, call->id);
     else
-        openai_render_error(&body, &shown);
+        api_render_error(&body, &shown);
     if (err->http == 401) http_add_header(call->http, "WWW-Authenticate", "Bearer");
     if (err->http == 429 || err->http == 503) http_call_retry_after(call, err->http, err->code, err->retry_s);
     if (call->key && (!strcmp(err->code, "key_sessions") || !strcmp(err->code, "key_grammars")))
@@ -65,33 +65,33 @@ void http_call_fail(struct http_call *call, const struct openai_error *err) {
 
 void http_call_refuse(struct http_call *call, unsigned status, const char *type, const char *code, const char *param,
                       const char *format, ...) {
-    struct openai_error err;
+    struct api_error err;
     va_list args;
     va_start(args, format);
-    openai_error_vset(&err, status, type, code, param, format, args);
+    api_error_vset(&err, status, type, code, param, format, args);
     va_end(args);
     http_call_fail(call, &err);
 }
 
 void http_call_invalid(struct http_call *call, unsigned status, const char *code, const char *param, const char *format,
                        ...) {
-    struct openai_error err;
+    struct api_error err;
     va_list args;
     va_start(args, format);
-    openai_error_vset(&err, status, OPENAI_INVALID, code, param, format, args);
+    api_error_vset(&err, status, API_INVALID, code, param, format, args);
     va_end(args);
     http_call_fail(call, &err);
 }
 
 void http_call_no_memory(struct http_call *call) {
-    struct openai_error err;
-    openai_error_no_memory(&err);
+    struct api_error err;
+    api_error_no_memory(&err);
     http_call_fail(call, &err);
 }
 
-void http_call_hide_files(struct server *s, const char *name, struct openai_error *err) {
+void http_call_hide_files(struct server *s, const char *name, struct api_error *err) {
     log_text(&s->log, LOG_ERROR, "state of %s: %s", name, err->message);
-    openai_hide_files(err);
+    api_hide_files(err);
 }
 
 bool http_call_name(const struct http_call *call, char *name, size_t size) {

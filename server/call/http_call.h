@@ -29,17 +29,17 @@ struct http_call { /* the user pointer of its http_request */
 
 void http_call_respond(struct http_call *call, unsigned status, const char *content_type,
                        struct buf *body); /* empties body */
-void http_call_fail(struct http_call *call, const struct openai_error *err);
+void http_call_fail(struct http_call *call, const struct api_error *err);
 /* The error as the client of the call is shown it: with the id of its trace. */
-struct openai_error http_call_traced(const struct http_call *call, const struct openai_error *err);
+struct api_error http_call_traced(const struct http_call *call, const struct api_error *err);
 void http_call_refuse(struct http_call *call, unsigned status, const char *type, const char *code, const char *param,
                       const char *format, ...) __attribute__((format(printf, 6, 7)));
-/* The same of type OPENAI_INVALID. */
+/* The same of type API_INVALID. */
 void http_call_invalid(struct http_call *call, unsigned status, const char *code, const char *param, const char *format,
                        ...) __attribute__((format(printf, 5, 6)));
 void http_call_no_memory(struct http_call *call);
 /* For a fault of files: the log gets the message, the client another one, as paths are not for clients. */
-void http_call_hide_files(struct server *server, const char *name, struct openai_error *err);
+void http_call_hide_files(struct server *server, const char *name, struct api_error *err);
 /* The header of a 429 or 503. known_s: when to come again; 0 = as the queue, or the loading, tells. */
 void http_call_retry_after(struct http_call *call, unsigned status, const char *code, uint64_t known_s);
 /* The query's limit, 1 to most; *n stays without one. False, after an answer of 400: it is out of range. */

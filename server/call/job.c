@@ -12,7 +12,7 @@
 void job_fail(struct job *j, const struct rod_error *rod) {
     assert(!j->failed && rod->code);
     j->failed = true;
-    openai_error_from(&j->err, rod);
+    api_error_from(&j->err, rod);
     if (rod->code == ROD_EIO) http_call_hide_files(j->server, j->name, &j->err);
 }
 
@@ -21,32 +21,32 @@ static uint64_t estimate_tokens(size_t n_bytes) { return (n_bytes + 3) / 4; }
 
 static void put_offsets(struct job *j, const char *text, size_t len, const int32_t *ids, size_t n) {
     buf_puts(&j->out, ",\"offsets\":");
-    openai_render_offsets(&j->out, text ? text : "", len, ids, n, &j->server->vocab);
+    api_render_offsets(&j->out, text ? text : "", len, ids, n, &j->server->vocab);
 }
 
-static void put_tokens(struct job *j, const struct openai_tokenize *t, const int32_t *ids, size_t n) {
+static void put_tokens(struct job *j, const struct api_tokenize *t, const int32_t *ids, size_t n) {
     const struct server *s = j->server;
     if (t->plain) {
         buf_puts(&j->out, "{\"tokens\":[");
         if (t->pieces)
-            openai_render_pieces(&j->out, ids, n, &s->vocab);
+            api_render_pieces(&j->out, ids, n, &s->vocab);
         else
-            openai_render_ids(&j->out, ids, n);
+            api_render_ids(&j->out, ids, n);
         buf_putc(&j->out, ']');
         return;
     }
     buf_addf(&j->out, "{\"count\":%zu,\"max_model_len\":%llu,\"tokens\":[", n,
              (unsigned long long)s->info->max_prompt_tok);
-    openai_render_ids(&j->out, ids, n);
+    api_render_ids(&j->out, ids, n);
     buf_puts(&j->out, "],\"token_strs\":");
     for (size_t i = 0; t->token_strs && i < n; i++) {
         buf_putc(&j->out, i ? ',' : '[');
-        openai_render_token(&j->out, ids[i], &s->vocab);
+        api_render_token(&j->out, ids[i], &s->vocab);
     }
     buf_puts(&j->out, !t->token_strs ? "null" : n ? "]" : "[]");
 }
 
-static struct rod_chat chat_of(const struct openai_tokenize *t) {
+static struct rod_chat chat_of(const struct api_tokenize *t) {
     return (struct rod_chat){.messages = t->messages,
                              .n_messages = t->n_messages,
                              .tools = (const char *const *)t->tools.lines,
@@ -57,11 +57,11 @@ static struct rod_chat chat_of(const struct openai_tokenize *t) {
 
 static void run_tokenize(struct job *j) {
     const struct server *s = j->server;
-    struct openai_tokenize t;
+    struct api_tokenize t;
     struct rod_error rod = {0};
     int32_t *ids = NULL;
     size_t n = 0;
-    j->failed = openai_parse_tokenize(j->body, j->body_len, &s->defaults, &t, &j->err) != 0;
+    j->failed = api_parse_tokenize(j->body, j->body_len, &s->defaults, &t, &j->err) != 0;
     if (j->failed) return;
     int rc = 0;
     if (t.n_messages) {
@@ -80,16 +80,16 @@ static void run_tokenize(struct job *j) {
         buf_putc(&j->out, '}');
     }
     free(ids);
-    openai_tokenize_fini(&t);
+    api_tokenize_fini(&t);
 }
 
 static void run_count_tokens(struct job *j) {
     const struct server *s = j->server;
-    struct openai_request q;
+    struct api_request q;
     struct rod_error rod = {0};
     int32_t *ids = NULL;
     size_t n = 0;
-    j->failed = anthropic_parse(j->body, j->body_len, true, &s->defaults, &q, &j->err) != 0;
+    j->failed = messages_parse(j->body, j->body_len, true, &s->defaults, &q, &j->err) != 0;
     if (j->failed) return;
     const struct rod_chat chat = {.messages = q.messages,
                                   .n_messages = q.n_messages,
@@ -104,16 +104,16 @@ static void run_count_tokens(struct job *j) {
         j->n_tok = n;
     }
     free(ids);
-    openai_request_fini(&q);
+    api_request_fini(&q);
 }
 
 static void run_detokenize(struct job *j) {
     const struct server *s = j->server;
     struct rod_error rod = {0};
-    struct openai_detokenize d;
+    struct api_detokenize d;
     size_t len = 0;
     char *text = NULL;
-    j->failed = openai_parse_detokenize(j->body, j->body_len, &s->defaults, &d, &j->err) != 0;
+    j->failed = api_parse_detokenize(j->body, j->body_len, &s->defaults, &d, &j->err) != 0;
     if (j->failed) return;
     if (rod_decode(s->engine, d.ids, d.n_ids, d.skip_special, &text, &len, &rod)) {
         job_fail(j, &rod);
@@ -132,11 +132,11 @@ static void run_detokenize(struct job *j) {
 
 static void run_apply_template(struct job *j) {
     const struct server *s = j->server;
-    struct openai_tokenize t;
+    struct api_tokenize t;
     struct rod_error rod = {0};
     char *text = NULL;
     size_t len = 0;
-    j->failed = openai_parse_template(j->body, j->body_len, &s->defaults, &t, &j->err) != 0;
+    j->failed = api_parse_template(j->body, j->body_len, &s->defaults, &t, &j->err) != 0;
     if (j->failed) return;
     const struct rod_chat chat = chat_of(&t);
     if (rod_chat_render(s->engine, &chat, &text, &len, &rod)) {
@@ -148,7 +148,7 @@ static void run_apply_template(struct job *j) {
         j->n_tok = estimate_tokens(len);
     }
     free(text);
-    openai_tokenize_fini(&t);
+    api_tokenize_fini(&t);
 }
 
 /* ---- its life ---- */
@@ -158,7 +158,7 @@ static void job_run(struct job *j) {
     j->run(j);
     if (j->failed || !j->out.failed) return;
     j->failed = true;
-    openai_error_no_memory(&j->err);
+    api_error_no_memory(&j->err);
 }
 
 static void job_finish(struct job *j) {
@@ -231,7 +231,7 @@ void job_start(struct job *j, bool wait) {
 
 /* The number of tokens is known when the job is done; until then the bytes stand for them. */
 static bool key_affords(struct http_call *call, struct key_tokens *taken) {
-    struct openai_error err;
+    struct api_error err;
     if (access_take_tokens(call->key, estimate_tokens(http_body_bytes(call->http)), taken, &err)) return true;
     http_call_fail(call, &err);
     return false;

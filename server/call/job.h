@@ -24,11 +24,11 @@ struct job {
     bool counted;             /* among the key's requests in flight though its client has left */
     struct buf out;
     const char *type; /* of out; NULL = JSON */
-    struct openai_error err;
+    struct api_error err;
     struct pool_work work; /* of one on the admin thread uv alone */
     /* of a session */
-    char tenant[128], name[OPENAI_SESSION_ID_MAX + 1]; /* name: of the path */
-    char after[OPENAI_SESSION_ID_MAX + 1];             /* of a list: where it goes on; "" = from the beginning */
+    char tenant[128], name[API_SESSION_ID_MAX + 1]; /* name: of the path */
+    char after[API_SESSION_ID_MAX + 1];             /* of a list: where it goes on; "" = from the beginning */
     size_t limit;
     bool rising;           /* of the items of an input: in their order */
     uint64_t max_sessions; /* of the key; 0 = a share, as in rod_session_new */

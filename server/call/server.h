@@ -48,8 +48,8 @@ struct server {
     struct keys keys;
     struct admission admission;
     struct loading loading;
-    struct openai_defaults defaults;
-    struct openai_vocab vocab;
+    struct api_defaults defaults;
+    struct api_vocab vocab;
     char model_name[128], adapter[128]; /* adapter "": none */
     char fingerprint[16];               /* of what computes the answers: "fp_..." */
     struct list completions;            /* in progress, the newest first */

@@ -18,7 +18,7 @@ static uint64_t ping_ns(const struct completion *c) {
 }
 
 /* Its stream has events with names, and one choice. */
-static bool has_events(const struct completion *c) { return c->kind == OPENAI_RESPONSE || c->is_message; }
+static bool has_events(const struct completion *c) { return c->kind == API_RESPONSE || c->is_message; }
 
 /* ---- life ---- */
 
@@ -43,9 +43,9 @@ static void completion_free(struct completion *c) {
         buf_fini(&choice->text);
         buf_fini(&choice->ids);
         buf_fini(&choice->prompt_logprobs);
-        openai_logprobs_fini(&choice->logprobs);
+        api_logprobs_fini(&choice->logprobs);
         completion_items_free(choice);
-        openai_split_fini(&choice->split);
+        api_split_fini(&choice->split);
         free(choice->stop_string);
     }
     for (size_t i = 0; i < c->n_prompts; i++) {
@@ -57,7 +57,7 @@ static void completion_free(struct completion *c) {
     for (size_t i = 0; i < c->n_bad; i++) free(c->bad[i].ids);
     free(c->bad);
     free(c->choices);
-    openai_request_fini(&c->request);
+    api_request_fini(&c->request);
     rod_grammar_close(c->grammar);
     if (c->n_counted) key_end(c->key, c->n_counted);
     if (c->key) key_drop(&s->keys, c->key);
@@ -128,7 +128,7 @@ int completion_log_fields(const struct completion *c, struct log_field *fields, 
     fields[n++] = log_truth("stream", c->stream);
     if (c->slow) fields[n++] = log_words("cut", "slow_client");
     if (!c->working && c->of_session) {
-        const char *id = c->kind == OPENAI_RESPONSE ? c->response_id : c->request.session.id;
+        const char *id = c->kind == API_RESPONSE ? c->response_id : c->request.session.id;
         fields[n++] = log_words("session", id);
     }
     if (*c->session_id || c->usage.cached_tok) {
@@ -184,7 +184,7 @@ static void write_frames(struct completion *c) {
     }
 }
 
-void completion_fail(struct completion *c, const struct openai_error *err) {
+void completion_fail(struct completion *c, const struct api_error *err) {
     if (c->over || !c->call) return;
     c->over = true;
     cancel_choices(c);
@@ -192,15 +192,15 @@ void completion_fail(struct completion *c, const struct openai_error *err) {
         http_call_fail(c->call, err);
         return;
     }
-    const struct openai_error shown = http_call_traced(c->call, err);
+    const struct api_error shown = http_call_traced(c->call, err);
     c->call->outcome = *err->code ? err->code : err->type;
-    if (c->kind == OPENAI_RESPONSE) {
-        openai_render_response_error(&c->frame, &shown, &c->sequence);
+    if (c->kind == API_RESPONSE) {
+        api_render_response_error(&c->frame, &shown, &c->sequence);
     } else if (c->is_message) {
         completion_message_error(c, &shown);
     } else {
         sse_begin(&c->frame);
-        openai_render_error(&c->frame, &shown);
+        api_render_error(&c->frame, &shown);
         sse_end(&c->frame);
         sse_done(&c->frame);
     }
@@ -210,15 +210,15 @@ void completion_fail(struct completion *c, const struct openai_error *err) {
 
 void completion_fail_code(struct completion *c, int code, const char *message) {
     struct rod_error from = {0};
-    struct openai_error err;
+    struct api_error err;
     rod_fail(&from, code, "%s", message);
-    openai_error_from(&err, &from);
+    api_error_from(&err, &from);
     completion_fail(c, &err);
 }
 
 void completion_fail_no_memory(struct completion *c) {
-    struct openai_error err;
-    openai_error_no_memory(&err);
+    struct api_error err;
+    api_error_no_memory(&err);
     completion_fail(c, &err);
 }
 
@@ -229,26 +229,26 @@ void completion_end_all(struct server *server) {
     }
 }
 
-static struct openai_choice choice_view(const struct completion *c, const struct completion_choice *choice) {
-    return (struct openai_choice){.index = choice->index,
-                                  .text = "",
-                                  .logprobs = c->request.n_logprobs >= 0 ? &choice->logprobs : NULL,
-                                  .token_ids = c->request.return_token_ids ? &choice->ids : NULL,
-                                  .stop_id = -1};
+static struct api_choice choice_view(const struct completion *c, const struct completion_choice *choice) {
+    return (struct api_choice){.index = choice->index,
+                               .text = "",
+                               .logprobs = c->request.n_logprobs >= 0 ? &choice->logprobs : NULL,
+                               .token_ids = c->request.return_token_ids ? &choice->ids : NULL,
+                               .stop_id = -1};
 }
 
 /* The opening of a choice leaves together with its first token: the role of a chat, or the prompt where it is echoed or
  * was scored. The prompt's ids go with the first chunk of either kind. */
 static void push_opening(struct completion *c, struct completion_choice *choice) {
-    assert(c->kind != OPENAI_RESPONSE && !choice->role_sent);
-    const struct openai_request *q = &c->request;
+    assert(c->kind != API_RESPONSE && !choice->role_sent);
+    const struct api_request *q = &c->request;
     const struct completion_prompt *p = &c->prompts[choice->prompt];
-    if (c->kind == OPENAI_COMPLETION && !q->echo && q->n_prompt_logprobs < 0) return; /* push_delta has the ids */
-    struct openai_choice opening = {.index = choice->index, .role = c->kind == OPENAI_CHAT, .text = "", .stop_id = -1};
-    opening.no_text = q->tools.n && q->tools.choice != OPENAI_TOOLS_AUTO; /* there will be calls alone */
+    if (c->kind == API_COMPLETION && !q->echo && q->n_prompt_logprobs < 0) return; /* push_delta has the ids */
+    struct api_choice opening = {.index = choice->index, .role = c->kind == API_CHAT, .text = "", .stop_id = -1};
+    opening.no_text = q->tools.n && q->tools.choice != API_TOOLS_AUTO; /* there will be calls alone */
     struct buf prompt_ids = {0};
     if (q->return_token_ids) {
-        openai_render_ids(&prompt_ids, p->ids, p->n_ids);
+        api_render_ids(&prompt_ids, p->ids, p->n_ids);
         opening.prompt_ids = &prompt_ids;
     }
     if (p->echo) {
@@ -264,7 +264,7 @@ static void push_opening(struct completion *c, struct completion_choice *choice)
     buf_fini(&prompt_ids);
     buf_fini(&choice->prompt_logprobs); /* it may be long */
     const uint64_t n_chars = choice->logprobs.n_chars;
-    openai_logprobs_fini(&choice->logprobs);
+    api_logprobs_fini(&choice->logprobs);
     choice->logprobs.n_chars = n_chars;
 }
 
@@ -281,16 +281,16 @@ static void push_openings(struct completion *c, struct completion_choice *choice
         choice->role_sent = true;
         return;
     }
-    struct completion_choice *first = c->kind == OPENAI_CHAT ? c->choices : choice;
-    const uint32_t n = c->kind == OPENAI_CHAT ? c->n_choices : 1;
+    struct completion_choice *first = c->kind == API_CHAT ? c->choices : choice;
+    const uint32_t n = c->kind == API_CHAT ? c->n_choices : 1;
     for (uint32_t i = 0; i < n; i++) push_opening(c, &first[i]);
 }
 
 static void push_delta(struct completion *c, struct completion_choice *choice, const struct rod_event *e) {
-    struct openai_choice shown = choice_view(c, choice);
+    struct api_choice shown = choice_view(c, choice);
     struct buf prompt_ids = {0};
     if (!choice->role_sent && c->request.return_token_ids) {
-        openai_render_ids(&prompt_ids, c->prompts[choice->prompt].ids, c->prompts[choice->prompt].n_ids);
+        api_render_ids(&prompt_ids, c->prompts[choice->prompt].ids, c->prompts[choice->prompt].n_ids);
         shown.prompt_ids = &prompt_ids;
     }
     choice->role_sent = true;
@@ -306,12 +306,12 @@ static void push_delta(struct completion *c, struct completion_choice *choice, c
     if (shown.text_len || rich || shown.prompt_ids) completion_push_chunk(c, choice, &shown);
     if (opens) c->opening_bytes += c->frame.len - before;
     buf_fini(&prompt_ids);
-    openai_logprobs_clear(&choice->logprobs);
+    api_logprobs_clear(&choice->logprobs);
     buf_clear(&choice->ids);
 }
 
 static void push_finish(struct completion *c, struct completion_choice *choice) {
-    struct openai_choice shown = choice_view(c, choice);
+    struct api_choice shown = choice_view(c, choice);
     shown.logprobs = NULL;
     shown.token_ids = NULL;
     shown.finished = true;
@@ -326,11 +326,11 @@ static void push_finish(struct completion *c, struct completion_choice *choice) 
 
 static void end_stream(struct completion *c) {
     assert(c->stream && !c->n_open && !c->over);
-    if (c->kind == OPENAI_RESPONSE) completion_response_ending(c);
+    if (c->kind == API_RESPONSE) completion_response_ending(c);
     if (c->is_message) completion_message_ending(c);
     if (c->request.include_usage) {
         sse_begin(&c->frame);
-        openai_render_usage_chunk(&c->frame, &c->prefix, &c->usage);
+        api_render_usage_chunk(&c->frame, &c->prefix, &c->usage);
         sse_end(&c->frame);
     }
     if (!has_events(c)) sse_done(&c->frame);
@@ -341,9 +341,9 @@ static void end_stream(struct completion *c) {
 }
 
 /* A finished choice of a whole answer. Its calls are to be freed. */
-static struct openai_choice choice_whole(const struct completion *c, const struct completion_choice *choice,
-                                         const struct buf *prompt_ids) {
-    struct openai_choice shown = choice_view(c, choice);
+static struct api_choice choice_whole(const struct completion *c, const struct completion_choice *choice,
+                                      const struct buf *prompt_ids) {
+    struct api_choice shown = choice_view(c, choice);
     if (choice->text.len) shown.text = choice->text.data;
     shown.text_len = choice->text.len;
     shown.prompt_ids = c->request.return_token_ids ? &prompt_ids[choice->prompt] : NULL;
@@ -362,12 +362,12 @@ static struct openai_choice choice_whole(const struct completion *c, const struc
 }
 
 static void render_whole(struct completion *c, struct buf *out) {
-    struct openai_choice *choices = calloc(c->n_choices, sizeof *choices);
+    struct api_choice *choices = calloc(c->n_choices, sizeof *choices);
     struct buf *prompt_ids = calloc(c->n_prompts, sizeof *prompt_ids);
     const bool memory = choices && prompt_ids;
     if (!memory) out->failed = true;
     for (size_t i = 0; memory && i < c->n_prompts && c->request.return_token_ids; i++)
-        openai_render_ids(&prompt_ids[i], c->prompts[i].ids, c->prompts[i].n_ids);
+        api_render_ids(&prompt_ids[i], c->prompts[i].ids, c->prompts[i].n_ids);
     for (uint32_t i = 0; memory && i < c->n_choices; i++) {
         choices[i] = choice_whole(c, &c->choices[i], prompt_ids);
         if (c->choices[i].text.failed || (choices[i].n_calls && !choices[i].calls)) out->failed = true;
@@ -375,9 +375,9 @@ static void render_whole(struct completion *c, struct buf *out) {
     if (!out->failed && c->is_message)
         completion_message_whole(c, &choices[0], out);
     else if (!out->failed)
-        openai_render_answer(out, c->kind, &c->prefix, choices, c->n_choices, &c->usage);
+        api_render_answer(out, c->kind, &c->prefix, choices, c->n_choices, &c->usage);
     for (size_t i = 0; prompt_ids && i < c->n_prompts; i++) buf_fini(&prompt_ids[i]);
-    for (uint32_t i = 0; memory && i < c->n_choices; i++) free((struct openai_call *)choices[i].calls);
+    for (uint32_t i = 0; memory && i < c->n_choices; i++) free((struct api_call *)choices[i].calls);
     free(prompt_ids);
     free(choices);
 }
@@ -385,7 +385,7 @@ static void render_whole(struct completion *c, struct buf *out) {
 static void answer_whole(struct completion *c) {
     assert(!c->stream && !c->streaming && !c->n_open && !c->over);
     struct buf out = {0};
-    if (c->kind == OPENAI_RESPONSE)
+    if (c->kind == API_RESPONSE)
         completion_response_whole(c, &out);
     else
         render_whole(c, &out);
@@ -402,19 +402,19 @@ static void answer_whole(struct completion *c) {
 
 /* Puts the beginning of the prompt into the answer, at the first event of a choice. */
 static void begin_prompt(struct completion *c, struct completion_choice *choice) {
-    const struct openai_request *q = &c->request;
+    const struct api_request *q = &c->request;
     const struct completion_prompt *p = &c->prompts[choice->prompt];
     if (choice->prompt_begun || c->over) return;
     assert(p->n_ids || c->of_session); /* a session's turn may have nothing new to read */
     choice->prompt_begun = true;
-    if (q->echo && q->n_logprobs >= 0) openai_logprobs_add_first(&choice->logprobs, p->ids[0], &c->vocab);
-    if (q->n_prompt_logprobs >= 0) openai_prompt_logprobs_add(&choice->prompt_logprobs, NULL, &c->vocab);
+    if (q->echo && q->n_logprobs >= 0) api_logprobs_add_first(&choice->logprobs, p->ids[0], &c->vocab);
+    if (q->n_prompt_logprobs >= 0) api_prompt_logprobs_add(&choice->prompt_logprobs, NULL, &c->vocab);
     if (p->echo && !q->stream) buf_add(&choice->text, p->echo, p->echo_len);
 }
 
 /* The prompt was scored for the more demanding of logprobs and prompt_logprobs; each gets as many as it asks for. */
 static void take_prompt(struct completion *c, struct completion_choice *choice, struct rod_event *e) {
-    const struct openai_request *q = &c->request;
+    const struct api_request *q = &c->request;
     assert(q->echo || q->n_prompt_logprobs >= 0);
     begin_prompt(c, choice);
     if (c->over) return;
@@ -423,11 +423,11 @@ static void take_prompt(struct completion *c, struct completion_choice *choice, 
         const uint32_t n_top = token->n_top;
         if (q->n_prompt_logprobs >= 0) {
             token->n_top = n_top < (uint32_t)q->n_prompt_logprobs ? n_top : (uint32_t)q->n_prompt_logprobs;
-            openai_prompt_logprobs_add(&choice->prompt_logprobs, token, &c->vocab);
+            api_prompt_logprobs_add(&choice->prompt_logprobs, token, &c->vocab);
         }
         if (q->echo && q->n_logprobs >= 0) {
             token->n_top = n_top < (uint32_t)q->n_logprobs ? n_top : (uint32_t)q->n_logprobs;
-            openai_logprobs_add(&choice->logprobs, c->kind, token, 1, true, &c->vocab);
+            api_logprobs_add(&choice->logprobs, c->kind, token, 1, true, &c->vocab);
         }
     }
 }
@@ -450,7 +450,7 @@ static void take_logprobs(struct completion *c, struct completion_choice *choice
         bool special = false;
         rod_token_bytes(s->engine, token->id, &len, &special);
         const bool shown = !special || c->request.keep_special || named_stop_id(c, token->id);
-        openai_logprobs_add(&choice->logprobs, c->kind, token, 1, shown, &c->vocab);
+        api_logprobs_add(&choice->logprobs, c->kind, token, 1, shown, &c->vocab);
     }
 }
 
@@ -482,7 +482,7 @@ static void take_tokens(struct completion *c, struct completion_choice *choice, 
         push_delta(c, choice, e);
     } else if (c->request.tools.n) {
         completion_calls_push(choice, e->text, e->text_len, NULL);
-    } else if (c->kind == OPENAI_RESPONSE) {
+    } else if (c->kind == API_RESPONSE) {
         completion_response_text(c, e->text, e->text_len);
     } else if (c->is_message && c->request.stream) {
         completion_message_text(c, e->text, e->text_len);
@@ -497,11 +497,11 @@ static void take_end_token(struct completion *c, struct completion_choice *choic
     begin_prompt(c, choice);
     if (c->over) return;
     if (c->request.stream && !choice->role_sent) push_openings(c, choice);
-    openai_logprobs_add(&choice->logprobs, c->kind, e->tokens, e->n_tokens, false, &c->vocab);
+    api_logprobs_add(&choice->logprobs, c->kind, e->tokens, e->n_tokens, false, &c->vocab);
     if (!c->request.stream) return;
-    struct openai_choice shown = choice_view(c, choice);
+    struct api_choice shown = choice_view(c, choice);
     completion_push_chunk(c, choice, &shown);
-    openai_logprobs_clear(&choice->logprobs);
+    api_logprobs_clear(&choice->logprobs);
 }
 
 static void take_finish(struct completion *c, struct completion_choice *choice, struct rod_event *e) {
@@ -521,8 +521,8 @@ static void take_finish(struct completion *c, struct completion_choice *choice, 
         c->usage.created_long_tok += e->created_long_tok;
     }
     if (*e->session) {
-        const struct openai_response *r = &c->request.response;
-        if (c->kind == OPENAI_RESPONSE && !r->store) completion_session_discard(s, c->tenant, e->session);
+        const struct api_response *r = &c->request.response;
+        if (c->kind == API_RESPONSE && !r->store) completion_session_discard(s, c->tenant, e->session);
         snprintf(c->session_id, sizeof c->session_id, "%s", e->session);
         c->session_version = e->session_version;
         c->replayed = e->replayed;
@@ -552,7 +552,7 @@ static void take_finish(struct completion *c, struct completion_choice *choice, 
 }
 
 /* The field to name where a request leaves no token to choose. */
-static const char *restricting_field(const struct openai_request *q) {
+static const char *restricting_field(const struct api_request *q) {
     if (q->n_allowed_ids) return "allowed_token_ids";
     if (q->n_bias) return "logit_bias";
     if (q->n_bad_words) return "bad_words";
@@ -580,10 +580,10 @@ void completion_event(struct rod_event *e) {
     } else if (e->kind == ROD_EVENT_FINISH) {
         take_finish(c, choice, e);
     } else {
-        struct openai_error err;
+        struct api_error err;
         if (e->error.code == ROD_EINVALID && !e->error.param[0])
             snprintf(e->error.param, sizeof e->error.param, "%s", restricting_field(&c->request));
-        openai_error_from(&err, &e->error);
+        api_error_from(&err, &e->error);
         if (c->of_session) completion_session_error(c, &err, e->error.code);
         completion_fail(c, &err);
     }

@@ -7,7 +7,7 @@
 
 #include "server/call/http_call.h"
 
-void completion_start(struct http_call *call, enum openai_kind kind);
+void completion_start(struct http_call *call, enum api_kind kind);
 void completion_event(struct rod_event *event);         /* takes the event */
 void completion_gone(struct completion *completion);    /* the client left: its choices are cancelled */
 void completion_done(struct completion *completion);    /* the http request ends; the call dies after this */

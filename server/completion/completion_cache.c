@@ -6,9 +6,9 @@
 #include <string.h>
 
 /* How many tokens of the prompt are those of the chat up to the mark; 0: it is not in the prompt. */
-static size_t place_of_mark(struct completion *c, const struct completion_prompt *p,
-                            const struct openai_cache_mark *mark, struct rod_message *cut) {
-    const struct openai_request *q = &c->request;
+static size_t place_of_mark(struct completion *c, const struct completion_prompt *p, const struct api_cache_mark *mark,
+                            struct rod_message *cut) {
+    const struct api_request *q = &c->request;
     const char *first = q->messages[0].role;
     const bool is_system = !strcmp(first, "system") || !strcmp(first, "developer"); /* definitions stand at its end */
     struct rod_chat chat = {.messages = q->messages,
@@ -34,7 +34,7 @@ static size_t place_of_mark(struct completion *c, const struct completion_prompt
 }
 
 void completion_cache_places(struct completion *c, struct completion_prompt *p) {
-    const struct openai_cache *cache = &c->request.cache;
+    const struct api_cache *cache = &c->request.cache;
     struct rod_message *cut = cache->n ? calloc(c->request.n_messages, sizeof *cut) : NULL;
     for (uint32_t i = 0; cut && i < cache->n; i++) {
         const size_t at = place_of_mark(c, p, &cache->marks[i], cut);

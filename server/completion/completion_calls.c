@@ -22,8 +22,8 @@ static int tag_is_special(const struct completion *c, bool *out, struct rod_erro
 }
 
 int completion_calls_open(struct completion *c, struct rod_error *err) {
-    struct openai_request *q = &c->request;
-    struct openai_grammar calls;
+    struct api_request *q = &c->request;
+    struct api_grammar calls;
     assert(q->tools.n && !c->grammar);
     if (!rod_chat_call_tags(c->server->engine, &c->tags))
         return rod_fail_at(err, ROD_EUNSUPPORTED, "tools", "tools have no place in the model's chat format.");
@@ -31,10 +31,10 @@ int completion_calls_open(struct completion *c, struct rod_error *err) {
     int rc = tag_is_special(c, &special, err);
     if (rc) return rc;
     if (special) q->keep_special = true;
-    if (q->tools.choice != OPENAI_TOOLS_AUTO) /* stop strings are for text, and there will be none */
+    if (q->tools.choice != API_TOOLS_AUTO) /* stop strings are for text, and there will be none */
         while (q->n_stop) free(q->stop[--q->n_stop]);
-    c->lazy = openai_tools_lazy(q);
-    if (!openai_tools_grammar(q, &c->tags, &calls)) return rod_fail_no_memory(err);
+    c->lazy = api_tools_lazy(q);
+    if (!api_tools_grammar(q, &c->tags, &calls)) return rod_fail_no_memory(err);
     free(q->grammar.text);
     q->grammar = calls;
     return 0;
@@ -69,24 +69,24 @@ static void call_id(const struct completion *c, const struct completion_choice *
 /* ---- the parts of the answer ---- */
 
 /* The first chunk of an event has its log-probabilities and ids; the others have text alone. */
-static void send_part(struct completion *c, struct completion_choice *choice, const struct openai_part *part) {
-    char id[OPENAI_CALL_ID_BYTES];
-    struct openai_call call = {.arguments = ""};
-    struct openai_choice plain = {.index = choice->index, .text = "", .stop_id = -1};
-    struct openai_choice *shown = choice->shown ? choice->shown : &plain;
+static void send_part(struct completion *c, struct completion_choice *choice, const struct api_part *part) {
+    char id[API_CALL_ID_BYTES];
+    struct api_call call = {.arguments = ""};
+    struct api_choice plain = {.index = choice->index, .text = "", .stop_id = -1};
+    struct api_choice *shown = choice->shown ? choice->shown : &plain;
     if (c->is_message) {
-        if (part->kind == OPENAI_PART_CALL) call_id(c, choice, choice->split.n_calls - 1, id);
+        if (part->kind == API_PART_CALL) call_id(c, choice, choice->split.n_calls - 1, id);
         completion_message_part(c, part, id);
         return;
     }
-    if (part->kind == OPENAI_PART_TEXT) {
+    if (part->kind == API_PART_TEXT) {
         shown->text = part->text;
         shown->text_len = part->len;
     } else {
         call.index = choice->split.n_calls - 1;
         shown->calls = &call;
         shown->n_calls = 1;
-        if (part->kind == OPENAI_PART_CALL) {
+        if (part->kind == API_PART_CALL) {
             call_id(c, choice, call.index, id);
             call.id = id;
             call.name = part->name;
@@ -96,40 +96,40 @@ static void send_part(struct completion *c, struct completion_choice *choice, co
         }
     }
     completion_push_chunk(c, choice, shown);
-    *shown = (struct openai_choice){.index = choice->index, .text = "", .stop_id = -1};
+    *shown = (struct api_choice){.index = choice->index, .text = "", .stop_id = -1};
 }
 
-static void keep_part(struct completion *c, struct completion_choice *choice, const struct openai_part *part) {
-    char id[OPENAI_CALL_ID_BYTES];
+static void keep_part(struct completion *c, struct completion_choice *choice, const struct api_part *part) {
+    char id[API_CALL_ID_BYTES];
     struct completion_item *call = choice->n_items ? &choice->items[choice->n_items - 1] : NULL;
     switch (part->kind) {
-    case OPENAI_PART_TEXT: buf_add(&choice->text, part->text, part->len); break;
-    case OPENAI_PART_CALL:
+    case API_PART_TEXT: buf_add(&choice->text, part->text, part->len); break;
+    case API_PART_CALL:
         call_id(c, choice, choice->split.n_calls - 1, id);
         completion_item_add(choice, part->name, id);
         break;
-    case OPENAI_PART_ARGUMENTS:
+    case API_PART_ARGUMENTS:
         if (call) buf_add(&call->text, part->text, part->len);
         if (call && call->text.failed) choice->text.failed = true;
     }
 }
 
-static void respond_part(struct completion *c, const struct completion_choice *choice, const struct openai_part *part) {
-    char id[OPENAI_CALL_ID_BYTES];
+static void respond_part(struct completion *c, const struct completion_choice *choice, const struct api_part *part) {
+    char id[API_CALL_ID_BYTES];
     switch (part->kind) {
-    case OPENAI_PART_TEXT: completion_response_text(c, part->text, part->len); break;
-    case OPENAI_PART_CALL:
+    case API_PART_TEXT: completion_response_text(c, part->text, part->len); break;
+    case API_PART_CALL:
         call_id(c, choice, choice->split.n_calls - 1, id);
         completion_response_call(c, part->name, id);
         break;
-    case OPENAI_PART_ARGUMENTS: completion_response_arguments(c, part->text, part->len);
+    case API_PART_ARGUMENTS: completion_response_arguments(c, part->text, part->len);
     }
 }
 
-static void take_part(void *arg, const struct openai_part *part) {
+static void take_part(void *arg, const struct api_part *part) {
     struct completion_choice *choice = arg;
     struct completion *c = choice->completion;
-    if (c->kind == OPENAI_RESPONSE)
+    if (c->kind == API_RESPONSE)
         respond_part(c, choice, part);
     else if (c->stream)
         send_part(c, choice, part);
@@ -138,7 +138,7 @@ static void take_part(void *arg, const struct openai_part *part) {
 }
 
 void completion_calls_begin(struct completion *c, struct completion_choice *choice) {
-    choice->split = (struct openai_split){
+    choice->split = (struct api_split){
         .tools = c->request.tools.n ? &c->request.tools : NULL, .tags = c->tags, .take = take_part, .arg = choice};
 }
 
@@ -148,34 +148,33 @@ static void check_memory(struct completion_choice *choice) {
     choice->completion->frame.failed = choice->completion->stream;
 }
 
-void completion_calls_push(struct completion_choice *choice, const char *text, size_t len,
-                           struct openai_choice *shown) {
+void completion_calls_push(struct completion_choice *choice, const char *text, size_t len, struct api_choice *shown) {
     choice->shown = shown;
-    openai_split_push(&choice->split, text, len);
+    api_split_push(&choice->split, text, len);
     choice->shown = NULL;
     check_memory(choice);
 }
 
 void completion_calls_end(struct completion_choice *choice) {
-    openai_split_end(&choice->split, choice->reason == ROD_FINISH_LENGTH);
+    api_split_end(&choice->split, choice->reason == ROD_FINISH_LENGTH);
     check_memory(choice);
 }
 
 /* A call that a stop text has cut is not to be made. */
 bool completion_called(const struct completion *c, const struct completion_choice *choice) {
-    const struct openai_split *s = &choice->split;
-    return s->n_calls && s->whole && c->request.tools.choice != OPENAI_TOOLS_NAMED;
+    const struct api_split *s = &choice->split;
+    return s->n_calls && s->whole && c->request.tools.choice != API_TOOLS_NAMED;
 }
 
-struct openai_call *completion_calls_view(const struct completion_choice *choice) {
-    struct openai_call *calls = choice->n_items ? calloc(choice->n_items, sizeof *calls) : NULL;
+struct api_call *completion_calls_view(const struct completion_choice *choice) {
+    struct api_call *calls = choice->n_items ? calloc(choice->n_items, sizeof *calls) : NULL;
     for (size_t i = 0; calls && i < choice->n_items; i++) {
         const struct completion_item *item = &choice->items[i];
-        calls[i] = (struct openai_call){.index = (uint32_t)i,
-                                        .id = item->id,
-                                        .name = item->name,
-                                        .arguments = item->text.len ? item->text.data : "",
-                                        .len = item->text.len};
+        calls[i] = (struct api_call){.index = (uint32_t)i,
+                                     .id = item->id,
+                                     .name = item->name,
+                                     .arguments = item->text.len ? item->text.data : "",
+                                     .len = item->text.len};
     }
     return calls;
 }

@@ -5,12 +5,12 @@
 
 /* A choice's opening comes with its first token and does not count it. */
 void completion_push_chunk(struct completion *c, const struct completion_choice *choice,
-                           const struct openai_choice *shown) {
-    struct openai_usage usage = {.prompt_tok = c->prompts[choice->prompt].n_ids,
-                                 .completion_tok = choice->role_sent ? choice->completion_tok : 0};
+                           const struct api_choice *shown) {
+    struct api_usage usage = {.prompt_tok = c->prompts[choice->prompt].n_ids,
+                              .completion_tok = choice->role_sent ? choice->completion_tok : 0};
     if (*c->session_id) usage = c->usage;
     sse_begin(&c->frame);
-    openai_render_chunk(&c->frame, c->kind, &c->prefix, shown, c->request.continuous_usage ? &usage : NULL,
-                        c->request.include_usage);
+    api_render_chunk(&c->frame, c->kind, &c->prefix, shown, c->request.continuous_usage ? &usage : NULL,
+                     c->request.include_usage);
     sse_end(&c->frame);
 }

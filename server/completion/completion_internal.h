@@ -12,10 +12,10 @@
 #include "completion.h"
 #include "server/api/messages/messages.h"
 
-struct completion_item {           /* a call that the model made; of a response also a message */
-    const char *name;              /* the request's; NULL: a message */
-    char id[OPENAI_CALL_ID_BYTES]; /* of a call */
-    struct buf text;               /* or arguments */
+struct completion_item {        /* a call that the model made; of a response also a message */
+    const char *name;           /* the request's; NULL: a message */
+    char id[API_CALL_ID_BYTES]; /* of a call */
+    struct buf text;            /* or arguments */
 };
 
 struct completion_choice {
@@ -24,11 +24,11 @@ struct completion_choice {
     uint64_t ticket, last_ns;      /* last_ns: of the last delivery, 0 before the first */
     bool open, role_sent;          /* open: the engine will send more */
     struct buf text;               /* without streaming: all so far */
-    struct openai_split split;     /* where the request has tools */
+    struct api_split split;        /* where the request has tools */
     struct completion_item *items; /* [n_items]: of a response, and the calls of a whole chat */
     size_t n_items, items_cap;
-    struct openai_choice *shown; /* in a stream, during an event: what its first chunk has beside text */
-    struct openai_logprobs logprobs;
+    struct api_choice *shown; /* in a stream, during an event: what its first chunk has beside text */
+    struct api_logprobs logprobs;
     struct buf prompt_logprobs; /* if asked for */
     bool prompt_begun;          /* its first token is in the two above */
     struct buf ids;             /* token ids as text, if asked for */
@@ -57,11 +57,11 @@ struct completion {
     uint64_t answer_tok;      /* of all choices, for the key */
     uint32_t n_counted;       /* among the key's requests in flight, until the completion ends: its choices */
     struct list_link link;    /* in the server's completions */
-    enum openai_kind kind;
+    enum api_kind kind;
     bool is_message; /* a chat in the words of Anthropic's API */
-    struct anthropic_blocks blocks;
-    struct openai_request request;
-    struct openai_error err;
+    struct messages_blocks blocks;
+    struct api_request request;
+    struct api_error err;
     bool has_err;
     char *body;
     size_t body_len;
@@ -79,8 +79,8 @@ struct completion {
     uint32_t n_choices, n_open;
     bool working, over, streaming, stream, slow; /* over: answered; streaming: the stream has begun; slow: cut */
     struct buf prefix, frame;
-    struct openai_vocab vocab; /* the server's, as the request wants tokens shown */
-    struct openai_usage usage;
+    struct api_vocab vocab; /* the server's, as the request wants tokens shown */
+    struct api_usage usage;
     uint64_t started_ns, sent_ns, first_ns, queue_ns;
     int64_t created_unix_s;
     /* of a session */
@@ -88,7 +88,7 @@ struct completion {
     char tenant[72], *header_session, *header_key; /* tenant: owner of its sessions; the two headers, or NULL */
     uint8_t digest[16];                            /* of the body */
     struct rod_turn *session;                      /* for the engine, until its request has it; NULL = none */
-    char session_id[OPENAI_SESSION_ID_MAX + 1];    /* once the turn has ended: its session, "" = none */
+    char session_id[API_SESSION_ID_MAX + 1];       /* once the turn has ended: its session, "" = none */
     uint64_t session_version;
     bool of_session, replayed;
     char *model; /* of a replayed answer: the name of the model that made it; NULL = the server's */
@@ -108,7 +108,7 @@ int completion_session_label(struct completion *c,
                              struct rod_error *err); /* on the loop thread, when the answer's id is known */
 /* Gives a replayed answer the id, time and model of the first one. */
 void completion_session_relabel(struct completion *c, const char *label);
-void completion_session_error(const struct completion *c, struct openai_error *err, int code);
+void completion_session_error(const struct completion *c, struct api_error *err, int code);
 void completion_session_discard(struct server *server, const char *tenant, const char *id); /* in the background */
 void completion_session_free(struct rod_turn *session);
 static inline const char *completion_session_of(const struct completion *c) {
@@ -117,7 +117,7 @@ static inline const char *completion_session_of(const struct completion *c) {
 
 /* ---- completion_chunk.c ---- */
 void completion_push_chunk(struct completion *c, const struct completion_choice *choice,
-                           const struct openai_choice *shown);
+                           const struct api_choice *shown);
 
 /* ---- completion_item.c ---- */
 /* A new last item, or NULL: out of memory, which text.failed says. id NULL: a message. */
@@ -135,7 +135,7 @@ void completion_response_whole(struct completion *c, struct buf *out);
 /* ---- completion_kept.c ---- */
 /* The whole answer of a response, of what its session has kept; takes what is in kept. On the pool. False: it is not of
  * this response, or damaged. */
-bool completion_kept(struct server *s, const char *id, const struct rod_answer *answer, struct openai_kept *kept,
+bool completion_kept(struct server *s, const char *id, const struct rod_answer *answer, struct api_kept *kept,
                      struct buf *out);
 
 /* ---- completion_cache.c ---- */
@@ -145,22 +145,22 @@ void completion_cache_places(struct completion *c, struct completion_prompt *p);
 int completion_calls_open(struct completion *c, struct rod_error *err); /* the grammar of calls, if there are tools */
 void completion_calls_begin(struct completion *c, struct completion_choice *choice);
 /* Text that the model generated next. In a stream its parts leave as chunks, the first with what `shown` has. */
-void completion_calls_push(struct completion_choice *choice, const char *text, size_t len, struct openai_choice *shown);
+void completion_calls_push(struct completion_choice *choice, const char *text, size_t len, struct api_choice *shown);
 void completion_calls_end(struct completion_choice *choice); /* before the finish, whose reason it has */
 bool completion_called(const struct completion *c, const struct completion_choice *choice);
 /* Its calls, malloc'd; NULL: no memory, or none. */
-struct openai_call *completion_calls_view(const struct completion_choice *choice);
+struct api_call *completion_calls_view(const struct completion_choice *choice);
 
 /* ---- completion_message.c: likewise ---- */
 void completion_message_opening(struct completion *c);
 void completion_message_text(struct completion *c, const char *text, size_t len);
-void completion_message_part(struct completion *c, const struct openai_part *part, const char *call_id);
+void completion_message_part(struct completion *c, const struct api_part *part, const char *call_id);
 void completion_message_ending(struct completion *c);
-void completion_message_whole(struct completion *c, const struct openai_choice *choice, struct buf *out);
-void completion_message_error(struct completion *c, const struct openai_error *err);
+void completion_message_whole(struct completion *c, const struct api_choice *choice, struct buf *out);
+void completion_message_error(struct completion *c, const struct api_error *err);
 
 /* Before the first byte a real status; after it an error event. */
-void completion_fail(struct completion *c, const struct openai_error *err);
+void completion_fail(struct completion *c, const struct api_error *err);
 void completion_fail_code(struct completion *c, int code, const char *message);
 void completion_fail_no_memory(struct completion *c);
 void completion_maybe_free(struct completion *c);

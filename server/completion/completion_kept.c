@@ -9,7 +9,7 @@
 static void kept_answer(struct completion *c, const char *text, size_t len, struct buf *out) {
     struct completion_choice *choice = &c->choices[0];
     /* A chat format without calls has replaced the one of then: what they were is text. */
-    if (c->request.tools.n && !rod_chat_call_tags(c->server->engine, &c->tags)) openai_tools_fini(&c->request.tools);
+    if (c->request.tools.n && !rod_chat_call_tags(c->server->engine, &c->tags)) api_tools_fini(&c->request.tools);
     completion_calls_begin(c, choice);
     if (c->request.tools.n) {
         completion_calls_push(choice, text, len, NULL);
@@ -20,11 +20,11 @@ static void kept_answer(struct completion *c, const char *text, size_t len, stru
     completion_response_whole(c, out);
 }
 
-bool completion_kept(struct server *s, const char *id, const struct rod_answer *a, struct openai_kept *kept,
+bool completion_kept(struct server *s, const char *id, const struct rod_answer *a, struct api_kept *kept,
                      struct buf *out) {
     struct completion c = {
         .server = s,
-        .kind = OPENAI_RESPONSE,
+        .kind = API_RESPONSE,
         .n_choices = 1,
         .of_session = true,
         .session_version = a->version,
@@ -33,7 +33,7 @@ bool completion_kept(struct server *s, const char *id, const struct rod_answer *
     struct completion_choice choice = {.completion = &c, .reason = a->reason};
     c.choices = &choice;
     kept->echo = (struct buf){0};
-    kept->tools = (struct openai_tools){0};
+    kept->tools = (struct api_tools){0};
     memcpy(c.digest, a->digest, sizeof c.digest);
     completion_session_relabel(&c, a->label);
     const bool ours = !strcmp(c.answer_id, id) && strlen(id) < sizeof c.response_id;
@@ -45,9 +45,9 @@ bool completion_kept(struct server *s, const char *id, const struct rod_answer *
     if (c.prefix.failed) out->failed = true; /* the label found no memory */
     const bool done = ours || c.prefix.failed;
     completion_items_free(&choice);
-    openai_split_fini(&choice.split);
+    api_split_fini(&choice.split);
     buf_fini(&choice.text);
-    openai_request_fini(&c.request);
+    api_request_fini(&c.request);
     free(c.model);
     return done;
 }

@@ -22,14 +22,14 @@
 
 /* bad_words as a model would say them: as they are, and after a space. */
 static int encode_bad_words(struct completion *c, struct rod_error *err) {
-    const struct openai_request *q = &c->request;
+    const struct api_request *q = &c->request;
     if (!q->n_bad_words) return 0;
     assert(!c->bad && !c->n_bad);
     int rc = 0;
     c->bad = calloc(2 * q->n_bad_words, sizeof *c->bad);
     if (!c->bad) return rod_fail_no_memory(err);
     for (size_t i = 0; !rc && i < 2 * q->n_bad_words; i++) {
-        const struct openai_prompt *word = &q->bad_words[i / 2];
+        const struct api_prompt *word = &q->bad_words[i / 2];
         if (i % 2 && word->text[0] == ' ') continue;
         struct buf text = {0};
         if (i % 2) buf_putc(&text, ' ');
@@ -45,7 +45,7 @@ static int encode_bad_words(struct completion *c, struct rod_error *err) {
 }
 
 static int encode_prediction(struct completion *c, struct rod_error *err) {
-    struct openai_prompt *p = &c->request.prediction;
+    struct api_prompt *p = &c->request.prediction;
     if (!p->text || !p->len || !c->server->info->has_tokenizer) return 0;
     return rod_encode(c->server->engine, p->text, p->len, false, &p->ids, &p->n_ids, err);
 }
@@ -62,7 +62,7 @@ static void truncate_prompt(const struct completion *c, struct completion_prompt
 
 static int encode_chat(struct completion *c, struct completion_prompt *p, struct rod_error *err) {
     const struct rod_engine *e = c->server->engine;
-    const struct openai_request *q = &c->request;
+    const struct api_request *q = &c->request;
     struct rod_chat chat = {.messages = q->messages,
                             .n_messages = q->n_messages,
                             .tools = (const char *const *)q->tools.lines,
@@ -83,11 +83,11 @@ static int encode_chat(struct completion *c, struct completion_prompt *p, struct
 /* Prompt i as token ids. Frees its text at once: it may be long. */
 static int encode_prompt(struct completion *c, size_t i, struct rod_error *err) {
     struct server *s = c->server;
-    struct openai_request *q = &c->request;
+    struct api_request *q = &c->request;
     struct completion_prompt *p = &c->prompts[i];
     assert(i < c->n_prompts && !p->ids);
-    if (c->kind != OPENAI_COMPLETION) return encode_chat(c, p, err);
-    struct openai_prompt *from = &q->prompts[i];
+    if (c->kind != API_COMPLETION) return encode_chat(c, p, err);
+    struct api_prompt *from = &q->prompts[i];
     if (from->ids) {
         p->ids = from->ids;
         p->n_ids = from->n_ids;
@@ -109,7 +109,7 @@ static int encode_prompt(struct completion *c, size_t i, struct rod_error *err) 
 
 /* Compiles the grammar of the answer. An error names the field. */
 static int open_grammar(struct completion *c, struct rod_error *err) {
-    const struct openai_grammar *g = &c->request.grammar;
+    const struct api_grammar *g = &c->request.grammar;
     struct rod_error fault = {0};
     if (!g->text) return 0;
     struct json_guard guard; /* a schema is JSON, which the engine reads */
@@ -129,11 +129,11 @@ static int open_grammar(struct completion *c, struct rod_error *err) {
 /* The beginning of an answer is text, so calls that are forced come whole behind it, and where a format holds for the
  * text no call comes any more. */
 static int open_grammars(struct completion *c, struct rod_error *err) {
-    const struct openai_request *q = &c->request;
+    const struct api_request *q = &c->request;
     const struct rod_message *last = q->n_messages ? &q->messages[q->n_messages - 1] : NULL;
     int rc = open_grammar(c, err);
     if (rc) return rc;
-    const bool of_text = !q->tools.n || q->tools.choice == OPENAI_TOOLS_AUTO;
+    const bool of_text = !q->tools.n || q->tools.choice == API_TOOLS_AUTO;
     if (c->grammar && of_text && q->end.go_on && last->content_len) c->begun = last;
     if (!q->tools.n) return 0;
     struct rod_grammar *content = c->grammar; /* it was checked: the grammar of calls takes it in */
@@ -150,7 +150,7 @@ static int open_grammars(struct completion *c, struct rod_error *err) {
 
 /* The field of the input. */
 static const char *input_field(const struct completion *c) {
-    return c->kind == OPENAI_COMPLETION ? "prompt" : c->kind == OPENAI_CHAT ? "messages" : "input";
+    return c->kind == API_COMPLETION ? "prompt" : c->kind == API_CHAT ? "messages" : "input";
 }
 
 /* Parses and encodes; on the pool when the body is long. Touches the completion and constants of the server only. */
@@ -158,16 +158,16 @@ static void completion_prepare(struct completion *c) {
     struct server *s = c->server;
     assert(!c->prompts && !c->choices && !c->has_err && !c->session);
     struct rod_error rod = {0};
-    const struct openai_headers headers = {s->config.session_header, c->header_session, c->header_key};
-    c->has_err = (c->is_message ? anthropic_parse(c->body, c->body_len, false, &s->defaults, &c->request, &c->err)
-                                : openai_parse(c->kind, c->body, c->body_len, &s->defaults, &c->request, &c->err)) ||
-                 openai_join_session(&c->request, &headers, &c->err);
+    const struct api_headers headers = {s->config.session_header, c->header_session, c->header_key};
+    c->has_err = (c->is_message ? messages_parse(c->body, c->body_len, false, &s->defaults, &c->request, &c->err)
+                                : api_parse(c->kind, c->body, c->body_len, &s->defaults, &c->request, &c->err)) ||
+                 api_join_session(&c->request, &headers, &c->err);
     completion_session_digest(c);
     free(c->body);
     c->body = NULL;
     if (c->has_err) return;
-    struct openai_request *q = &c->request;
-    c->n_prompts = c->kind == OPENAI_COMPLETION ? q->n_prompts : 1;
+    struct api_request *q = &c->request;
+    c->n_prompts = c->kind == API_COMPLETION ? q->n_prompts : 1;
     c->prompts = calloc(c->n_prompts, sizeof *c->prompts);
     int rc = c->prompts ? open_grammars(c, &rod) : rod_fail_no_memory(&rod);
     if (!rc) rc = completion_session_open(c, &rod);
@@ -186,25 +186,25 @@ static void completion_prepare(struct completion *c) {
     if (!rc) return;
     c->has_err = true;
     const char *field = input_field(c);
-    if (c->kind == OPENAI_RESPONSE && !strncmp(rod.param, "messages", 8)) rod.param[0] = 0;
+    if (c->kind == API_RESPONSE && !strncmp(rod.param, "messages", 8)) rod.param[0] = 0;
     if (!rod.param[0] && rod_code_http(rod.code) == 400) snprintf(rod.param, sizeof rod.param, "%s", field);
-    openai_error_from(&c->err, &rod);
+    api_error_from(&c->err, &rod);
 }
 
 /* Entries of log-probabilities that the answer has for its prompts, those of the tokens themselves too. */
 static uint64_t prompt_scores(const struct completion *c) {
-    const struct openai_request *q = &c->request;
+    const struct api_request *q = &c->request;
     const int32_t echoed = q->echo && q->n_logprobs >= 0 ? q->n_logprobs + 1 : 0;
     return c->usage.prompt_tok * q->n * (uint64_t)(echoed + q->n_prompt_logprobs + 1);
 }
 
 /* About how many bytes the answer has of its prompts. In one choice that is no more than the client sent. */
 static uint64_t repeated_bytes(const struct completion *c) {
-    const struct openai_request *q = &c->request;
+    const struct api_request *q = &c->request;
     uint64_t bytes = 0;
     for (size_t i = 0; i < c->n_prompts; i++)
         bytes += c->prompts[i].echo_len + (q->return_token_ids ? c->prompts[i].n_ids * 7 : 0);
-    return q->n > 1 && (c->kind == OPENAI_COMPLETION || q->stream) ? bytes * q->n : 0;
+    return q->n > 1 && (c->kind == API_COMPLETION || q->stream) ? bytes * q->n : 0;
 }
 
 /* Those of a request come at once: they must find room in an empty server, and their key must be allowed so many. */
@@ -216,8 +216,8 @@ static bool choices_fit(struct completion *c) {
     const bool key_limits = of_key && of_key < s->info->n_slots + places;
     const uint64_t most = key_limits ? of_key : s->info->n_slots + places;
     if (wanted <= most) return true;
-    openai_error_field(&c->err, c->request.n > 1 ? "n" : "prompt", "asks for %llu choices, the limit%s is %llu",
-                       (unsigned long long)wanted, key_limits ? " of this key" : "", (unsigned long long)most);
+    api_error_field(&c->err, c->request.n > 1 ? "n" : "prompt", "asks for %llu choices, the limit%s is %llu",
+                    (unsigned long long)wanted, key_limits ? " of this key" : "", (unsigned long long)most);
     return false;
 }
 
@@ -228,25 +228,25 @@ static bool completion_fits(struct completion *c) {
         uint64_t n = c->prompts[i].n_ids, limit = s->info->max_prompt_tok;
         if (!limit || n <= limit) continue;
         const char *param = input_field(c);
-        openai_error_set(&c->err, 400, OPENAI_INVALID, "context_length_exceeded", param,
-                         "The prompt has %llu tokens, the limit is %llu.", (unsigned long long)n,
-                         (unsigned long long)limit);
+        api_error_set(&c->err, 400, API_INVALID, "context_length_exceeded", param,
+                      "The prompt has %llu tokens, the limit is %llu.", (unsigned long long)n,
+                      (unsigned long long)limit);
         c->err.n_prompt_tok = n;
         c->err.limit_tok = limit;
         return false;
     }
     const uint64_t n_scores = prompt_scores(c);
     if (n_scores > MAX_PROMPT_SCORES) {
-        openai_error_field(&c->err, c->request.n_prompt_logprobs >= 0 ? "prompt_logprobs" : "logprobs",
-                           "asks for %llu log-probabilities of prompts in all choices, the limit is %u",
-                           (unsigned long long)n_scores, MAX_PROMPT_SCORES);
+        api_error_field(&c->err, c->request.n_prompt_logprobs >= 0 ? "prompt_logprobs" : "logprobs",
+                        "asks for %llu log-probabilities of prompts in all choices, the limit is %u",
+                        (unsigned long long)n_scores, MAX_PROMPT_SCORES);
         return false;
     }
     const uint64_t n_repeated = repeated_bytes(c);
     if (n_repeated > MAX_REPEATED_BYTES) {
-        openai_error_field(&c->err, c->request.echo ? "echo" : "return_token_ids",
-                           "of the prompts takes about %llu bytes in all choices, the limit is %u",
-                           (unsigned long long)n_repeated, MAX_REPEATED_BYTES);
+        api_error_field(&c->err, c->request.echo ? "echo" : "return_token_ids",
+                        "of the prompts takes about %llu bytes in all choices, the limit is %u",
+                        (unsigned long long)n_repeated, MAX_REPEATED_BYTES);
         return false;
     }
     return choices_fit(c);
@@ -264,7 +264,7 @@ static void *copy_bytes(const void *from, size_t bytes, bool *ok) {
 }
 
 static struct rod_request *engine_request(struct completion *c, struct completion_choice *choice) {
-    const struct openai_request *q = &c->request;
+    const struct api_request *q = &c->request;
     const struct completion_prompt *p = &c->prompts[choice->prompt];
     assert(choice->prompt < c->n_prompts);
     assert(!c->session || c->n_choices == 1); /* a session takes one request at a time */
@@ -318,7 +318,7 @@ static struct rod_request *engine_request(struct completion *c, struct completio
     if (c->lazy) r->grammar_open = copy_bytes(c->tags.open, strlen(c->tags.open) + 1, &ok);
     if (c->begun) r->grammar_begun = copy_bytes(c->begun->content, c->begun->content_len, &ok);
     r->n_grammar_begun = c->begun ? c->begun->content_len : 0;
-    r->grammar_again = c->lazy && openai_tools_again(q);
+    r->grammar_again = c->lazy && api_tools_again(q);
     if (c->key) {
         r->key = c->key->index;
         r->weight = c->key->priority;
@@ -411,18 +411,18 @@ static void completion_submit(struct completion *c) {
     c->created_unix_s = (int64_t)time(NULL);
     c->of_session = c->session != NULL;
     /* As its label has it, so that a repeated request gets the same ids of calls. */
-    snprintf(c->answer_id, sizeof c->answer_id, "%s", c->kind == OPENAI_RESPONSE ? c->response_id : c->call->id);
+    snprintf(c->answer_id, sizeof c->answer_id, "%s", c->kind == API_RESPONSE ? c->response_id : c->call->id);
     c->vocab = s->vocab;
     c->vocab.as_ids = c->request.ids_for_tokens;
-    if (c->kind != OPENAI_RESPONSE)
-        openai_render_prefix(&c->prefix, c->kind, c->stream, c->call->id, c->created_unix_s, s->model_name,
-                             s->fingerprint);
+    if (c->kind != API_RESPONSE)
+        api_render_prefix(&c->prefix, c->kind, c->stream, c->call->id, c->created_unix_s, s->model_name,
+                          s->fingerprint);
     struct rod_error rod = {0};
     int rc = completion_session_label(c, &rod);
     if (!rc) rc = submit_all(c, &rod);
     account_prompt(c, !rc);
     if (rc) {
-        openai_error_from(&c->err, &rod);
+        api_error_from(&c->err, &rod);
         completion_fail(c, &c->err);
         return;
     }
@@ -451,10 +451,10 @@ static bool may_have_grammar(const struct completion *c) {
            (memmem(c->body, c->body_len, "response_format", 15) || memmem(c->body, c->body_len, "\"format\"", 8) ||
             memmem(c->body, c->body_len, "structured_outputs", 18) || memmem(c->body, c->body_len, "\"tools\"", 7) ||
             memmem(c->body, c->body_len, "output_config", 13) || memmem(c->body, c->body_len, "output_format", 13) ||
-            openai_peers_may_constrain(c->body, c->body_len));
+            api_peers_may_constrain(c->body, c->body_len));
 }
 
-void completion_start(struct http_call *call, enum openai_kind kind) {
+void completion_start(struct http_call *call, enum api_kind kind) {
     struct server *s = call->server;
     assert(server_on_loop(s) && !call->on_admin);
     assert(!call->completion && !call->job);

@@ -32,7 +32,7 @@ bool completion_session_headers(struct completion *c) {
 /* With an Idempotency-Key the id is made from the key: a repeated request finds the response of the first one. A
  * response that is not stored is not found: its request makes another one. */
 static void name_response(struct completion *c) {
-    assert(c->kind == OPENAI_RESPONSE && !*c->response_id);
+    assert(c->kind == API_RESPONSE && !*c->response_id);
     uint64_t id[2] = {0};
     const char *key = c->request.response.store ? c->request.session.idempotency_key : NULL;
     if (key) {
@@ -83,14 +83,14 @@ void completion_session_relabel(struct completion *c, const char *label) {
     memcpy(id, label, n);
     id[n] = 0;
     memcpy(c->answer_id, id, n + 1);
-    if (c->kind == OPENAI_RESPONSE) return; /* its id is made from the key */
+    if (c->kind == API_RESPONSE) return; /* its id is made from the key */
     buf_clear(&c->prefix);
-    openai_render_prefix(&c->prefix, c->kind, c->stream, id, created, model, c->server->fingerprint);
+    api_render_prefix(&c->prefix, c->kind, c->stream, id, created, model, c->server->fingerprint);
 }
 
 static bool fill_turn(struct completion *c, struct rod_turn *r) {
-    const struct openai_session *s = &c->request.session;
-    const bool response = c->kind == OPENAI_RESPONSE;
+    const struct api_session *s = &c->request.session;
+    const bool response = c->kind == API_RESPONSE;
     const char *from = response ? c->request.response.previous : NULL;
     /* The answer of a stored response is kept for its id, where its client gives no key. */
     const char *key =
@@ -119,7 +119,7 @@ void completion_session_digest(struct completion *c) {
 }
 
 int completion_session_open(struct completion *c, struct rod_error *err) {
-    const bool response = c->kind == OPENAI_RESPONSE;
+    const bool response = c->kind == API_RESPONSE;
     assert(!c->session);
     if (response) name_response(c);
     if (response ? !c->request.response.store && !c->request.response.previous : !c->request.session.id) return 0;
@@ -148,7 +148,7 @@ int completion_session_encode(struct completion *c, const char *text, size_t len
                               struct rod_error *err) {
     struct rod_turn *r = c->session;
     const struct rod_engine *e = c->server->engine;
-    assert(c->kind == OPENAI_COMPLETION && r && !r->if_empty);
+    assert(c->kind == API_COMPLETION && r && !r->if_empty);
     int rc = rod_tokenize(e, text, len, true, false, ids, n_ids, err);
     if (rc || c->request.no_begin) return rc;
     rc = rod_encode(e, text, len, true, &r->if_empty, &r->n_if_empty, err);
@@ -160,8 +160,8 @@ int completion_session_encode(struct completion *c, const char *text, size_t len
 }
 
 /* Names the field of the request for an error of sessions. */
-void completion_session_error(const struct completion *c, struct openai_error *err, int code) {
-    const bool response = c->kind == OPENAI_RESPONSE;
+void completion_session_error(const struct completion *c, struct api_error *err, int code) {
+    const bool response = c->kind == API_RESPONSE;
     assert(c->of_session);
     if (code == ROD_EIO) http_call_hide_files(c->server, response ? c->response_id : c->request.session.id, err);
     if (response && code == ROD_ENOTFOUND) err->code = "previous_response_not_found";
@@ -181,7 +181,7 @@ static void session_run_discard(struct job *j) {
 }
 
 void completion_session_discard(struct server *s, const char *tenant, const char *id) {
-    assert(openai_session_id(id) && strlen(tenant) < sizeof((struct job *)NULL)->tenant);
+    assert(api_session_id(id) && strlen(tenant) < sizeof((struct job *)NULL)->tenant);
     struct job *j = job_new(s, NULL, session_run_discard);
     if (!j) return;
     snprintf(j->tenant, sizeof j->tenant, "%s", tenant);

@@ -8,58 +8,58 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static const struct openai_defaults defaults = {.model_name = "m",
-                                                .vocab_size = 64,
-                                                .temperature = 1,
-                                                .top_p = 1,
-                                                .repetition_penalty = 1,
-                                                .top_k = -1,
-                                                .chat_max_tokens = 10};
+static const struct api_defaults defaults = {.model_name = "m",
+                                             .vocab_size = 64,
+                                             .temperature = 1,
+                                             .top_p = 1,
+                                             .repetition_penalty = 1,
+                                             .top_k = -1,
+                                             .chat_max_tokens = 10};
 
-static void check_error(const struct openai_error *err) {
+static void check_error(const struct api_error *err) {
     struct buf out = {0};
     if (err->http < 400 || err->http > 499 || !err->message[0]) abort();
-    openai_render_error(&out, err);
+    api_render_error(&out, err);
     buf_fini(&out);
 }
 
 /* Each definition is one line of JSON, and so is the grammar of the calls. */
-static void check_tools(const struct openai_request *r) {
+static void check_tools(const struct api_request *r) {
     static const struct rod_call_tags tags = {"<tool_call>", "</tool_call>"};
-    struct openai_grammar grammar;
+    struct api_grammar grammar;
     size_t n_allowed = 0;
     for (size_t i = 0; i < r->tools.n; i++) {
         const char *line = r->tools.lines[i], *name = r->tools.names[i];
         json_t *again = json_loads(line, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
-        if (!again || strchr(line, '\n') || !*name || strlen(name) > OPENAI_TOOL_NAME_MAX) abort();
+        if (!again || strchr(line, '\n') || !*name || strlen(name) > API_TOOL_NAME_MAX) abort();
         json_decref(again);
         n_allowed += r->tools.allowed[i];
     }
     if (!r->tools.n) return;
-    if (!n_allowed || !openai_tools_grammar(r, &tags, &grammar)) abort();
+    if (!n_allowed || !api_tools_grammar(r, &tags, &grammar)) abort();
     json_t *again = json_loadb(grammar.text, grammar.len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
     if (!again) abort();
     json_decref(again);
     free(grammar.text);
 }
 
-static void check_request(const struct openai_request *r) {
+static void check_request(const struct api_request *r) {
     const struct rod_sampling *s = &r->sampling;
     if (!(s->temperature >= 0 && s->temperature <= 2 && s->top_p > 0 && s->top_p <= 1 && s->repetition_penalty > 0))
         abort();
-    const struct openai_session *session = &r->session;
-    const bool said = r->kind != OPENAI_COMPLETION;
+    const struct api_session *session = &r->session;
+    const bool said = r->kind != API_COMPLETION;
     if (r->n < 1 || r->n > 128 || r->max_tokens < (said && !session->id) || r->min_tokens > r->max_tokens ||
         r->n_logprobs > 20 || r->n_prompt_logprobs > 20)
         abort();
     if (said ? !r->n_messages : !r->n_prompts) abort();
-    if (session->id ? !openai_session_id(session->id) || r->n > 1 || r->n_prompts > 1 || r->n_prompt_logprobs >= 0
+    if (session->id ? !api_session_id(session->id) || r->n > 1 || r->n_prompts > 1 || r->n_prompt_logprobs >= 0
                     : session->create || session->has_expected)
         abort();
-    if (r->kind == OPENAI_RESPONSE && (session->id || !r->response.echo.len || r->n != 1)) abort();
-    if (r->response.previous && !openai_session_id(r->response.previous)) abort();
+    if (r->kind == API_RESPONSE && (session->id || !r->response.echo.len || r->n != 1)) abort();
+    if (r->response.previous && !api_session_id(r->response.previous)) abort();
     for (size_t i = 0; i < r->n_prompts; i++) {
-        const struct openai_prompt *p = &r->prompts[i];
+        const struct api_prompt *p = &r->prompts[i];
         if (p->ids ? p->n_ids == 0 : p->len == 0) abort();
         for (size_t k = 0; k < p->n_ids; k++) {
             if (p->ids[k] < 0 || p->ids[k] >= 64) abort();
@@ -69,9 +69,9 @@ static void check_request(const struct openai_request *r) {
         if (!r->messages[i].role || r->messages[i].content[r->messages[i].content_len]) abort();
     }
     check_tools(r);
-    if (r->cache.n > OPENAI_MAX_CACHE_MARKS) abort();
+    if (r->cache.n > API_MAX_CACHE_MARKS) abort();
     for (uint32_t i = 0; i < r->cache.n; i++) {
-        const struct openai_cache_mark *m = &r->cache.marks[i];
+        const struct api_cache_mark *m = &r->cache.marks[i];
         if (m->message >= r->n_messages || m->len > r->messages[m->message].content_len || !m->ttl_s) abort();
         if (m->n_tools && r->tools.n && m->n_tools > r->tools.n) abort();
     }
@@ -87,7 +87,7 @@ static void check_request(const struct openai_request *r) {
 }
 
 /* What the answer says again is JSON. */
-static void check_echo(const struct openai_request *r) {
+static void check_echo(const struct api_request *r) {
     struct buf out = {0};
     buf_putc(&out, '{');
     buf_add(&out, r->response.echo.data, r->response.echo.len);
@@ -99,15 +99,15 @@ static void check_echo(const struct openai_request *r) {
 }
 
 /* Its items are a list, of which each item is found again. */
-static void check_kept(const struct openai_kept *kept) {
-    struct openai_error err = {0};
+static void check_kept(const struct api_kept *kept) {
+    struct api_error err = {0};
     const size_t n = json_array_size(kept->input);
     const char *after = NULL;
     json_t *list = NULL;
     for (size_t i = 0; i <= n && i < 4; i++) {
         struct buf out = {0};
-        const struct openai_page page = {1, true, after};
-        if (!openai_render_input_items(&out, "resp_0", kept->input, &page, &err)) abort();
+        const struct api_page page = {1, true, after};
+        if (!api_render_input_items(&out, "resp_0", kept->input, &page, &err)) abort();
         json_decref(list);
         list = json_loadb(out.data, out.len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
         buf_fini(&out);
@@ -119,47 +119,47 @@ static void check_kept(const struct openai_kept *kept) {
 }
 
 /* Any text that somebody put into a file. */
-static int kept(const char *text, size_t len, struct openai_error *err) {
-    struct openai_kept k;
-    const int rc = openai_parse_kept(text, len, &k, err);
+static int kept(const char *text, size_t len, struct api_error *err) {
+    struct api_kept k;
+    const int rc = api_parse_kept(text, len, &k, err);
     if (!rc) check_kept(&k);
-    openai_kept_fini(&k);
+    api_kept_fini(&k);
     return rc;
 }
 
 /* What is kept of a request is its echo, its tools and its input. */
-static void check_keeps(const struct openai_request *r) {
-    const struct openai_response *own = &r->response;
-    struct openai_error err = {0};
-    struct openai_kept k;
+static void check_keeps(const struct api_request *r) {
+    const struct api_response *own = &r->response;
+    struct api_error err = {0};
+    struct api_kept k;
     if (!own->store != !own->kept.len && own->echo.len < ROD_MAX_TURN_TEXT / 2) abort();
     if (!own->kept.len) return;
-    if (openai_parse_kept(own->kept.data, own->kept.len, &k, &err)) abort();
+    if (api_parse_kept(own->kept.data, own->kept.len, &k, &err)) abort();
     if (k.echo.len != own->echo.len || memcmp(k.echo.data, own->echo.data, k.echo.len) || k.tools.n != r->tools.n)
         abort();
     if (!json_array_size(k.input)) abort();
     check_kept(&k);
-    openai_kept_fini(&k);
+    api_kept_fini(&k);
 }
 
-static int request(enum openai_kind kind, bool header, const char *body, size_t len, struct openai_error *err) {
-    static const struct openai_headers none = {"X-Session-Id", NULL, NULL}, both = {"X-Session-Id", "s", "k"};
-    struct openai_request r;
-    if (openai_parse(kind, body, len, &defaults, &r, err)) return -1;
-    int rc = openai_join_session(&r, header ? &both : &none, err);
+static int request(enum api_kind kind, bool header, const char *body, size_t len, struct api_error *err) {
+    static const struct api_headers none = {"X-Session-Id", NULL, NULL}, both = {"X-Session-Id", "s", "k"};
+    struct api_request r;
+    if (api_parse(kind, body, len, &defaults, &r, err)) return -1;
+    int rc = api_join_session(&r, header ? &both : &none, err);
     if (!rc) check_request(&r);
-    if (!rc && kind == OPENAI_RESPONSE) check_echo(&r);
-    if (!rc && kind == OPENAI_RESPONSE) check_keeps(&r);
-    openai_request_fini(&r);
+    if (!rc && kind == API_RESPONSE) check_echo(&r);
+    if (!rc && kind == API_RESPONSE) check_keeps(&r);
+    api_request_fini(&r);
     return rc;
 }
 
 /* What Anthropic's parser takes is a chat, and its faults have Anthropic's form. */
-static int message(bool counting, const char *body, size_t len, struct openai_error *err) {
-    struct openai_request r;
+static int message(bool counting, const char *body, size_t len, struct api_error *err) {
+    struct api_request r;
     struct buf out = {0};
-    if (anthropic_parse(body, len, counting, &defaults, &r, err)) {
-        anthropic_render_error(&out, err, "id");
+    if (messages_parse(body, len, counting, &defaults, &r, err)) {
+        messages_render_error(&out, err, "id");
         json_t *fault = json_loadb(out.data, out.len, JSON_ALLOW_NUL, NULL);
         if (!fault) abort();
         json_decref(fault);
@@ -167,34 +167,34 @@ static int message(bool counting, const char *body, size_t len, struct openai_er
         return -1;
     }
     if (r.n != 1 || r.n_logprobs >= 0 || r.return_token_ids || r.include_usage) abort();
-    const struct openai_headers none = {"X-Session-Id", NULL, NULL};
-    int rc = openai_join_session(&r, &none, err);
+    const struct api_headers none = {"X-Session-Id", NULL, NULL};
+    int rc = api_join_session(&r, &none, err);
     if (!rc) check_request(&r);
-    openai_request_fini(&r);
+    api_request_fini(&r);
     return rc;
 }
 
-static int session(bool fork, const char *body, size_t len, struct openai_error *err) {
-    struct openai_session_new s;
+static int session(bool fork, const char *body, size_t len, struct api_error *err) {
+    struct api_session_new s;
     struct rod_session_change change;
-    struct openai_error fault = {0};
-    if (openai_parse_session_change(body, len, &change, &fault) && (fault.http != 400 || !*fault.message)) abort();
-    if (openai_parse_session_new(body, len, fork, &s, err)) return -1;
-    if ((s.id && !openai_session_id(s.id)) || (s.from && !openai_session_id(s.from)) || (fork && s.from)) abort();
-    openai_session_new_fini(&s);
+    struct api_error fault = {0};
+    if (api_parse_session_change(body, len, &change, &fault) && (fault.http != 400 || !*fault.message)) abort();
+    if (api_parse_session_new(body, len, fork, &s, err)) return -1;
+    if ((s.id && !api_session_id(s.id)) || (s.from && !api_session_id(s.from)) || (fork && s.from)) abort();
+    api_session_new_fini(&s);
     return 0;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size == 0) return 0;
     const char *body = (const char *)data + 1;
-    struct openai_error err = {0};
-    struct openai_tokenize tokenize;
-    struct openai_detokenize detokenize;
+    struct api_error err = {0};
+    struct api_tokenize tokenize;
+    struct api_detokenize detokenize;
     const size_t len = size - 1;
     int rc = 0;
     if (data[0] == 'r') {
-        rc = request(OPENAI_RESPONSE, false, body, len, &err);
+        rc = request(API_RESPONSE, false, body, len, &err);
     } else if (data[0] == 'm' || data[0] == 'c') {
         rc = message(data[0] == 'c', body, len, &err);
     } else if (data[0] == 'k') {
@@ -202,12 +202,12 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     } else if (data[0] == 's' || data[0] == 'f') {
         rc = session(data[0] == 'f', body, len, &err);
     } else if ((data[0] & 3) < 2) {
-        rc = request(data[0] & 1 ? OPENAI_CHAT : OPENAI_COMPLETION, (data[0] & 4) != 0, body, len, &err);
+        rc = request(data[0] & 1 ? API_CHAT : API_COMPLETION, (data[0] & 4) != 0, body, len, &err);
     } else if ((data[0] & 3) == 2) {
-        rc = openai_parse_tokenize(body, len, &defaults, &tokenize, &err);
-        if (!rc) openai_tokenize_fini(&tokenize);
+        rc = api_parse_tokenize(body, len, &defaults, &tokenize, &err);
+        if (!rc) api_tokenize_fini(&tokenize);
     } else {
-        rc = openai_parse_detokenize(body, len, &defaults, &detokenize, &err);
+        rc = api_parse_detokenize(body, len, &defaults, &detokenize, &err);
         free(detokenize.ids);
     }
     if (rc) check_error(&err);

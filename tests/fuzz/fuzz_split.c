@@ -9,9 +9,9 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 /* The parts as one text, where a call's name stands between two bytes that are rare. */
-static void take(void *arg, const struct openai_part *part) {
+static void take(void *arg, const struct api_part *part) {
     struct buf *out = arg;
-    if (part->kind == OPENAI_PART_CALL) {
+    if (part->kind == API_PART_CALL) {
         if (strcmp(part->name, "f") != 0 && strcmp(part->name, "get_weather") != 0) abort();
         buf_putc(out, '\1');
         buf_puts(out, part->name);
@@ -22,23 +22,23 @@ static void take(void *arg, const struct openai_part *part) {
     buf_add(out, part->text, part->len);
 }
 
-static void split(const struct openai_tools *tools, const char *text, size_t len, size_t step, struct buf *out) {
-    struct openai_split s = {.tools = tools, .tags = {"<tool_call>", "</tool_call>"}, .take = take, .arg = out};
+static void split(const struct api_tools *tools, const char *text, size_t len, size_t step, struct buf *out) {
+    struct api_split s = {.tools = tools, .tags = {"<tool_call>", "</tool_call>"}, .take = take, .arg = out};
     size_t n = 0;
     for (size_t at = 0; at < len; at += n) {
         n = len - at < step ? len - at : step;
-        openai_split_push(&s, text + at, n);
+        api_split_push(&s, text + at, n);
         if (s.held.len > 600 + step) abort(); /* only what may begin a call is held back */
     }
-    openai_split_end(&s, true);
+    api_split_end(&s, true);
     if (s.held.failed) abort();
-    openai_split_fini(&s);
+    api_split_fini(&s);
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     char *names[] = {(char *)"f", (char *)"get_weather", (char *)"hidden"};
     bool allowed[] = {true, true, false};
-    const struct openai_tools tools = {.names = names, .allowed = allowed, .n = 3};
+    const struct api_tools tools = {.names = names, .allowed = allowed, .n = 3};
     struct buf whole = {0}, cut = {0}, plain = {0};
     if (size == 0) return 0;
     const char *text = (const char *)data + 1;

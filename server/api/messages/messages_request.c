@@ -1,4 +1,4 @@
-/* messages_request.c - a body of /v1/messages becomes the JSON object of a chat, which openai_parse_object reads; see
+/* messages_request.c - a body of /v1/messages becomes the JSON object of a chat, which api_parse_object reads; see
  * messages.h. What both APIs name alike, and fields of this server, pass as they are. */
 #include "messages.h"
 #include "server/api/api_fields.h"
@@ -10,7 +10,7 @@
 
 /* ---- fields that have another name, or no place in a message ---- */
 
-static bool refuse_fields(const struct openai_fields *p) {
+static bool refuse_fields(const struct api_fields *p) {
     static const char *const renamed[][2] = {{"stop", "stop_sequences"},
                                              {"max_completion_tokens", "max_tokens"},
                                              {"response_format", "output_config.format"}};
@@ -54,7 +54,7 @@ static bool refuse_fields(const struct openai_fields *p) {
 }
 
 /* {"type": "ephemeral", "ttl": "5m" or "1h"} of a block, a tool or the system prompt. */
-static bool check_cache_control(const struct openai_fields *p, const char *where, const json_t *block) {
+static bool check_cache_control(const struct api_fields *p, const char *where, const json_t *block) {
     const json_t *mark = json_object_get(block, "cache_control"), *ttl = json_object_get(mark, "ttl");
     char param[64];
     if (!mark || json_is_null(mark)) return true;
@@ -73,16 +73,16 @@ static json_t *cache_control_of(const json_t *block) {
 /* ---- messages ---- */
 
 struct chat { /* the messages of the chat, so far */
-    const struct openai_fields *fields;
+    const struct api_fields *fields;
     json_t *messages;
 };
 
 struct place { /* of a block: "messages[1].content[0]" */
-    const struct openai_fields *fields;
+    const struct api_fields *fields;
     char name[64];
 };
 
-static struct place block_place(const struct openai_fields *p, const char *array, size_t i) {
+static struct place block_place(const struct api_fields *p, const char *array, size_t i) {
     struct place at = {p, ""};
     snprintf(at.name, sizeof at.name, "%.40s[%zu]", array, i);
     return at;
@@ -91,7 +91,7 @@ static struct place block_place(const struct openai_fields *p, const char *array
 static bool bad_block(const struct place *at, const char *what) { return field_bad(at->fields, at->name, "%s", what); }
 
 /* Takes value. */
-static bool push(const struct openai_fields *p, json_t *array, json_t *value) {
+static bool push(const struct api_fields *p, json_t *array, json_t *value) {
     return value && !json_array_append_new(array, value) ? true : field_no_memory(p);
 }
 
@@ -113,7 +113,7 @@ static bool take_text(const struct place *at, const json_t *block, json_t *parts
 }
 
 /* A string as it is, or blocks that are all text. NULL with the error set. */
-static json_t *text_content(const struct openai_fields *p, const char *where, const json_t *content) {
+static json_t *text_content(const struct api_fields *p, const char *where, const json_t *content) {
     if (json_is_string(content)) return json_incref((json_t *)content);
     json_t *parts = json_is_array(content) ? json_array() : NULL;
     bool ok = parts != NULL;
@@ -139,7 +139,7 @@ static bool take_tool_use(const struct place *at, const json_t *block, json_t *c
     if (!json_string_length(name)) return bad_block(at, "must have a name that is not empty");
     if (!json_is_object(input)) return bad_block(at, "must have an object input");
     struct buf arguments = {0}; /* spelled as the model's own calls are */
-    openai_put_line(&arguments, input);
+    api_put_line(&arguments, input);
     json_t *call = arguments.failed ? NULL
                                     : json_pack("{s:O,s:s,s:{s:O,s:s%}}", "id", id, "type", "function", "function",
                                                 "name", name, "arguments", arguments.data, arguments.len);
@@ -205,7 +205,7 @@ static bool take_blocks(struct chat *c, const char *where, bool user, const json
 }
 
 static bool take_message(struct chat *c, size_t i, const json_t *value) {
-    const struct openai_fields *p = c->fields;
+    const struct api_fields *p = c->fields;
     char where[80];
     const struct place at = block_place(p, "messages", i);
     const json_t *role = json_object_get(value, "role"), *content = json_object_get(value, "content");
@@ -223,7 +223,7 @@ static bool take_message(struct chat *c, size_t i, const json_t *value) {
     return text && push(p, c->messages, json_pack("{s:s,s:o}", "role", user ? "user" : "assistant", "content", text));
 }
 
-static json_t *chat_messages(const struct openai_fields *p) {
+static json_t *chat_messages(const struct api_fields *p) {
     const json_t *system = field_get(p, "system"), *given = field_get(p, "messages");
     struct chat c = {p, json_array()};
     bool ok = c.messages ? true : field_no_memory(p);
@@ -262,7 +262,7 @@ static bool take_tool(const struct place *at, const json_t *tool, json_t *functi
                           json_object_get(tool, "strict"), "cache_control", cache_control_of(tool)));
 }
 
-static bool take_tools(const struct openai_fields *p, json_t *chat) {
+static bool take_tools(const struct api_fields *p, json_t *chat) {
     const json_t *tools = field_get(p, "tools");
     if (!tools) return true;
     if (!json_is_array(tools)) return field_bad(p, "tools", "must be an array, not %s", field_type(tools));
@@ -278,7 +278,7 @@ static bool take_tools(const struct openai_fields *p, json_t *chat) {
 }
 
 /* {"type": "auto", "any", "none" or "tool" with a name, "disable_parallel_tool_use"?} */
-static bool take_tool_choice(const struct openai_fields *p, json_t *chat) {
+static bool take_tool_choice(const struct api_fields *p, json_t *chat) {
     const json_t *given = field_get(p, "tool_choice"), *type = json_object_get(given, "type"),
                  *name = json_object_get(given, "name");
     const json_t *alone = json_object_get(given, "disable_parallel_tool_use");
@@ -301,17 +301,17 @@ static bool take_tool_choice(const struct openai_fields *p, json_t *chat) {
 
 /* ---- the chat ---- */
 
-static const json_t *newer_format(const struct openai_fields *p) {
+static const json_t *newer_format(const struct api_fields *p) {
     const json_t *format = json_object_get(field_get(p, "output_config"), "format");
     return json_is_null(format) ? NULL : format;
 }
 
-static const char *format_name(const struct openai_fields *p) {
+static const char *format_name(const struct api_fields *p) {
     return newer_format(p) ? "output_config.format" : "output_format";
 }
 
 /* output_config.format {"type": "json_schema", "schema": ...}, or the same in its older place. */
-static bool take_format(const struct openai_fields *p, json_t *chat) {
+static bool take_format(const struct api_fields *p, json_t *chat) {
     const json_t *config = field_get(p, "output_config"), *older = field_get(p, "output_format");
     if (config && !json_is_object(config))
         return field_bad(p, "output_config", "must be an object, not %s", field_type(config));
@@ -329,7 +329,7 @@ static bool take_format(const struct openai_fields *p, json_t *chat) {
 }
 
 /* A message of the assistant at the end is the beginning of the answer. */
-static bool take_prefill(const struct openai_fields *p, const json_t *messages, json_t *chat) {
+static bool take_prefill(const struct api_fields *p, const json_t *messages, json_t *chat) {
     const json_t *last = json_array_get(messages, json_array_size(messages) - 1);
     if (!field_is(json_object_get(last, "role"), "assistant") || json_object_get(last, "tool_calls")) return true;
     if (!json_object_set_new(chat, "continue_final_message", json_true()) &&
@@ -339,7 +339,7 @@ static bool take_prefill(const struct openai_fields *p, const json_t *messages, 
 }
 
 /* The body as a chat's object: new, or NULL with the error set. */
-static json_t *chat_of(const struct openai_fields *p, bool counting) {
+static json_t *chat_of(const struct api_fields *p, bool counting) {
     static const char *const own[] = {"system",        "stop_sequences", "thinking", "output_config",
                                       "output_format", "service_tier",   "metadata"};
     if (!refuse_fields(p)) return NULL;
@@ -368,16 +368,16 @@ static json_t *chat_of(const struct openai_fields *p, bool counting) {
 }
 
 /* Errors of the chat's parser name a chat's fields. */
-static void rename_field(struct openai_error *err, const char *from, const char *to) {
+static void rename_field(struct api_error *err, const char *from, const char *to) {
     const size_t n = strlen(from);
-    struct openai_error old = *err;
+    struct api_error old = *err;
     if (strncmp(old.param, from, n) != 0 || (old.param[n] && !strchr(".[", old.param[n]))) return;
     snprintf(err->param, sizeof err->param, "%s%.40s", to, old.param + n);
     if (!strncmp(old.message, from, n)) snprintf(err->message, sizeof err->message, "%s%.400s", to, old.message + n);
 }
 
 /* tools[0].function.parameters of a chat is tools[0].input_schema. */
-static void rename_tool_field(struct openai_error *err) {
+static void rename_tool_field(struct api_error *err) {
     char of_chat[64], own[64];
     unsigned i = 0;
     if (sscanf(err->param, "tools[%u].function.", &i) != 1) return;
@@ -389,14 +389,14 @@ static void rename_tool_field(struct openai_error *err) {
     rename_field(err, of_chat, own);
 }
 
-int anthropic_parse(const char *body, size_t len, bool counting, const struct openai_defaults *defaults,
-                    struct openai_request *out, struct openai_error *err) {
-    *out = (struct openai_request){.kind = OPENAI_CHAT};
-    json_t *root = openai_load(body, len, err);
+int messages_parse(const char *body, size_t len, bool counting, const struct api_defaults *defaults,
+                   struct api_request *out, struct api_error *err) {
+    *out = (struct api_request){.kind = API_CHAT};
+    json_t *root = api_load(body, len, err);
     if (!root) return -1;
-    const struct openai_fields p = {root, defaults, err};
+    const struct api_fields p = {root, defaults, err};
     json_t *chat = chat_of(&p, counting);
-    const int rc = chat ? openai_parse_object(OPENAI_CHAT, chat, defaults, out, err) : -1;
+    const int rc = chat ? api_parse_object(API_CHAT, chat, defaults, out, err) : -1;
     if (chat && rc) {
         rename_field(err, "stop", "stop_sequences");
         rename_field(err, "response_format", format_name(&p));
@@ -404,7 +404,7 @@ int anthropic_parse(const char *body, size_t len, bool counting, const struct op
     }
     /* An assistant's message at the end is the beginning of the answer. */
     const struct rod_message *last = !rc ? &out->messages[out->n_messages - 1] : NULL;
-    if (last && !strcmp(last->role, "assistant") && !last->n_calls) out->end = (struct openai_chat_end){.go_on = true};
+    if (last && !strcmp(last->role, "assistant") && !last->n_calls) out->end = (struct api_chat_end){.go_on = true};
     if (!rc && out->grammar.text && !strcmp(out->grammar.param, "response_format"))
         out->grammar.param = format_name(&p);
     json_decref(chat);

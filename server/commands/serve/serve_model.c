@@ -138,7 +138,7 @@ static void server_set_fingerprint(struct server *s) {
 
 static void server_set_defaults(struct server *s, struct rod_engine *engine) {
     const struct rod_model_info *i = s->info;
-    s->defaults = (struct openai_defaults){
+    s->defaults = (struct api_defaults){
         .model_name = s->model_name,
         .model_names = *s->config.model_name ? s->config.model_name : NULL,
         .vocab_size = i->vocab_size,
@@ -149,7 +149,7 @@ static void server_set_defaults(struct server *s, struct rod_engine *engine) {
         .top_k = i->default_top_k,
         .chat_max_tokens = (uint32_t)s->config.default_max_tokens,
     };
-    s->vocab = (struct openai_vocab){.bytes = vocab_bytes, .arg = engine};
+    s->vocab = (struct api_vocab){.bytes = vocab_bytes, .arg = engine};
 }
 
 static void announce_server(struct service *v) {

@@ -94,10 +94,10 @@ static void a_body_without_memory_is_no_fault_of_the_client(void **state) {
     (void)state;
     static const char body[] = "{\"session_create\": true, \"prompt\": \"what is longer than sixteen bytes\"}";
     for (long k = 0;; k++) {
-        struct openai_error err = {0};
+        struct api_error err = {0};
         memory.until_failure = k;
         memory.n_failed = 0;
-        json_t *root = openai_load(body, strlen(body), &err);
+        json_t *root = api_load(body, strlen(body), &err);
         memory.until_failure = 1L << 40;
         if (!memory.n_failed) {
             assert_true(k > 5);

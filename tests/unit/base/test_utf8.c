@@ -58,7 +58,7 @@ static void errors_are_whole_characters_wherever_they_are_cut(void **state) {
             for (size_t n = shift; n + 4 < sizeof long_text; n += strlen(characters[k]))
                 memset(long_text, 'a', shift), memcpy(long_text + n, characters[k], strlen(characters[k]) + 1);
             struct rod_error err;
-            struct openai_error http;
+            struct api_error http;
             rod_fail(&err, ROD_EMODEL, "%s", long_text);
             expect_whole("message", err.message, "");
             rod_fail(&err, ROD_EMODEL, "%.64s: %.63s: %.62s.", long_text, long_text, long_text);
@@ -67,10 +67,10 @@ static void errors_are_whole_characters_wherever_they_are_cut(void **state) {
             rod_fail_at(&err, ROD_EMODEL, long_text, "key %s", long_text);
             expect_whole("message at a key", err.message, "key ");
             expect_whole("key", err.param, "");
-            openai_error_invalid(&http, long_text, "field %s", long_text);
+            api_error_invalid(&http, long_text, "field %s", long_text);
             expect_whole("message of a route", http.message, "field ");
             expect_whole("param of a route", http.param, "");
-            openai_error_field(&http, "model", "is %s", long_text);
+            api_error_field(&http, "model", "is %s", long_text);
             expect_whole("message of a field", http.message, "model is ");
         }
 }

@@ -21,16 +21,16 @@ static double now_us(void) {
     return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
 }
 
-static double round_us(struct text *texts, const int32_t *ids, size_t n_ids, size_t at, enum openai_kind kind,
+static double round_us(struct text *texts, const int32_t *ids, size_t n_ids, size_t at, enum api_kind kind,
                        const struct buf *prefix, struct buf *out, size_t *n_frames) {
     const double begin = now_us();
     for (size_t i = 0; i < N_STREAMS; i++) {
         const int match = text_push(&texts[i], ids[(at + 97 * i) % n_ids], true, true);
-        struct openai_choice choice = {.text = texts[i].buf, .text_len = texts[i].n_out, .stop_id = -1};
+        struct api_choice choice = {.text = texts[i].buf, .text_len = texts[i].n_out, .stop_id = -1};
         if (match >= 0 || !texts[i].n_out) continue;
         buf_clear(out);
         sse_begin(out);
-        openai_render_chunk(out, kind, prefix, &choice, NULL, false);
+        api_render_chunk(out, kind, prefix, &choice, NULL, false);
         sse_end(out);
         ++*n_frames;
     }
@@ -55,19 +55,19 @@ static void the_streams_of_a_step_cost_less_than_a_twentieth_of_it(void **state)
     struct text texts[N_STREAMS];
     const size_t longest = text_max_token_bytes(t);
     for (size_t i = 0; i < N_STREAMS; i++) assert_int_equal(text_init(&texts[i], t, longest, &request, &err), 0);
-    for (int kind = OPENAI_COMPLETION; kind <= OPENAI_CHAT; kind++) {
+    for (int kind = API_COMPLETION; kind <= API_CHAT; kind++) {
         struct buf prefix = {0}, out = {0};
-        openai_render_prefix(&prefix, (enum openai_kind)kind, true, "0f51447ed371fcd60afec9a47a96a42f", 1795219161,
-                             "tales", "fp_0123456789ab");
+        api_render_prefix(&prefix, (enum api_kind)kind, true, "0f51447ed371fcd60afec9a47a96a42f", 1795219161, "tales",
+                          "fp_0123456789ab");
         double best = 1e30;
         size_t n_frames = 0;
         for (size_t i = 0; i < N_ROUNDS; i++) {
-            const double us = round_us(texts, ids, n_ids, i, (enum openai_kind)kind, &prefix, &out, &n_frames);
+            const double us = round_us(texts, ids, n_ids, i, (enum api_kind)kind, &prefix, &out, &n_frames);
             if (us < best) best = us;
         }
         assert_in_range(n_frames, N_STREAMS * N_ROUNDS * 9 / 10, N_STREAMS * N_ROUNDS);
         printf("note: %s: %d tokens to frames in %.0f us, %.2f %% of a 10 ms step\n",
-               kind == OPENAI_CHAT ? "chat" : "text", N_STREAMS, best, best / 100);
+               kind == API_CHAT ? "chat" : "text", N_STREAMS, best, best / 100);
 #ifdef __OPTIMIZE__
 #ifndef __SANITIZE_ADDRESS__
 #ifndef __SANITIZE_THREAD__

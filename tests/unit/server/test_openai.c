@@ -10,27 +10,27 @@
 #include <string.h>
 #include <cmocka.h>
 
-static const struct openai_defaults defaults = {.model_name = "tales",
-                                                .vocab_size = 1000,
-                                                .temperature = 0.8f,
-                                                .top_p = 0.95f,
-                                                .min_p = 0,
-                                                .repetition_penalty = 1,
-                                                .top_k = -1,
-                                                .chat_max_tokens = 2048};
+static const struct api_defaults defaults = {.model_name = "tales",
+                                             .vocab_size = 1000,
+                                             .temperature = 0.8f,
+                                             .top_p = 0.95f,
+                                             .min_p = 0,
+                                             .repetition_penalty = 1,
+                                             .top_k = -1,
+                                             .chat_max_tokens = 2048};
 
-static int parse(enum openai_kind kind, const char *body, struct openai_request *out, struct openai_error *err) {
-    return openai_parse(kind, body, strlen(body), &defaults, out, err);
+static int parse(enum api_kind kind, const char *body, struct api_request *out, struct api_error *err) {
+    return api_parse(kind, body, strlen(body), &defaults, out, err);
 }
 
-static void accept(enum openai_kind kind, const char *body, struct openai_request *out) {
-    struct openai_error err;
+static void accept(enum api_kind kind, const char *body, struct api_request *out) {
+    struct api_error err;
     if (parse(kind, body, out, &err)) fail_msg("%s is refused: %s", body, err.message);
 }
 
-static void refuse(enum openai_kind kind, const char *body, unsigned http, const char *param) {
-    struct openai_request r;
-    struct openai_error err = {0};
+static void refuse(enum api_kind kind, const char *body, unsigned http, const char *param) {
+    struct api_request r;
+    struct api_error err = {0};
     if (parse(kind, body, &r, &err) == 0) fail_msg("%s is accepted", body);
     if (err.http != http || strcmp(err.param, param) != 0) {
         fail_msg("%s: got %u at '%s' (%s), want %u at '%s'", body, err.http, err.param, err.message, http, param);
@@ -39,8 +39,8 @@ static void refuse(enum openai_kind kind, const char *body, unsigned http, const
 
 static void a_prompt_alone_gets_the_defaults(void **state) {
     (void)state;
-    struct openai_request r;
-    accept(OPENAI_COMPLETION, "{\"prompt\": \"x\"}", &r);
+    struct api_request r;
+    accept(API_COMPLETION, "{\"prompt\": \"x\"}", &r);
     assert_int_equal(r.n_prompts, 1);
     assert_string_equal(r.prompts[0].text, "x");
     assert_float_equal(r.sampling.temperature, 0.8, 1e-6);
@@ -51,38 +51,38 @@ static void a_prompt_alone_gets_the_defaults(void **state) {
     assert_int_equal(r.n_logprobs, -1);
     assert_false(r.has_seed);
     assert_false(r.stream);
-    openai_request_fini(&r);
-    accept(OPENAI_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}", &r);
+    api_request_fini(&r);
+    accept(API_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}", &r);
     assert_int_equal(r.max_tokens, 2048);
-    openai_request_fini(&r);
+    api_request_fini(&r);
 }
 
 static void prompts_have_four_forms(void **state) {
     (void)state;
-    struct openai_request r;
-    accept(OPENAI_COMPLETION, "{\"prompt\": [\"a\", \"bc\"]}", &r);
+    struct api_request r;
+    accept(API_COMPLETION, "{\"prompt\": [\"a\", \"bc\"]}", &r);
     assert_int_equal(r.n_prompts, 2);
     assert_string_equal(r.prompts[1].text, "bc");
-    openai_request_fini(&r);
-    accept(OPENAI_COMPLETION, "{\"prompt\": [1, 2, 999]}", &r);
+    api_request_fini(&r);
+    accept(API_COMPLETION, "{\"prompt\": [1, 2, 999]}", &r);
     assert_int_equal(r.n_prompts, 1);
     assert_int_equal(r.prompts[0].n_ids, 3);
     assert_int_equal(r.prompts[0].ids[2], 999);
-    openai_request_fini(&r);
-    accept(OPENAI_COMPLETION, "{\"prompt\": [[1], [2, 3]]}", &r);
+    api_request_fini(&r);
+    accept(API_COMPLETION, "{\"prompt\": [[1], [2, 3]]}", &r);
     assert_int_equal(r.n_prompts, 2);
     assert_int_equal(r.prompts[1].n_ids, 2);
-    openai_request_fini(&r);
-    accept(OPENAI_COMPLETION, "{\"prompt\": \"a\\u0000b\"}", &r);
+    api_request_fini(&r);
+    accept(API_COMPLETION, "{\"prompt\": \"a\\u0000b\"}", &r);
     assert_int_equal(r.prompts[0].len, 3);
-    openai_request_fini(&r);
+    api_request_fini(&r);
 }
 
 static void every_optional_field_may_be_null(void **state) {
     (void)state;
-    struct openai_request r;
+    struct api_request r;
     accept(
-        OPENAI_COMPLETION,
+        API_COMPLETION,
         "{\"prompt\": \"x\", \"model\": null, \"max_tokens\": null, \"max_completion_tokens\": null, \"min_tokens\": "
         "null,"
         "\"temperature\": null, \"top_p\": null, \"top_k\": null, \"min_p\": null, \"typical_p\": null,"
@@ -98,13 +98,13 @@ static void every_optional_field_may_be_null(void **state) {
         "\"user\": null}",
         &r);
     assert_int_equal(r.max_tokens, 16);
-    openai_request_fini(&r);
-    accept(OPENAI_CHAT,
+    api_request_fini(&r);
+    accept(API_CHAT,
            "{\"messages\": [{\"role\": \"user\", \"content\": \"x\", \"name\": null, \"tool_calls\": null},"
            "{\"role\": \"assistant\", \"content\": null}], \"top_logprobs\": null, \"modalities\": null}",
            &r);
     assert_int_equal(r.messages[1].content_len, 0);
-    openai_request_fini(&r);
+    api_request_fini(&r);
 }
 
 static void tools_that_may_not_be_called_are_none(void **state) {
@@ -118,35 +118,35 @@ static void tools_that_may_not_be_called_are_none(void **state) {
                                              {"\"function_call\": {\"name\": \"f\"}", "function_call"},
                                              {"\"tool_choice\": {\"type\": \"function\"}", "tool_choice"}};
     char body[256];
-    struct openai_request r;
+    struct api_request r;
     for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) {
         snprintf(body, sizeof body, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], %s}", taken[i]);
-        accept(OPENAI_CHAT, body, &r);
-        openai_request_fini(&r);
+        accept(API_CHAT, body, &r);
+        api_request_fini(&r);
     }
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         snprintf(body, sizeof body, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], %s}", refused[i][0]);
-        refuse(OPENAI_CHAT, body, 400, refused[i][1]);
+        refuse(API_CHAT, body, 400, refused[i][1]);
     }
 }
 
 static void unknown_fields_and_empty_wishes_are_accepted(void **state) {
     (void)state;
-    struct openai_request r;
+    struct api_request r;
     accept(
-        OPENAI_CHAT,
+        API_CHAT,
         "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"foo\": [1, {}], \"tools\": [], \"echo\": false,"
         "\"best_of\": 1, \"tool_choice\": \"none\", \"response_format\": {\"type\": \"text\"},"
         "\"modalities\": [\"text\"], \"logit_bias\": {}, \"stop\": [], \"suffix\": \"\", \"metadata\": {\"a\": \"b\"}}",
         &r);
-    openai_request_fini(&r);
+    api_request_fini(&r);
 }
 
 static void sampling_fields_arrive(void **state) {
     (void)state;
-    struct openai_request r;
+    struct api_request r;
     accept(
-        OPENAI_COMPLETION,
+        API_COMPLETION,
         "{\"prompt\": \"x\", \"temperature\": 2, \"top_p\": 0.5, \"top_k\": 40.0, \"min_p\": 0.1, \"typical_p\": 0.9,"
         "\"frequency_penalty\": -2, \"presence_penalty\": 1.5, \"repeat_penalty\": 1.1, \"seed\": -7, \"n\": 128,"
         "\"logit_bias\": {\"5\": -100, \"999\": 2.5}, \"stop\": [\"a\", \"\\n\\n\"], \"stop_token_ids\": [3], "
@@ -172,7 +172,7 @@ static void sampling_fields_arrive(void **state) {
     assert_int_equal(r.n_logprobs, 20);
     assert_int_equal(r.ping_ms, 0);
     assert_true(r.ignore_eos && r.keep_special && r.include_stop && r.stream && r.include_usage && r.continuous_usage);
-    openai_request_fini(&r);
+    api_request_fini(&r);
 }
 
 static void faults_name_their_field(void **state) {
@@ -260,109 +260,109 @@ static void faults_name_their_field(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char body[512];
         snprintf(body, sizeof body, "{\"prompt\": \"x\", %s}", cases[i].fields);
-        refuse(OPENAI_COMPLETION, body, 400, cases[i].param);
+        refuse(API_COMPLETION, body, 400, cases[i].param);
     }
 }
 
 static void integers_beyond_64_bits_are_numbers_and_their_range_is_named(void **state) {
     (void)state;
-    struct openai_request r;
-    struct openai_error err;
-    assert_int_equal(parse(OPENAI_COMPLETION, "{\"prompt\": \"x\", \"seed\": 9223372036854775808}", &r, &err), -1);
+    struct api_request r;
+    struct api_error err;
+    assert_int_equal(parse(API_COMPLETION, "{\"prompt\": \"x\", \"seed\": 9223372036854775808}", &r, &err), -1);
     assert_string_equal(err.message, "seed must be an integer from -9223372036854775808 to 9223372036854775807.");
-    accept(OPENAI_COMPLETION, "{\"prompt\": \"x\", \"seed\": 9223372036854775807}", &r);
+    accept(API_COMPLETION, "{\"prompt\": \"x\", \"seed\": 9223372036854775807}", &r);
     assert_true(r.sampling.seed == INT64_MAX);
-    openai_request_fini(&r);
+    api_request_fini(&r);
     /* In a field that nobody reads it does no harm, also not to the token ids beside it. */
-    accept(OPENAI_COMPLETION, "{\"prompt\": [1, 2], \"seed\": 7, \"other\": 100000000000000000000000000}", &r);
+    accept(API_COMPLETION, "{\"prompt\": [1, 2], \"seed\": 7, \"other\": 100000000000000000000000000}", &r);
     assert_int_equal(r.prompts[0].ids[1], 2);
     assert_int_equal(r.sampling.seed, 7);
-    openai_request_fini(&r);
+    api_request_fini(&r);
     /* What no double holds has no name left. */
-    assert_int_equal(parse(OPENAI_COMPLETION, "{\"prompt\": \"x\", \"seed\": 1e999}", &r, &err), -1);
+    assert_int_equal(parse(API_COMPLETION, "{\"prompt\": \"x\", \"seed\": 1e999}", &r, &err), -1);
     assert_non_null(strstr(err.message, "too large"));
     assert_null(strstr(err.message, "not JSON"));
 }
 
 static void the_bounds_of_repetition_penalty_are_inside(void **state) {
     (void)state;
-    struct openai_request r;
-    accept(OPENAI_COMPLETION, "{\"prompt\": \"x\", \"repetition_penalty\": 0.001}", &r);
+    struct api_request r;
+    accept(API_COMPLETION, "{\"prompt\": \"x\", \"repetition_penalty\": 0.001}", &r);
     assert_true(r.sampling.repetition_penalty == 1e-3f);
-    openai_request_fini(&r);
-    accept(OPENAI_COMPLETION, "{\"prompt\": \"x\", \"repetition_penalty\": 1e-30}", &r); /* counts as the least */
+    api_request_fini(&r);
+    accept(API_COMPLETION, "{\"prompt\": \"x\", \"repetition_penalty\": 1e-30}", &r); /* counts as the least */
     assert_true(r.sampling.repetition_penalty == 1e-3f);
-    openai_request_fini(&r);
-    accept(OPENAI_COMPLETION, "{\"prompt\": \"x\", \"repeat_penalty\": 1000}", &r);
+    api_request_fini(&r);
+    accept(API_COMPLETION, "{\"prompt\": \"x\", \"repeat_penalty\": 1000}", &r);
     assert_true(r.sampling.repetition_penalty == 1e3f);
-    openai_request_fini(&r);
+    api_request_fini(&r);
 }
 
 static void bad_prompts_are_refused(void **state) {
     (void)state;
-    refuse(OPENAI_COMPLETION, "{}", 400, "prompt");
-    refuse(OPENAI_COMPLETION, "{\"prompt\": null}", 400, "prompt");
-    refuse(OPENAI_COMPLETION, "{\"prompt\": \"\"}", 400, "prompt");
-    refuse(OPENAI_COMPLETION, "{\"prompt\": 5}", 400, "prompt");
-    refuse(OPENAI_COMPLETION, "{\"prompt\": 99999999999999999999}", 400, "prompt");
-    refuse(OPENAI_COMPLETION, "{\"prompt\": {}}", 400, "prompt");
-    refuse(OPENAI_COMPLETION, "{\"prompt\": []}", 400, "prompt");
-    refuse(OPENAI_COMPLETION, "{\"prompt\": [1000]}", 400, "prompt");
-    refuse(OPENAI_COMPLETION, "{\"prompt\": [-1]}", 400, "prompt");
-    refuse(OPENAI_COMPLETION, "{\"prompt\": [true]}", 400, "prompt");
-    refuse(OPENAI_COMPLETION, "{\"prompt\": [1, \"a\"]}", 400, "prompt");
-    refuse(OPENAI_COMPLETION, "{\"prompt\": [\"a\", 1]}", 400, "prompt[1]");
-    refuse(OPENAI_COMPLETION, "{\"prompt\": [\"a\", \"\"]}", 400, "prompt[1]");
-    refuse(OPENAI_COMPLETION, "{\"prompt\": [[1], []]}", 400, "prompt[1]");
+    refuse(API_COMPLETION, "{}", 400, "prompt");
+    refuse(API_COMPLETION, "{\"prompt\": null}", 400, "prompt");
+    refuse(API_COMPLETION, "{\"prompt\": \"\"}", 400, "prompt");
+    refuse(API_COMPLETION, "{\"prompt\": 5}", 400, "prompt");
+    refuse(API_COMPLETION, "{\"prompt\": 99999999999999999999}", 400, "prompt");
+    refuse(API_COMPLETION, "{\"prompt\": {}}", 400, "prompt");
+    refuse(API_COMPLETION, "{\"prompt\": []}", 400, "prompt");
+    refuse(API_COMPLETION, "{\"prompt\": [1000]}", 400, "prompt");
+    refuse(API_COMPLETION, "{\"prompt\": [-1]}", 400, "prompt");
+    refuse(API_COMPLETION, "{\"prompt\": [true]}", 400, "prompt");
+    refuse(API_COMPLETION, "{\"prompt\": [1, \"a\"]}", 400, "prompt");
+    refuse(API_COMPLETION, "{\"prompt\": [\"a\", 1]}", 400, "prompt[1]");
+    refuse(API_COMPLETION, "{\"prompt\": [\"a\", \"\"]}", 400, "prompt[1]");
+    refuse(API_COMPLETION, "{\"prompt\": [[1], []]}", 400, "prompt[1]");
 }
 
 static void bad_messages_are_refused(void **state) {
     (void)state;
-    refuse(OPENAI_CHAT, "{}", 400, "messages");
-    refuse(OPENAI_CHAT, "{\"messages\": {\"role\": \"user\", \"content\": \"x\"}}", 400, "messages");
-    refuse(OPENAI_CHAT, "{\"messages\": []}", 400, "messages");
-    refuse(OPENAI_CHAT, "{\"messages\": [5]}", 400, "messages[0]");
-    refuse(OPENAI_CHAT, "{\"messages\": [{\"content\": \"x\"}]}", 400, "messages[0].role");
-    refuse(OPENAI_CHAT, "{\"messages\": [{\"role\": \"boss\", \"content\": \"x\"}]}", 400, "messages[0].role");
-    refuse(OPENAI_CHAT, "{\"messages\": [{\"role\": \"user\"}]}", 400, "messages[0].content");
-    refuse(OPENAI_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": 5}]}", 400, "messages[0].content");
-    refuse(OPENAI_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image_url\"}]}]}", 400,
+    refuse(API_CHAT, "{}", 400, "messages");
+    refuse(API_CHAT, "{\"messages\": {\"role\": \"user\", \"content\": \"x\"}}", 400, "messages");
+    refuse(API_CHAT, "{\"messages\": []}", 400, "messages");
+    refuse(API_CHAT, "{\"messages\": [5]}", 400, "messages[0]");
+    refuse(API_CHAT, "{\"messages\": [{\"content\": \"x\"}]}", 400, "messages[0].role");
+    refuse(API_CHAT, "{\"messages\": [{\"role\": \"boss\", \"content\": \"x\"}]}", 400, "messages[0].role");
+    refuse(API_CHAT, "{\"messages\": [{\"role\": \"user\"}]}", 400, "messages[0].content");
+    refuse(API_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": 5}]}", 400, "messages[0].content");
+    refuse(API_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image_url\"}]}]}", 400,
            "messages[0].content[0]");
-    refuse(OPENAI_CHAT, "{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": [{}]}]}", 400,
+    refuse(API_CHAT, "{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": [{}]}]}", 400,
            "messages[0].tool_calls[0]");
-    refuse(OPENAI_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"top_logprobs\": 2}", 400,
+    refuse(API_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"top_logprobs\": 2}", 400,
            "top_logprobs");
-    refuse(OPENAI_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"logprobs\": 2}", 400, "logprobs");
+    refuse(API_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"logprobs\": 2}", 400, "logprobs");
 }
 
 static void messages_as_a_string_are_one_users_message(void **state) {
     (void)state;
-    struct openai_request r;
-    accept(OPENAI_CHAT, "{\"messages\": \"a\\u0000b\"}", &r);
+    struct api_request r;
+    accept(API_CHAT, "{\"messages\": \"a\\u0000b\"}", &r);
     assert_int_equal(r.n_messages, 1);
     assert_string_equal(r.messages[0].role, "user");
     assert_int_equal(r.messages[0].content_len, 3);
     assert_memory_equal(r.messages[0].content, "a\0b", 4);
-    openai_request_fini(&r);
+    api_request_fini(&r);
 }
 
 static void content_parts_are_joined_by_line_breaks(void **state) {
     (void)state;
-    struct openai_request r;
-    accept(OPENAI_CHAT,
+    struct api_request r;
+    accept(API_CHAT,
            "{\"messages\": [{\"role\": \"developer\", \"content\": [{\"type\": \"text\", \"text\": \"a\"},"
            "{\"type\": \"text\", \"text\": \"b\"}]}]}",
            &r);
     assert_string_equal(r.messages[0].content, "a\nb");
     assert_string_equal(r.messages[0].role, "developer");
-    openai_request_fini(&r);
+    api_request_fini(&r);
 }
 
 static void another_model_is_not_found(void **state) {
     (void)state;
-    struct openai_request r;
-    struct openai_error err;
-    assert_int_equal(parse(OPENAI_COMPLETION, "{\"prompt\": \"x\", \"model\": \"gpt-4\"}", &r, &err), -1);
+    struct api_request r;
+    struct api_error err;
+    assert_int_equal(parse(API_COMPLETION, "{\"prompt\": \"x\", \"model\": \"gpt-4\"}", &r, &err), -1);
     assert_int_equal(err.http, 404);
     assert_string_equal(err.code, "model_not_found");
     assert_string_equal(err.param, "model");
@@ -383,11 +383,10 @@ static void what_is_not_a_json_object_is_refused(void **state) {
                                             {"{\"prompt\": 1, \"n\": 2, \"prompt\": 3}", "prompt"},
                                             {"{\"a\\n\": nul}", ""},
                                             {"{\"prompt\": \"x\"} x", "prompt"}};
-    for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++)
-        refuse(OPENAI_COMPLETION, bodies[i][0], 400, bodies[i][1]);
-    struct openai_request r;
-    struct openai_error err;
-    assert_int_equal(openai_parse(OPENAI_CHAT, NULL, 0, &defaults, &r, &err), -1);
+    for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++) refuse(API_COMPLETION, bodies[i][0], 400, bodies[i][1]);
+    struct api_request r;
+    struct api_error err;
+    assert_int_equal(api_parse(API_CHAT, NULL, 0, &defaults, &r, &err), -1);
     assert_int_equal(err.http, 400);
 }
 
@@ -396,49 +395,49 @@ static void a_flood_of_values_is_refused_but_not_a_text_of_commas(void **state) 
     const size_t n = 2000000;
     char *body = malloc(3 * n + 64);
     assert_non_null(body);
-    struct openai_request r;
-    struct openai_error err;
+    struct api_request r;
+    struct api_error err;
     size_t len = (size_t)snprintf(body, 64, "{\"prompt\": [[]");
     for (size_t i = 0; i < n; i++) memcpy(body + len + 3 * i, ",[]", 3);
     memcpy(body + len + 3 * n, "]}", 2);
-    assert_int_equal(openai_parse(OPENAI_COMPLETION, body, len + 3 * n + 2, &defaults, &r, &err), -1);
+    assert_int_equal(api_parse(API_COMPLETION, body, len + 3 * n + 2, &defaults, &r, &err), -1);
     assert_non_null(strstr(err.message, "too many values"));
     len = (size_t)snprintf(body, 64, "{\"prompt\": \"\\\"");
     memset(body + len, ',', n);
     memcpy(body + len + n, "\"}", 2);
-    assert_int_equal(openai_parse(OPENAI_COMPLETION, body, len + n + 2, &defaults, &r, &err), 0);
+    assert_int_equal(api_parse(API_COMPLETION, body, len + n + 2, &defaults, &r, &err), 0);
     assert_int_equal(r.prompts[0].len, n + 1);
-    openai_request_fini(&r);
+    api_request_fini(&r);
     free(body);
 }
 
 static void tokenize_takes_text_or_messages(void **state) {
     (void)state;
-    struct openai_tokenize t;
-    struct openai_error err;
+    struct api_tokenize t;
+    struct api_error err;
     const char *body = "{\"prompt\": \"\", \"return_token_strs\": true, \"add_special_tokens\": false}";
-    assert_int_equal(openai_parse_tokenize(body, strlen(body), &defaults, &t, &err), 0);
+    assert_int_equal(api_parse_tokenize(body, strlen(body), &defaults, &t, &err), 0);
     assert_true(t.token_strs && t.len == 0 && !t.n_messages);
-    openai_tokenize_fini(&t);
+    api_tokenize_fini(&t);
     body = "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}";
-    assert_int_equal(openai_parse_tokenize(body, strlen(body), &defaults, &t, &err), 0);
+    assert_int_equal(api_parse_tokenize(body, strlen(body), &defaults, &t, &err), 0);
     assert_int_equal(t.n_messages, 1);
-    openai_tokenize_fini(&t);
+    api_tokenize_fini(&t);
     body = "{\"prompt\": [1]}";
-    assert_int_equal(openai_parse_tokenize(body, strlen(body), &defaults, &t, &err), -1);
+    assert_int_equal(api_parse_tokenize(body, strlen(body), &defaults, &t, &err), -1);
     assert_string_equal(err.param, "prompt");
     body = "{\"prompt\": \"x\", \"parse_special\": false, \"return_offsets\": true, \"add_generation_prompt\": null}";
-    assert_int_equal(openai_parse_tokenize(body, strlen(body), &defaults, &t, &err), 0);
+    assert_int_equal(api_parse_tokenize(body, strlen(body), &defaults, &t, &err), 0);
     assert_true(!t.parse_special && t.offsets && t.add_special && !t.end.go_on);
-    openai_tokenize_fini(&t);
-    struct openai_detokenize d;
+    api_tokenize_fini(&t);
+    struct api_detokenize d;
     body = "{\"tokens\": [1, 2], \"skip_special_tokens\": true}";
-    assert_int_equal(openai_parse_detokenize(body, strlen(body), &defaults, &d, &err), 0);
+    assert_int_equal(api_parse_detokenize(body, strlen(body), &defaults, &d, &err), 0);
     assert_int_equal(d.n_ids, 2);
     assert_true(d.skip_special && !d.offsets);
     free(d.ids);
     body = "{\"tokens\": [1, 1000]}";
-    assert_int_equal(openai_parse_detokenize(body, strlen(body), &defaults, &d, &err), -1);
+    assert_int_equal(api_parse_detokenize(body, strlen(body), &defaults, &d, &err), -1);
     assert_string_equal(err.param, "tokens");
 }
 

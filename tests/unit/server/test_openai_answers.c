@@ -16,7 +16,7 @@ static const char *word(void *arg, int32_t id, size_t *len) {
     *len = strlen(words[id]);
     return words[id];
 }
-static const struct openai_vocab vocab = {word, NULL, false};
+static const struct api_vocab vocab = {word, NULL, false};
 
 static json_t *read_back(struct buf *b) {
     json_error_t fault;
@@ -40,33 +40,33 @@ static const json_t *at(const json_t *value, const char *path) {
 static void errors_have_the_openai_form(void **state) {
     (void)state;
     struct buf b = {0};
-    struct openai_error e;
-    openai_error_set(&e, 400, "invalid_request_error", "", "n", "n is \"bad\"\n");
-    openai_render_error(&b, &e);
+    struct api_error e;
+    api_error_set(&e, 400, "invalid_request_error", "", "n", "n is \"bad\"\n");
+    api_render_error(&b, &e);
     json_t *root = read_back(&b);
     assert_string_equal(json_string_value(at(root, "error.message")), "n is \"bad\"\n");
     assert_string_equal(json_string_value(at(root, "error.param")), "n");
     assert_true(json_is_null(at(root, "error.code")));
     json_decref(root);
     /* What is quoted may be cut inside a character, which vanishes, and a path may hold any bytes: JSON is UTF-8. */
-    openai_error_set(&e, 400, "invalid_request_error", "", "a\xcc\xba\xe4\xbd", "'%.3s' \xff\x80\x80 \xf0\x9f\x8c",
-                     "a\xcc\xba\xcc");
-    openai_render_error(&b, &e);
+    api_error_set(&e, 400, "invalid_request_error", "", "a\xcc\xba\xe4\xbd", "'%.3s' \xff\x80\x80 \xf0\x9f\x8c",
+                  "a\xcc\xba\xcc");
+    api_render_error(&b, &e);
     root = read_back(&b);
     assert_string_equal(json_string_value(at(root, "error.message")), "'a\xcc\xba' \xef\xbf\xbd ");
     assert_string_equal(json_string_value(at(root, "error.param")), "a\xcc\xba");
     json_decref(root);
-    openai_error_set(&e, 404, "invalid_request_error", "", "", "'%.2s'", "a\xcc\xba");
-    openai_render_error(&b, &e);
+    api_error_set(&e, 404, "invalid_request_error", "", "", "'%.2s'", "a\xcc\xba");
+    api_render_error(&b, &e);
     root = read_back(&b);
     assert_string_equal(json_string_value(at(root, "error.message")), "'a'");
     assert_true(json_is_null(at(root, "error.param")));
     json_decref(root);
     struct rod_error from;
     rod_fail(&from, ROD_EQUEUEFULL, "full");
-    openai_error_from(&e, &from);
+    api_error_from(&e, &from);
     assert_int_equal(e.http, 429);
-    openai_render_error(&b, &e);
+    api_render_error(&b, &e);
     root = read_back(&b);
     assert_string_equal(json_string_value(at(root, "error.code")), "queue_full");
     assert_true(json_is_null(at(root, "error.param")));
@@ -75,20 +75,20 @@ static void errors_have_the_openai_form(void **state) {
 
 static void the_error_of_a_field_is_a_sentence_that_begins_with_it(void **state) {
     (void)state;
-    struct openai_error e;
-    assert_false(openai_error_field(&e, "stop", "must be a string, not %s", "a number"));
+    struct api_error e;
+    assert_false(api_error_field(&e, "stop", "must be a string, not %s", "a number"));
     assert_string_equal(e.message, "stop must be a string, not a number.");
     assert_string_equal(e.param, "stop");
-    assert_false(openai_error_field(&e, "stop", "[%d] is empty", 3));
+    assert_false(api_error_field(&e, "stop", "[%d] is empty", 3));
     assert_string_equal(e.message, "stop[3] is empty.");
-    assert_string_equal(e.type, OPENAI_INVALID);
+    assert_string_equal(e.type, API_INVALID);
     assert_int_equal(e.http, 400);
     char name[1000];
     memset(name, 'x', sizeof name - 1);
     name[sizeof name - 1] = 0;
-    assert_false(openai_error_field(&e, name, "%s", name)); /* cut, not overrun */
+    assert_false(api_error_field(&e, name, "%s", name)); /* cut, not overrun */
     assert_int_equal(strlen(e.param), sizeof e.param - 1);
-    assert_false(openai_error_no_memory(&e));
+    assert_false(api_error_no_memory(&e));
     assert_int_equal(e.http, 500);
     assert_string_equal(e.code, "out_of_memory");
 }
@@ -96,7 +96,7 @@ static void the_error_of_a_field_is_a_sentence_that_begins_with_it(void **state)
 static void tokens_are_spelled_as_text_or_bytes(void **state) {
     (void)state;
     struct buf b = {0};
-    for (int32_t id = 0; id < 5; id++) openai_render_token(&b, id, &vocab);
+    for (int32_t id = 0; id < 5; id++) api_render_token(&b, id, &vocab);
     size_t len;
     char *got = buf_take(&b, &len);
     assert_string_equal(got, "\"He\"\"llo\"\"bytes:\\\\xe2\\\\x80\"\"\\\"quote\\n\"\"token_id:4\"");
@@ -107,12 +107,12 @@ static void legacy_logprobs_are_parallel_arrays(void **state) {
     (void)state;
     struct rod_logprob top[] = {{1, -0.5f}, {3, -2}};
     struct rod_token tokens[] = {{0, -3, 0, 2, top}, {1, -0.5f, 0, 2, top}, {2, -INFINITY, 0, 0, NULL}};
-    struct openai_logprobs l = {0};
+    struct api_logprobs l = {0};
     struct buf b = {0}, prefix = {0};
-    openai_logprobs_add(&l, OPENAI_COMPLETION, tokens, 3, true, &vocab);
-    struct openai_choice c = {.index = 3, .text = "Hello", .text_len = 5, .logprobs = &l, .stop_id = -1};
-    openai_render_prefix(&prefix, OPENAI_COMPLETION, true, "id7", 12, "m \"x\"", "fp");
-    openai_render_chunk(&b, OPENAI_COMPLETION, &prefix, &c, NULL, false);
+    api_logprobs_add(&l, API_COMPLETION, tokens, 3, true, &vocab);
+    struct api_choice c = {.index = 3, .text = "Hello", .text_len = 5, .logprobs = &l, .stop_id = -1};
+    api_render_prefix(&prefix, API_COMPLETION, true, "id7", 12, "m \"x\"", "fp");
+    api_render_chunk(&b, API_COMPLETION, &prefix, &c, NULL, false);
     json_t *root = read_back(&b);
     assert_string_equal(json_string_value(at(root, "id")), "cmpl-id7");
     assert_string_equal(json_string_value(at(root, "object")), "text_completion");
@@ -126,10 +126,10 @@ static void legacy_logprobs_are_parallel_arrays(void **state) {
     assert_int_equal(json_integer_value(at(root, "choices.0.logprobs.text_offset.2")), 5);
     assert_true(json_is_null(at(root, "choices.0.finish_reason")));
     json_decref(root);
-    openai_logprobs_clear(&l);
-    openai_logprobs_add(&l, OPENAI_COMPLETION, tokens, 1, true, &vocab);
+    api_logprobs_clear(&l);
+    api_logprobs_add(&l, API_COMPLETION, tokens, 1, true, &vocab);
     assert_memory_equal(l.offsets.data, "6", 1); /* the half character counts once; offsets go on over chunks */
-    openai_logprobs_fini(&l);
+    api_logprobs_fini(&l);
     buf_fini(&prefix);
 }
 
@@ -140,27 +140,27 @@ static void offsets_count_the_characters_of_the_text(void **state) {
         int32_t id;
         bool shown;
     } tokens[] = {{2, true}, {2, true}, {0, true}, {1, false}, {1, true}, {2, true}, {1, false}, {0, true}};
-    struct openai_logprobs l = {0};
+    struct api_logprobs l = {0};
     for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
         const struct rod_token token = {.id = tokens[i].id};
-        openai_logprobs_add(&l, OPENAI_COMPLETION, &token, 1, tokens[i].shown, &vocab);
+        api_logprobs_add(&l, API_COMPLETION, &token, 1, tokens[i].shown, &vocab);
     }
     buf_putc(&l.offsets, 0);
     assert_string_equal(l.offsets.data, "0,1,2,4,4,7,8,8");
     assert_int_equal(l.n_chars, 10);
-    openai_logprobs_fini(&l);
+    api_logprobs_fini(&l);
 }
 
 static void chat_logprobs_hold_bytes(void **state) {
     (void)state;
     struct rod_logprob top[] = {{2, -0.25f}};
     struct rod_token tokens[] = {{2, -0.25f, 0, 1, top}};
-    struct openai_logprobs l = {0};
+    struct api_logprobs l = {0};
     struct buf b = {0}, prefix = {0};
-    openai_logprobs_add(&l, OPENAI_CHAT, tokens, 1, true, &vocab);
-    struct openai_choice c = {.text = "", .logprobs = &l, .stop_id = -1};
-    openai_render_prefix(&prefix, OPENAI_CHAT, true, "i", 12, "m", "fp");
-    openai_render_chunk(&b, OPENAI_CHAT, &prefix, &c, NULL, true);
+    api_logprobs_add(&l, API_CHAT, tokens, 1, true, &vocab);
+    struct api_choice c = {.text = "", .logprobs = &l, .stop_id = -1};
+    api_render_prefix(&prefix, API_CHAT, true, "i", 12, "m", "fp");
+    api_render_chunk(&b, API_CHAT, &prefix, &c, NULL, true);
     json_t *root = read_back(&b);
     assert_string_equal(json_string_value(at(root, "object")), "chat.completion.chunk");
     assert_int_equal(json_integer_value(at(root, "choices.0.logprobs.content.0.bytes.1")), 0x80);
@@ -168,32 +168,32 @@ static void chat_logprobs_hold_bytes(void **state) {
                         "bytes:\\xe2\\x80");
     assert_true(json_is_null(at(root, "usage")));
     json_decref(root);
-    openai_logprobs_fini(&l);
+    api_logprobs_fini(&l);
     buf_fini(&prefix);
 }
 
 static void chat_chunks_are_role_then_content_then_finish(void **state) {
     (void)state;
     struct buf b = {0}, prefix = {0};
-    struct openai_usage usage = {.prompt_tok = 5, .completion_tok = 2, .cached_tok = 1};
-    struct openai_choice c = {.role = true, .text = "", .stop_id = -1};
-    openai_render_prefix(&prefix, OPENAI_CHAT, true, "i", 12, "m", "fp");
-    openai_render_chunk(&b, OPENAI_CHAT, &prefix, &c, NULL, false);
+    struct api_usage usage = {.prompt_tok = 5, .completion_tok = 2, .cached_tok = 1};
+    struct api_choice c = {.role = true, .text = "", .stop_id = -1};
+    api_render_prefix(&prefix, API_CHAT, true, "i", 12, "m", "fp");
+    api_render_chunk(&b, API_CHAT, &prefix, &c, NULL, false);
     json_t *root = read_back(&b);
     assert_string_equal(json_string_value(at(root, "choices.0.delta.role")), "assistant");
     assert_string_equal(json_string_value(at(root, "choices.0.delta.content")), "");
     assert_null(json_object_get(root, "usage"));
     json_decref(root);
-    c = (struct openai_choice){
+    c = (struct api_choice){
         .text = "", .finished = true, .reason = ROD_FINISH_STOP, .stop_string = "END", .stop_id = -1};
-    openai_render_chunk(&b, OPENAI_CHAT, &prefix, &c, &usage, true);
+    api_render_chunk(&b, API_CHAT, &prefix, &c, &usage, true);
     root = read_back(&b);
     assert_int_equal(json_object_size(at(root, "choices.0.delta")), 0);
     assert_string_equal(json_string_value(at(root, "choices.0.finish_reason")), "stop");
     assert_string_equal(json_string_value(at(root, "choices.0.stop_reason")), "END");
     assert_int_equal(json_integer_value(at(root, "usage.total_tokens")), 7);
     json_decref(root);
-    openai_render_usage_chunk(&b, &prefix, &usage);
+    api_render_usage_chunk(&b, &prefix, &usage);
     root = read_back(&b);
     assert_int_equal(json_array_size(at(root, "choices")), 0);
     assert_int_equal(json_integer_value(at(root, "usage.prompt_tokens_details.cached_tokens")), 1);
@@ -206,28 +206,27 @@ static void whole_answers_hold_all_choices(void **state) {
     struct buf b = {0}, prefix = {0}, ids = {0}, prompt = {0};
     buf_puts(&ids, "1,2");
     buf_puts(&prompt, "7");
-    struct openai_usage usage = {.prompt_tok = 1, .completion_tok = 4};
-    struct openai_choice c[2] = {{.index = 0,
-                                  .text = "a",
-                                  .text_len = 1,
-                                  .finished = true,
-                                  .reason = ROD_FINISH_LENGTH,
-                                  .stop_id = -1,
-                                  .token_ids = &ids,
-                                  .prompt_ids = &prompt},
-                                 {.index = 1, .text = "b", .text_len = 1, .finished = true, .stop_id = 42}};
-    for (enum openai_kind kind = OPENAI_COMPLETION; kind <= OPENAI_CHAT; kind++) {
-        openai_render_prefix(&prefix, kind, false, "i", 12, "m", "fp");
-        openai_render_answer(&b, kind, &prefix, c, 2, &usage);
+    struct api_usage usage = {.prompt_tok = 1, .completion_tok = 4};
+    struct api_choice c[2] = {{.index = 0,
+                               .text = "a",
+                               .text_len = 1,
+                               .finished = true,
+                               .reason = ROD_FINISH_LENGTH,
+                               .stop_id = -1,
+                               .token_ids = &ids,
+                               .prompt_ids = &prompt},
+                              {.index = 1, .text = "b", .text_len = 1, .finished = true, .stop_id = 42}};
+    for (enum api_kind kind = API_COMPLETION; kind <= API_CHAT; kind++) {
+        api_render_prefix(&prefix, kind, false, "i", 12, "m", "fp");
+        api_render_answer(&b, kind, &prefix, c, 2, &usage);
         json_t *root = read_back(&b);
         assert_string_equal(
-            json_string_value(at(root, kind == OPENAI_CHAT ? "choices.1.message.content" : "choices.1.text")), "b");
+            json_string_value(at(root, kind == API_CHAT ? "choices.1.message.content" : "choices.1.text")), "b");
         assert_string_equal(json_string_value(at(root, "choices.0.finish_reason")), "length");
         assert_int_equal(json_integer_value(at(root, "choices.1.stop_reason")), 42);
         assert_int_equal(json_array_size(at(root, "choices.0.token_ids")), 2);
         assert_int_equal(
-            json_integer_value(at(root, kind == OPENAI_CHAT ? "prompt_token_ids.0" : "choices.0.prompt_token_ids.0")),
-            7);
+            json_integer_value(at(root, kind == API_CHAT ? "prompt_token_ids.0" : "choices.0.prompt_token_ids.0")), 7);
         json_decref(root);
         buf_fini(&prefix);
     }
@@ -238,7 +237,7 @@ static void whole_answers_hold_all_choices(void **state) {
 /* Memory that ran out while a part was made must not make an answer that has less in it. */
 static void an_answer_with_a_part_that_was_cut_short_has_failed(void **state) {
     (void)state;
-    struct openai_logprobs l = {0};
+    struct api_logprobs l = {0};
     struct buf prefix = {0}, ids = {0}, prompt_ids = {0}, scores = {0};
     struct {
         const char *name;
@@ -247,21 +246,21 @@ static void an_answer_with_a_part_that_was_cut_short_has_failed(void **state) {
     } parts[] = {{"prefix", &prefix, true},         {"tokens", &l.tokens, true},       {"values", &l.values, false},
                  {"tops", &l.tops, false},          {"offsets", &l.offsets, false},    {"ids", &ids, true},
                  {"prompt_ids", &prompt_ids, true}, {"prompt_logprobs", &scores, true}};
-    const struct openai_usage usage = {.prompt_tok = 1, .completion_tok = 1};
-    const struct openai_choice c = {.text = "",
-                                    .stop_id = -1,
-                                    .logprobs = &l,
-                                    .token_ids = &ids,
-                                    .prompt_ids = &prompt_ids,
-                                    .prompt_logprobs = &scores};
+    const struct api_usage usage = {.prompt_tok = 1, .completion_tok = 1};
+    const struct api_choice c = {.text = "",
+                                 .stop_id = -1,
+                                 .logprobs = &l,
+                                 .token_ids = &ids,
+                                 .prompt_ids = &prompt_ids,
+                                 .prompt_logprobs = &scores};
     for (size_t i = 0; i <= sizeof parts / sizeof *parts; i++) { /* and none of them */
         const bool any = i < sizeof parts / sizeof *parts;
-        for (enum openai_kind kind = OPENAI_COMPLETION; kind <= OPENAI_CHAT; kind++) {
+        for (enum api_kind kind = API_COMPLETION; kind <= API_CHAT; kind++) {
             struct buf chunk = {0}, whole = {0};
-            const bool wanted = any && (kind == OPENAI_COMPLETION || parts[i].of_chats);
+            const bool wanted = any && (kind == API_COMPLETION || parts[i].of_chats);
             if (any) parts[i].part->failed = true;
-            openai_render_chunk(&chunk, kind, &prefix, &c, NULL, false);
-            openai_render_answer(&whole, kind, &prefix, &c, 1, &usage);
+            api_render_chunk(&chunk, kind, &prefix, &c, NULL, false);
+            api_render_answer(&whole, kind, &prefix, &c, 1, &usage);
             if (any) parts[i].part->failed = false;
             if (chunk.failed != wanted || whole.failed != wanted)
                 fail_msg("kind %d, %s: the chunk has failed: %d, the answer: %d, wanted: %d", (int)kind,

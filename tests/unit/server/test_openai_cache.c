@@ -8,15 +8,15 @@
 #include <string.h>
 #include <cmocka.h>
 
-static const struct openai_defaults defaults = {
+static const struct api_defaults defaults = {
     .model_name = "tales", .vocab_size = 1000, .temperature = 1, .top_p = 1, .repetition_penalty = 1, .top_k = -1};
 
 #define MARK      "\"cache_control\":{\"type\":\"ephemeral\"}"
 #define MARK_LONG "\"cache_control\":{\"type\":\"ephemeral\",\"ttl\":\"1h\"}"
 
-static void assert_marks(const struct openai_request *r, const struct openai_cache_mark *want, uint32_t n) {
+static void assert_marks(const struct api_request *r, const struct api_cache_mark *want, uint32_t n) {
     for (uint32_t i = 0; i < r->cache.n; i++) {
-        const struct openai_cache_mark *m = &r->cache.marks[i];
+        const struct api_cache_mark *m = &r->cache.marks[i];
         if (i < n && m->n_tools == want[i].n_tools && m->message == want[i].message && m->len == want[i].len &&
             m->ttl_s == want[i].ttl_s)
             continue;
@@ -32,13 +32,13 @@ static void marks_are_at_the_ends_of_what_they_stand_in(void **state) {
                                "{\"type\":\"text\",\"text\":\"de\"," MARK "},\"f\"]},"
                                "{\"role\":\"user\",\"content\":\"xyz\"," MARK "},"
                                "{\"role\":\"user\",\"content\":\"four\",\"cache_control\":null}]," MARK_LONG "}";
-    struct openai_request r;
-    struct openai_error err;
-    assert_int_equal(openai_parse(OPENAI_CHAT, body, sizeof body - 1, &defaults, &r, &err), 0);
-    const struct openai_cache_mark want[] = {{1, 0, 0, 3600}, {0, 0, 6, 300}, {0, 1, 3, 300}, {0, 2, 4, 3600}};
+    struct api_request r;
+    struct api_error err;
+    assert_int_equal(api_parse(API_CHAT, body, sizeof body - 1, &defaults, &r, &err), 0);
+    const struct api_cache_mark want[] = {{1, 0, 0, 3600}, {0, 0, 6, 300}, {0, 1, 3, 300}, {0, 2, 4, 3600}};
     assert_marks(&r, want, 4);
     assert_null(strstr(r.tools.lines[0], "cache")); /* the model reads the same text with and without */
-    openai_request_fini(&r);
+    api_request_fini(&r);
 }
 
 static void those_of_messages_of_anthropic_go_with_their_blocks(void **state) {
@@ -49,12 +49,12 @@ static void those_of_messages_of_anthropic_go_with_their_blocks(void **state) {
         "{\"role\":\"assistant\",\"content\":[{\"type\":\"text\",\"text\":\"yz\"},{\"type\":\"tool_use\",\"id\":\"1\","
         "\"name\":\"f\",\"input\":{}," MARK "}]},{\"role\":\"user\",\"content\":[{\"type\":\"tool_result\","
         "\"tool_use_id\":\"1\",\"content\":\"rain\"," MARK "},{\"type\":\"text\",\"text\":\"So?\"}]}]}";
-    struct openai_request r;
-    struct openai_error err;
-    assert_int_equal(anthropic_parse(body, sizeof body - 1, false, &defaults, &r, &err), 0);
-    const struct openai_cache_mark want[] = {{1, 0, 0, 300}, {0, 0, 2, 3600}, {0, 2, 2, 300}, {0, 3, 4, 300}};
+    struct api_request r;
+    struct api_error err;
+    assert_int_equal(messages_parse(body, sizeof body - 1, false, &defaults, &r, &err), 0);
+    const struct api_cache_mark want[] = {{1, 0, 0, 300}, {0, 0, 2, 3600}, {0, 2, 2, 300}, {0, 3, 4, 300}};
     assert_marks(&r, want, 4);
-    openai_request_fini(&r);
+    api_request_fini(&r);
 }
 
 /* They are read in the order of their calls, not in that of the body. */
@@ -65,19 +65,19 @@ static void a_mark_on_a_result_is_behind_the_results_beside_it(void **state) {
         "{\"id\":\"2\",\"function\":{\"name\":\"g\"}}]},{\"role\":\"tool\",\"tool_call_id\":\"2\",\"content\":"
         "\"a long result\"," MARK "},{\"role\":\"tool\",\"tool_call_id\":\"1\",\"content\":[\"x\",{\"type\":\"text\","
         "\"text\":\"y\"," MARK_LONG "},\"z\"]},{\"role\":\"user\",\"content\":\"So?\"}]}";
-    struct openai_request r;
-    struct openai_error err;
-    assert_int_equal(openai_parse(OPENAI_CHAT, body, sizeof body - 1, &defaults, &r, &err), 0);
+    struct api_request r;
+    struct api_error err;
+    assert_int_equal(api_parse(API_CHAT, body, sizeof body - 1, &defaults, &r, &err), 0);
     assert_string_equal(r.messages[2].content, "a long result");
-    const struct openai_cache_mark want[] = {{0, 2, 13, 300}, {0, 2, 13, 3600}};
+    const struct api_cache_mark want[] = {{0, 2, 13, 300}, {0, 2, 13, 3600}};
     assert_marks(&r, want, 2);
-    openai_request_fini(&r);
+    api_request_fini(&r);
 }
 
 static void refuse(const char *body, const char *param) {
-    struct openai_request r;
-    struct openai_error err = {0};
-    if (!openai_parse(OPENAI_CHAT, body, strlen(body), &defaults, &r, &err)) fail_msg("%s is accepted", body);
+    struct api_request r;
+    struct api_error err = {0};
+    if (!api_parse(API_CHAT, body, strlen(body), &defaults, &r, &err)) fail_msg("%s is accepted", body);
     if (err.http != 400 || strcmp(err.param, param) != 0)
         fail_msg("%s: %u at '%s' (%s), not at '%s'", body, err.http, err.param, err.message, param);
 }

@@ -9,12 +9,12 @@
 
 #include <cmocka.h>
 
-static const struct openai_defaults defaults = {
+static const struct api_defaults defaults = {
     .model_name = "m", .vocab_size = 64, .temperature = 1, .top_p = 1, .repetition_penalty = 1, .top_k = -1};
 
-static void parse(const char *body, size_t len, struct openai_request *out) {
-    struct openai_error err;
-    if (openai_parse(OPENAI_RESPONSE, body, len, &defaults, out, &err)) fail_msg("%s", err.message);
+static void parse(const char *body, size_t len, struct api_request *out) {
+    struct api_error err;
+    if (api_parse(API_RESPONSE, body, len, &defaults, out, &err)) fail_msg("%s", err.message);
 }
 
 static void a_request_keeps_its_echo_its_tools_and_its_input(void **state) {
@@ -22,11 +22,11 @@ static void a_request_keeps_its_echo_its_tools_and_its_input(void **state) {
     static const char body[] =
         "{\"input\": \"a\\nb\\u0000\", \"max_output_tokens\": 5, \"temperature\": 0.7, \"instructions\":"
         "\"\\n\", \"tools\": [{\"type\": \"function\", \"name\": \"now\"}]}";
-    struct openai_request r;
-    struct openai_kept k;
-    struct openai_error err;
+    struct api_request r;
+    struct api_kept k;
+    struct api_error err;
     parse(body, sizeof body - 1, &r);
-    assert_int_equal(openai_parse_kept(r.response.kept.data, r.response.kept.len, &k, &err), 0);
+    assert_int_equal(api_parse_kept(r.response.kept.data, r.response.kept.len, &k, &err), 0);
     assert_int_equal(k.echo.len, r.response.echo.len);
     assert_memory_equal(k.echo.data, r.response.echo.data, k.echo.len);
     assert_int_equal(k.tools.n, 1);
@@ -34,12 +34,12 @@ static void a_request_keeps_its_echo_its_tools_and_its_input(void **state) {
     const json_t *one = json_array_get(k.input, 0);
     assert_string_equal(json_string_value(json_object_get(one, "role")), "user");
     assert_int_equal(json_string_length(json_object_get(one, "content")), 4);
-    openai_kept_fini(&k);
-    openai_request_fini(&r);
+    api_kept_fini(&k);
+    api_request_fini(&r);
     static const char loose[] = "{\"input\": \"a\", \"max_output_tokens\": 5, \"store\": false}";
     parse(loose, sizeof loose - 1, &r);
     assert_int_equal(r.response.kept.len, 0);
-    openai_request_fini(&r);
+    api_request_fini(&r);
 }
 
 /* The limit is met to the byte. */
@@ -47,7 +47,7 @@ static void a_text_beyond_the_limit_is_not_kept(void **state) {
     (void)state;
     const size_t cap = ROD_MAX_TURN_TEXT + 200;
     char *body = malloc(cap);
-    struct openai_request r;
+    struct api_request r;
     size_t n_other = 0;
     for (size_t n = 1; n_other + n <= ROD_MAX_TURN_TEXT + 1;) {
         const int head = snprintf(body, cap, "{\"max_output_tokens\": 5, \"input\": \"");
@@ -57,7 +57,7 @@ static void a_text_beyond_the_limit_is_not_kept(void **state) {
         const bool fits = n_other + n <= ROD_MAX_TURN_TEXT;
         if (n == 1) n_other = r.response.kept.len - 1;
         assert_int_equal(r.response.kept.len, fits ? n_other + n : 0);
-        openai_request_fini(&r);
+        api_request_fini(&r);
         n = n == 1 ? ROD_MAX_TURN_TEXT - n_other - 1 : n + 1;
     }
     free(body);
@@ -79,9 +79,9 @@ static void what_is_damaged_is_refused(void **state) {
                                         "{\"tools\":[{\"type\":\"king\"}]}\n{\"input\":[]}",
                                         "{\"tools\":7}\n{\"input\":[]}"};
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
-        struct openai_kept k;
-        struct openai_error err;
-        if (!openai_parse_kept(texts[i], strlen(texts[i]), &k, &err)) fail_msg("%s is taken", texts[i]);
+        struct api_kept k;
+        struct api_error err;
+        if (!api_parse_kept(texts[i], strlen(texts[i]), &k, &err)) fail_msg("%s is taken", texts[i]);
         assert_int_equal(err.http, 412);
         assert_string_equal(err.code, "bad_state");
         assert_true(!k.input && !k.tools.n && !k.echo.len);
@@ -94,21 +94,21 @@ static void odd_items_are_shown_all_the_same(void **state) {
     static const char text[] = "{\"a\":1}\n{\"input\":[7,null,{},[],{\"type\":\"function_call\",\"arguments\":7},{"
                                "\"type\":\"function_call_output\"},"
                                "{\"role\":7,\"content\":[7,{}]},{\"type\":\"reasoning\"}]}";
-    struct openai_kept k;
-    struct openai_error err = {0};
+    struct api_kept k;
+    struct api_error err = {0};
     struct buf out = {0};
-    assert_int_equal(openai_parse_kept(text, sizeof text - 1, &k, &err), 0);
+    assert_int_equal(api_parse_kept(text, sizeof text - 1, &k, &err), 0);
     assert_true(
-        openai_render_input_items(&out, "resp_1", k.input, &(struct openai_page){.limit = 100, .rising = true}, &err));
+        api_render_input_items(&out, "resp_1", k.input, &(struct api_page){.limit = 100, .rising = true}, &err));
     json_t *list = json_loadb(out.data, out.len, JSON_REJECT_DUPLICATES, NULL);
     assert_int_equal(json_array_size(json_object_get(list, "data")), 8);
     assert_string_equal(json_string_value(json_object_get(list, "last_id")), "rs_1_in7");
-    assert_false(openai_render_input_items(&out, "resp_1", k.input,
-                                           &(struct openai_page){.limit = 1, .after = "rs_1_in8"}, &err));
+    assert_false(
+        api_render_input_items(&out, "resp_1", k.input, &(struct api_page){.limit = 1, .after = "rs_1_in8"}, &err));
     assert_string_equal(err.param, "after");
     json_decref(list);
     buf_fini(&out);
-    openai_kept_fini(&k);
+    api_kept_fini(&k);
 }
 
 int main(void) {

@@ -9,32 +9,32 @@
 #include <string.h>
 #include <cmocka.h>
 
-static const struct openai_defaults defaults = {.model_name = "tales",
-                                                .vocab_size = 1000,
-                                                .temperature = 1,
-                                                .top_p = 1,
-                                                .repetition_penalty = 1,
-                                                .top_k = -1,
-                                                .chat_max_tokens = 2048};
+static const struct api_defaults defaults = {.model_name = "tales",
+                                             .vocab_size = 1000,
+                                             .temperature = 1,
+                                             .top_p = 1,
+                                             .repetition_penalty = 1,
+                                             .top_k = -1,
+                                             .chat_max_tokens = 2048};
 
 static const char *const inputs[] = {"\"prompt\": \"x\"", "\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]",
                                      "\"input\": \"x\""};
 
-static int parse(enum openai_kind kind, const char *fields, struct openai_request *out, struct openai_error *err) {
+static int parse(enum api_kind kind, const char *fields, struct api_request *out, struct api_error *err) {
     char body[1024];
     snprintf(body, sizeof body, "{%s, %s}", inputs[kind], fields);
-    *err = (struct openai_error){0};
-    return openai_parse(kind, body, strlen(body), &defaults, out, err);
+    *err = (struct api_error){0};
+    return api_parse(kind, body, strlen(body), &defaults, out, err);
 }
 
-static void accept(enum openai_kind kind, const char *fields, struct openai_request *out) {
-    struct openai_error err;
+static void accept(enum api_kind kind, const char *fields, struct api_request *out) {
+    struct api_error err;
     if (parse(kind, fields, out, &err)) fail_msg("%s is refused: %s", fields, err.message);
 }
 
-static void refuse(enum openai_kind kind, const char *fields, const char *param, const char *message) {
-    struct openai_request r;
-    struct openai_error err;
+static void refuse(enum api_kind kind, const char *fields, const char *param, const char *message) {
+    struct api_request r;
+    struct api_error err;
     if (!parse(kind, fields, &r, &err)) fail_msg("%s is accepted", fields);
     if (err.http != 400 || strcmp(err.param, param) != 0 || strncmp(err.message, message, strlen(message)) != 0)
         fail_msg("%s: %u at '%s': %s\nwant '%s': %s", fields, err.http, err.param, err.message, param, message);
@@ -45,14 +45,14 @@ static void each_refused_name_is_a_400_that_says_so_and_passes_where_it_asks_for
     static const char *const neutral[] = {"null", "false", "0", "0.0", "\"\"", "[]", "{}", "\"0\""};
     static const char *const asks[] = {"7", "\"x\"", "[1]", "{\"a\": 1}"};
     size_t n = 0;
-    for (size_t i = 0; i < openai_n_peers; i++) {
-        const struct openai_peer *peer = &openai_peers[i];
+    for (size_t i = 0; i < api_n_peers; i++) {
+        const struct api_peer *peer = &api_peers[i];
         char fields[128], message[192];
         if (peer->kind != PEER_REFUSED || !strcmp(peer->name, "repeat_last_n")) continue;
         const bool on = peer->neutral && !strcmp(peer->neutral, "true");
         snprintf(message, sizeof message, "%s is not available: %s", peer->name, peer->to ? peer->to : "leave it out");
-        for (int kind = OPENAI_COMPLETION; kind <= OPENAI_RESPONSE; kind++) {
-            struct openai_request r;
+        for (int kind = API_COMPLETION; kind <= API_RESPONSE; kind++) {
+            struct api_request r;
             for (size_t k = 0; k < sizeof asks / sizeof *asks; k++) {
                 snprintf(fields, sizeof fields, "\"%s\": %s", peer->name, asks[k]);
                 refuse(kind, fields, peer->name, message);
@@ -62,12 +62,12 @@ static void each_refused_name_is_a_400_that_says_so_and_passes_where_it_asks_for
             for (size_t k = 0; k < sizeof neutral / sizeof *neutral; k++) {
                 snprintf(fields, sizeof fields, "\"%s\": %s", peer->name, on && k == 1 ? "true" : neutral[k]);
                 accept(kind, fields, &r);
-                openai_request_fini(&r);
+                api_request_fini(&r);
             }
             if (!peer->neutral) continue;
             snprintf(fields, sizeof fields, "\"%s\": %s", peer->name, peer->neutral);
             accept(kind, fields, &r);
-            openai_request_fini(&r);
+            api_request_fini(&r);
         }
         n++;
     }
@@ -76,73 +76,72 @@ static void each_refused_name_is_a_400_that_says_so_and_passes_where_it_asks_for
 
 static void repeat_last_n_is_refused_beside_a_penalty_alone(void **state) {
     (void)state;
-    struct openai_request r;
-    accept(OPENAI_CHAT, "\"repeat_last_n\": 64, \"repeat_penalty\": 1.0, \"frequency_penalty\": 0", &r);
-    openai_request_fini(&r);
-    accept(OPENAI_CHAT, "\"repeat_last_n\": -1, \"repeat_penalty\": 1.5", &r);
-    openai_request_fini(&r);
-    refuse(OPENAI_CHAT, "\"repeat_last_n\": 64, \"repeat_penalty\": 1.5", "repeat_last_n",
+    struct api_request r;
+    accept(API_CHAT, "\"repeat_last_n\": 64, \"repeat_penalty\": 1.0, \"frequency_penalty\": 0", &r);
+    api_request_fini(&r);
+    accept(API_CHAT, "\"repeat_last_n\": -1, \"repeat_penalty\": 1.5", &r);
+    api_request_fini(&r);
+    refuse(API_CHAT, "\"repeat_last_n\": 64, \"repeat_penalty\": 1.5", "repeat_last_n",
            "repeat_last_n is not available: send -1");
-    refuse(OPENAI_CHAT, "\"repeat_last_n\": 64, \"presence_penalty\": -1", "repeat_last_n", "repeat_last_n is not");
+    refuse(API_CHAT, "\"repeat_last_n\": 64, \"presence_penalty\": -1", "repeat_last_n", "repeat_last_n is not");
 }
 
 static void an_alias_is_the_field(void **state) {
     (void)state;
-    struct openai_request r;
-    accept(OPENAI_COMPLETION, "\"n_predict\": 9, \"min_new_tokens\": 4, \"repeat_penalty\": 1.5, \"random_seed\": 3",
-           &r);
+    struct api_request r;
+    accept(API_COMPLETION, "\"n_predict\": 9, \"min_new_tokens\": 4, \"repeat_penalty\": 1.5, \"random_seed\": 3", &r);
     assert_int_equal(r.max_tokens, 9);
     assert_int_equal(r.min_tokens, 4);
     assert_float_equal(r.sampling.repetition_penalty, 1.5, 1e-6);
     assert_int_equal(r.sampling.seed, 3);
-    openai_request_fini(&r);
-    accept(OPENAI_CHAT, "\"max_new_tokens\": 9, \"sampling_seed\": 5, \"stop_words\": [\"a\"], \"no_stop_trim\": true",
+    api_request_fini(&r);
+    accept(API_CHAT, "\"max_new_tokens\": 9, \"sampling_seed\": 5, \"stop_words\": [\"a\"], \"no_stop_trim\": true",
            &r);
     assert_int_equal(r.max_tokens, 9);
     assert_int_equal(r.sampling.seed, 5);
     assert_int_equal(r.n_stop, 1);
     assert_true(r.include_stop);
-    openai_request_fini(&r);
-    accept(OPENAI_RESPONSE, "\"max_new_tokens\": 9", &r);
+    api_request_fini(&r);
+    accept(API_RESPONSE, "\"max_new_tokens\": 9", &r);
     assert_int_equal(r.max_tokens, 9);
-    openai_request_fini(&r);
-    accept(OPENAI_CHAT, "\"n_predict\": -1, \"return_tokens\": true, \"max_new_tokens\": null", &r);
+    api_request_fini(&r);
+    accept(API_CHAT, "\"n_predict\": -1, \"return_tokens\": true, \"max_new_tokens\": null", &r);
     assert_int_equal(r.max_tokens, INT32_MAX);
     assert_true(r.return_token_ids);
-    openai_request_fini(&r);
+    api_request_fini(&r);
 }
 
 static void choices_by_another_name_are_choices(void **state) {
     (void)state;
-    struct openai_request r;
-    for (int kind = OPENAI_COMPLETION; kind <= OPENAI_CHAT; kind++) {
+    struct api_request r;
+    for (int kind = API_COMPLETION; kind <= API_CHAT; kind++) {
         accept(kind, "\"n_cmpl\": 3", &r);
         assert_int_equal(r.n, 3);
-        openai_request_fini(&r);
+        api_request_fini(&r);
         refuse(kind, "\"n_cmpl\": 0", "n_cmpl", "n_cmpl must be 1 to 128, not 0.");
         refuse(kind, "\"n_cmpl\": 2, \"n\": 3", "n_cmpl", "n_cmpl is another name of n");
     }
-    accept(OPENAI_RESPONSE, "\"n_cmpl\": 1", &r);
-    openai_request_fini(&r);
-    refuse(OPENAI_RESPONSE, "\"n_cmpl\": 2", "n_cmpl", "n_cmpl is not available in /v1/responses.");
+    accept(API_RESPONSE, "\"n_cmpl\": 1", &r);
+    api_request_fini(&r);
+    refuse(API_RESPONSE, "\"n_cmpl\": 2", "n_cmpl", "n_cmpl is not available in /v1/responses.");
 }
 
 static void an_error_names_the_field_that_was_sent(void **state) {
     (void)state;
-    refuse(OPENAI_COMPLETION, "\"n_predict\": -2", "n_predict", "n_predict must be 0 to 2147483647, not -2.");
-    refuse(OPENAI_RESPONSE, "\"n_predict\": -2", "n_predict", "n_predict must be 1 to 2147483647, not -2.");
-    refuse(OPENAI_CHAT, "\"repeat_penalty\": 0", "repeat_penalty", "repeat_penalty must be more than 0");
-    refuse(OPENAI_CHAT, "\"regex\": 7", "regex", "regex must be a string.");
-    refuse(OPENAI_CHAT, "\"max_tokens\": 4, \"n_predict\": 5", "n_predict",
+    refuse(API_COMPLETION, "\"n_predict\": -2", "n_predict", "n_predict must be 0 to 2147483647, not -2.");
+    refuse(API_RESPONSE, "\"n_predict\": -2", "n_predict", "n_predict must be 1 to 2147483647, not -2.");
+    refuse(API_CHAT, "\"repeat_penalty\": 0", "repeat_penalty", "repeat_penalty must be more than 0");
+    refuse(API_CHAT, "\"regex\": 7", "regex", "regex must be a string.");
+    refuse(API_CHAT, "\"max_tokens\": 4, \"n_predict\": 5", "n_predict",
            "n_predict is another name of max_tokens, which the request has with another value.");
-    refuse(OPENAI_CHAT, "\"max_tokens\": 4, \"n_predict\": -5", "n_predict", "n_predict is another name of max_tokens");
-    refuse(OPENAI_CHAT, "\"ebnf\": \"a\", \"grammar\": \"b\"", "grammar",
+    refuse(API_CHAT, "\"max_tokens\": 4, \"n_predict\": -5", "n_predict", "n_predict is another name of max_tokens");
+    refuse(API_CHAT, "\"ebnf\": \"a\", \"grammar\": \"b\"", "grammar",
            "grammar is another name of structured_outputs.grammar, which the request has with another value.");
-    refuse(OPENAI_CHAT, "\"ebnf\": \"a\", \"structured_outputs\": 5", "structured_outputs",
+    refuse(API_CHAT, "\"ebnf\": \"a\", \"structured_outputs\": 5", "structured_outputs",
            "structured_outputs must be an object.");
-    struct openai_request r;
-    accept(OPENAI_CHAT, "\"max_tokens\": 5, \"n_predict\": 5", &r);
-    openai_request_fini(&r);
+    struct api_request r;
+    accept(API_CHAT, "\"max_tokens\": 5, \"n_predict\": 5", &r);
+    api_request_fini(&r);
 }
 
 static void a_constraint_by_another_name_is_the_constraint(void **state) {
@@ -164,31 +163,31 @@ static void a_constraint_by_another_name_is_the_constraint(void **state) {
          ROD_GRAMMAR_REGEX},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        for (int kind = OPENAI_COMPLETION; kind <= OPENAI_RESPONSE; kind++) {
-            struct openai_request r;
+        for (int kind = API_COMPLETION; kind <= API_RESPONSE; kind++) {
+            struct api_request r;
             accept(kind, cases[i].fields, &r);
             if (!r.grammar.text || strcmp(r.grammar.text, cases[i].text) != 0 || r.grammar.kind != cases[i].kind ||
                 strcmp(r.grammar.param, cases[i].param) != 0)
                 fail_msg("%s: '%s' of %s", cases[i].fields, r.grammar.text, r.grammar.param);
-            openai_request_fini(&r);
+            api_request_fini(&r);
         }
     }
-    refuse(OPENAI_CHAT, "\"regex\": \"a\", \"response_format\": {\"type\": \"json_object\"}", "structured_outputs", "");
-    refuse(OPENAI_CHAT, "\"regex\": \"a\", \"ebnf\": \"b\"", "structured_outputs", "structured_outputs has two fields");
+    refuse(API_CHAT, "\"regex\": \"a\", \"response_format\": {\"type\": \"json_object\"}", "structured_outputs", "");
+    refuse(API_CHAT, "\"regex\": \"a\", \"ebnf\": \"b\"", "structured_outputs", "structured_outputs has two fields");
 }
 
 static void a_body_that_may_ask_for_a_grammar_is_seen_without_parsing_it(void **state) {
     (void)state;
     static const char yes[] = "{\"prompt\": \"x\", \"guided_regex\": \"a\"}", no[] = "{\"prompt\": \"a regex\"}";
-    assert_true(openai_peers_may_constrain(yes, strlen(yes)));
-    assert_false(openai_peers_may_constrain(no, strlen(no)));
+    assert_true(api_peers_may_constrain(yes, strlen(yes)));
+    assert_false(api_peers_may_constrain(no, strlen(no)));
 }
 
 static void numbers_and_truths_may_come_as_strings(void **state) {
     (void)state;
-    struct openai_request r;
+    struct api_request r;
     accept(
-        OPENAI_COMPLETION,
+        API_COMPLETION,
         "\"temperature\": \"0.5\", \"max_tokens\": \"7\", \"stream\": \"true\", \"ignore_eos\": \"false\", \"seed\": "
         "\"9223372036854775807\"",
         &r);
@@ -197,27 +196,27 @@ static void numbers_and_truths_may_come_as_strings(void **state) {
     assert_true(r.stream);
     assert_false(r.ignore_eos);
     assert_true(r.sampling.seed == INT64_MAX);
-    openai_request_fini(&r);
-    refuse(OPENAI_COMPLETION, "\"temperature\": \"hot\"", "temperature", "temperature must be a number, not a string.");
-    refuse(OPENAI_COMPLETION, "\"temperature\": \"3\"", "temperature", "temperature must be at least 0");
-    refuse(OPENAI_COMPLETION, "\"temperature\": \"true\"", "temperature", "temperature must be a number");
-    refuse(OPENAI_COMPLETION, "\"max_tokens\": \"7.5\"", "max_tokens", "max_tokens must be an integer");
-    refuse(OPENAI_COMPLETION, "\"max_tokens\": \"7 8\"", "max_tokens", "max_tokens must be an integer");
-    refuse(OPENAI_COMPLETION, "\"max_tokens\": \"[7]\"", "max_tokens", "max_tokens must be an integer");
-    refuse(OPENAI_COMPLETION, "\"stream\": \"1\"", "stream", "stream must be true or false, not a string.");
-    refuse(OPENAI_COMPLETION, "\"stream\": \"\\\"true\\\"\"", "stream", "stream must be true or false");
+    api_request_fini(&r);
+    refuse(API_COMPLETION, "\"temperature\": \"hot\"", "temperature", "temperature must be a number, not a string.");
+    refuse(API_COMPLETION, "\"temperature\": \"3\"", "temperature", "temperature must be at least 0");
+    refuse(API_COMPLETION, "\"temperature\": \"true\"", "temperature", "temperature must be a number");
+    refuse(API_COMPLETION, "\"max_tokens\": \"7.5\"", "max_tokens", "max_tokens must be an integer");
+    refuse(API_COMPLETION, "\"max_tokens\": \"7 8\"", "max_tokens", "max_tokens must be an integer");
+    refuse(API_COMPLETION, "\"max_tokens\": \"[7]\"", "max_tokens", "max_tokens must be an integer");
+    refuse(API_COMPLETION, "\"stream\": \"1\"", "stream", "stream must be true or false, not a string.");
+    refuse(API_COMPLETION, "\"stream\": \"\\\"true\\\"\"", "stream", "stream must be true or false");
 }
 
 /* ---- the table of the README ---- */
 
-static bool same_row(const struct openai_peer *a, const struct openai_peer *b) {
+static bool same_row(const struct api_peer *a, const struct api_peer *b) {
     if (a->kind != b->kind || !a->to != !b->to) return false;
     return !a->to || !strcmp(a->to, b->to);
 }
 
-static void write_row(const struct openai_peer *first, FILE *to) {
+static void write_row(const struct api_peer *first, FILE *to) {
     const char *comma = "| ";
-    for (const struct openai_peer *peer = first; peer < openai_peers + openai_n_peers; peer++) {
+    for (const struct api_peer *peer = first; peer < api_peers + api_n_peers; peer++) {
         if (!same_row(first, peer)) continue;
         fprintf(to, "%s`%s`", comma, peer->name);
         if (peer->kind != PEER_SAME) fprintf(to, " (%s)", peer->servers);
@@ -233,18 +232,17 @@ static void write_row(const struct openai_peer *first, FILE *to) {
 
 static void write_table(FILE *to) {
     fputs("| name | here |\n|---|---|\n", to);
-    for (size_t i = 0; i < openai_n_peers; i++) {
+    for (size_t i = 0; i < api_n_peers; i++) {
         size_t k = 0;
-        while (!same_row(&openai_peers[k], &openai_peers[i])) k++;
-        if (k == i) write_row(&openai_peers[i], to);
+        while (!same_row(&api_peers[k], &api_peers[i])) k++;
+        if (k == i) write_row(&api_peers[i], to);
     }
 }
 
 /* With RODIMUS_TEST_WRITE=1 the table is written anew instead. */
 static void the_readme_has_the_table(void **state) {
     (void)state;
-    static const char path[] = "server/api/README.md", first[] = "<!-- names -->\n",
-                      last[] = "<!-- end of names -->\n";
+    static const char path[] = "server/api/README.md", first[] = "<!-- names -->\n", last[] = "<!-- end of names -->\n";
     char *table = NULL, *text = NULL;
     size_t n_table = 0, n_text = 0;
     FILE *to = open_memstream(&table, &n_table);
@@ -276,9 +274,9 @@ static void the_readme_has_the_table(void **state) {
 
 static void no_name_comes_twice(void **state) {
     (void)state;
-    for (size_t i = 0; i < openai_n_peers; i++) {
+    for (size_t i = 0; i < api_n_peers; i++) {
         for (size_t k = 0; k < i; k++)
-            if (!strcmp(openai_peers[i].name, openai_peers[k].name)) fail_msg("%s is twice", openai_peers[i].name);
+            if (!strcmp(api_peers[i].name, api_peers[k].name)) fail_msg("%s is twice", api_peers[i].name);
     }
 }
 

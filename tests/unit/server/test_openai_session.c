@@ -9,32 +9,32 @@
 #include <string.h>
 #include <cmocka.h>
 
-static const struct openai_defaults defaults = {.model_name = "tales",
-                                                .vocab_size = 1000,
-                                                .temperature = 0.5f,
-                                                .top_p = 1,
-                                                .top_k = -1,
-                                                .repetition_penalty = 1,
-                                                .chat_max_tokens = 99};
+static const struct api_defaults defaults = {.model_name = "tales",
+                                             .vocab_size = 1000,
+                                             .temperature = 0.5f,
+                                             .top_p = 1,
+                                             .top_k = -1,
+                                             .repetition_penalty = 1,
+                                             .chat_max_tokens = 99};
 
-static int join(enum openai_kind kind, const char *body, const char *session, const char *key,
-                struct openai_request *out, struct openai_error *err) {
-    const struct openai_headers headers = {"X-Session-Id", session, key};
-    if (openai_parse(kind, body, strlen(body), &defaults, out, err)) return -1;
-    const int rc = openai_join_session(out, &headers, err);
-    if (rc) openai_request_fini(out);
+static int join(enum api_kind kind, const char *body, const char *session, const char *key, struct api_request *out,
+                struct api_error *err) {
+    const struct api_headers headers = {"X-Session-Id", session, key};
+    if (api_parse(kind, body, strlen(body), &defaults, out, err)) return -1;
+    const int rc = api_join_session(out, &headers, err);
+    if (rc) api_request_fini(out);
     return rc;
 }
 
-static void accept(enum openai_kind kind, const char *body, const char *session, const char *key,
-                   struct openai_request *out) {
-    struct openai_error err;
+static void accept(enum api_kind kind, const char *body, const char *session, const char *key,
+                   struct api_request *out) {
+    struct api_error err;
     if (join(kind, body, session, key, out, &err)) fail_msg("%s is refused: %s", body, err.message);
 }
 
-static void refuse(enum openai_kind kind, const char *body, const char *session, const char *key, const char *param) {
-    struct openai_request r;
-    struct openai_error err = {0};
+static void refuse(enum api_kind kind, const char *body, const char *session, const char *key, const char *param) {
+    struct api_request r;
+    struct api_error err = {0};
     if (!join(kind, body, session, key, &r, &err)) fail_msg("%s is accepted", body);
     if (err.http != 400 || strcmp(err.param, param) != 0 || !strstr(err.message, param))
         fail_msg("%s: got %u at '%s' (%s), want 400 at '%s'", body, err.http, err.param, err.message, param);
@@ -42,26 +42,26 @@ static void refuse(enum openai_kind kind, const char *body, const char *session,
 
 static void body_or_header_name_the_session(void **state) {
     (void)state;
-    struct openai_request r;
-    accept(OPENAI_COMPLETION, "{\"prompt\": \"x\"}", NULL, NULL, &r);
+    struct api_request r;
+    accept(API_COMPLETION, "{\"prompt\": \"x\"}", NULL, NULL, &r);
     assert_null(r.session.id);
-    openai_request_fini(&r);
-    accept(OPENAI_COMPLETION, "{\"prompt\": \"x\", \"session_id\": \"a.b-c_D9\", \"expected_version\": 7}", NULL, NULL,
+    api_request_fini(&r);
+    accept(API_COMPLETION, "{\"prompt\": \"x\", \"session_id\": \"a.b-c_D9\", \"expected_version\": 7}", NULL, NULL,
            &r);
     assert_string_equal(r.session.id, "a.b-c_D9");
     assert_true(r.session.has_expected && r.session.expected_version == 7 && !r.session.create);
-    openai_request_fini(&r);
-    accept(OPENAI_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"session_create\": true}", "h",
-           "key", &r);
+    api_request_fini(&r);
+    accept(API_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"session_create\": true}", "h", "key",
+           &r);
     assert_string_equal(r.session.id, "h");
     assert_string_equal(r.session.idempotency_key, "key");
     assert_true(r.session.create);
-    openai_request_fini(&r);
-    accept(OPENAI_COMPLETION, "{\"prompt\": \"x\", \"session_id\": \"a\"}", "a", NULL, &r);
-    openai_request_fini(&r);
-    refuse(OPENAI_COMPLETION, "{\"prompt\": \"x\", \"session_id\": \"a\"}", "b", NULL, "session_id");
-    refuse(OPENAI_COMPLETION, "{\"prompt\": \"x\"}", "a/b", NULL, "X-Session-Id");
-    refuse(OPENAI_COMPLETION, "{\"prompt\": \"x\"}", "", NULL, "X-Session-Id");
+    api_request_fini(&r);
+    accept(API_COMPLETION, "{\"prompt\": \"x\", \"session_id\": \"a\"}", "a", NULL, &r);
+    api_request_fini(&r);
+    refuse(API_COMPLETION, "{\"prompt\": \"x\", \"session_id\": \"a\"}", "b", NULL, "session_id");
+    refuse(API_COMPLETION, "{\"prompt\": \"x\"}", "a/b", NULL, "X-Session-Id");
+    refuse(API_COMPLETION, "{\"prompt\": \"x\"}", "", NULL, "X-Session-Id");
 }
 
 static void ids_have_128_characters_at_most(void **state) {
@@ -69,16 +69,16 @@ static void ids_have_128_characters_at_most(void **state) {
     char id[131];
     memset(id, 'x', sizeof id);
     id[128] = 0;
-    assert_true(openai_session_id(id));
+    assert_true(api_session_id(id));
     id[128] = 'x';
     id[129] = 0;
-    assert_false(openai_session_id(id));
-    assert_false(openai_session_id(""));
+    assert_false(api_session_id(id));
+    assert_false(api_session_id(""));
     for (int c = 1; c < 256; c++) {
         const char one[] = {(char)c, 0};
         const bool good =
             (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || strchr("._-", c);
-        if (openai_session_id(one) != good) fail_msg("the character %d: %d, want %d", c, !good, good);
+        if (api_session_id(one) != good) fail_msg("the character %d: %d, want %d", c, !good, good);
     }
 }
 
@@ -92,54 +92,54 @@ static void what_does_not_go_with_a_session_is_named(void **state) {
                  {"\"echo\": true, \"logprobs\": 0", "logprobs"},
                  {"\"truncate_prompt_tokens\": 5", "truncate_prompt_tokens"}};
     char body[256];
-    struct openai_request r;
+    struct api_request r;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         snprintf(body, sizeof body, "{\"prompt\": \"x\", %s}", cases[i].fields);
-        accept(OPENAI_COMPLETION, body, NULL, NULL, &r);
-        openai_request_fini(&r);
-        refuse(OPENAI_COMPLETION, body, "s", NULL, cases[i].param);
+        accept(API_COMPLETION, body, NULL, NULL, &r);
+        api_request_fini(&r);
+        refuse(API_COMPLETION, body, "s", NULL, cases[i].param);
     }
-    refuse(OPENAI_COMPLETION, "{\"prompt\": [\"x\", \"y\"]}", "s", NULL, "prompt");
-    refuse(OPENAI_COMPLETION, "{\"prompt\": \"x\", \"session_create\": true}", NULL, NULL, "session_create");
-    refuse(OPENAI_COMPLETION, "{\"prompt\": \"x\", \"expected_version\": 0}", NULL, NULL, "expected_version");
-    refuse(OPENAI_COMPLETION, "{\"prompt\": \"x\"}", "s", "", "Idempotency-Key");
-    refuse(OPENAI_COMPLETION, "{\"prompt\": \"x\"}", "s", "a\nb", "Idempotency-Key");
+    refuse(API_COMPLETION, "{\"prompt\": [\"x\", \"y\"]}", "s", NULL, "prompt");
+    refuse(API_COMPLETION, "{\"prompt\": \"x\", \"session_create\": true}", NULL, NULL, "session_create");
+    refuse(API_COMPLETION, "{\"prompt\": \"x\", \"expected_version\": 0}", NULL, NULL, "expected_version");
+    refuse(API_COMPLETION, "{\"prompt\": \"x\"}", "s", "", "Idempotency-Key");
+    refuse(API_COMPLETION, "{\"prompt\": \"x\"}", "s", "a\nb", "Idempotency-Key");
     /* What says nothing without a session does no harm there. */
-    accept(OPENAI_COMPLETION, "{\"prompt\": \"x\", \"session_create\": false, \"session_id\": null}", NULL, "", &r);
-    openai_request_fini(&r);
+    accept(API_COMPLETION, "{\"prompt\": \"x\", \"session_create\": false, \"session_id\": null}", NULL, "", &r);
+    api_request_fini(&r);
 }
 
 static void a_chat_of_no_tokens_needs_a_session(void **state) {
     (void)state;
     static const char *const body = "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"max_tokens\": 0}";
-    struct openai_request r;
-    refuse(OPENAI_CHAT, body, NULL, NULL, "max_tokens");
-    accept(OPENAI_CHAT, body, "s", NULL, &r);
+    struct api_request r;
+    refuse(API_CHAT, body, NULL, NULL, "max_tokens");
+    accept(API_CHAT, body, "s", NULL, &r);
     assert_int_equal(r.max_tokens, 0);
-    openai_request_fini(&r);
+    api_request_fini(&r);
 }
 
 static void bodies_of_sessions_may_be_empty(void **state) {
     (void)state;
-    struct openai_session_new s;
-    struct openai_error err;
-    assert_int_equal(openai_parse_session_new(NULL, 0, false, &s, &err), 0);
+    struct api_session_new s;
+    struct api_error err;
+    assert_int_equal(api_parse_session_new(NULL, 0, false, &s, &err), 0);
     assert_true(!s.id && !s.from && !s.has_ttl && !s.pin);
     static const char whole[] = "{\"id\": \"a\", \"from\": \"b\", \"ttl_s\": 0, \"pin\": true, \"other\": 1}";
-    assert_int_equal(openai_parse_session_new(whole, sizeof whole - 1, false, &s, &err), 0);
+    assert_int_equal(api_parse_session_new(whole, sizeof whole - 1, false, &s, &err), 0);
     assert_string_equal(s.id, "a");
     assert_string_equal(s.from, "b");
     assert_true(s.has_ttl && s.ttl_s == 0 && s.pin);
-    openai_session_new_fini(&s);
-    assert_int_equal(openai_parse_session_new(whole, sizeof whole - 1, true, &s, &err), 0);
+    api_session_new_fini(&s);
+    assert_int_equal(api_parse_session_new(whole, sizeof whole - 1, true, &s, &err), 0);
     assert_true(s.id && !s.from && !s.pin); /* a fork takes an id alone */
-    openai_session_new_fini(&s);
+    api_session_new_fini(&s);
     static const char *const bad[][2] = {{"{\"id\": \"\"}", "id"},         {"{\"id\": \"a b\"}", "id"},
                                          {"{\"from\": 1}", "from"},        {"{\"ttl_s\": -1}", "ttl_s"},
                                          {"{\"ttl_s\": 1e30}", "ttl_s"},   {"{\"pin\": 0}", "pin"},
                                          {"{\"id\": \"a\\u0000\"}", "id"}, {"[]", ""}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        assert_int_equal(openai_parse_session_new(bad[i][0], strlen(bad[i][0]), false, &s, &err), -1);
+        assert_int_equal(api_parse_session_new(bad[i][0], strlen(bad[i][0]), false, &s, &err), -1);
         if (strcmp(err.param, bad[i][1]) != 0) fail_msg("%s: at '%s', want '%s'", bad[i][0], err.param, bad[i][1]);
     }
 }
@@ -147,7 +147,7 @@ static void bodies_of_sessions_may_be_empty(void **state) {
 static void a_change_of_a_session_has_two_fields_and_no_other(void **state) {
     (void)state;
     struct rod_session_change c;
-    struct openai_error err;
+    struct api_error err;
     static const struct {
         const char *body;
         bool has_pin, pin, has_ttl;
@@ -160,7 +160,7 @@ static void a_change_of_a_session_has_two_fields_and_no_other(void **state) {
                 {"{\"ttl_s\": 0}", false, false, true, 0},
                 {"{\"ttl_s\": 60, \"pin\": false}", true, false, true, 60}};
     for (size_t i = 0; i < sizeof good / sizeof *good; i++) {
-        if (openai_parse_session_change(good[i].body, strlen(good[i].body), &c, &err))
+        if (api_parse_session_change(good[i].body, strlen(good[i].body), &c, &err))
             fail_msg("%s: %s", good[i].body, err.message);
         assert_true(c.has_pin == good[i].has_pin && c.pin == good[i].pin && c.has_ttl == good[i].has_ttl);
         assert_int_equal(c.ttl_s, good[i].ttl_s);
@@ -177,7 +177,7 @@ static void a_change_of_a_session_has_two_fields_and_no_other(void **state) {
         {"[]", ""},
         {"{\"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa\u00e4b\": 1}", "aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"}};
     for (size_t i = 0; i < sizeof bad / sizeof *bad; i++) {
-        assert_int_equal(openai_parse_session_change(bad[i][0], strlen(bad[i][0]), &c, &err), -1);
+        assert_int_equal(api_parse_session_change(bad[i][0], strlen(bad[i][0]), &c, &err), -1);
         if (strcmp(err.param, bad[i][1]) != 0) fail_msg("%s: at '%s', want '%s'", bad[i][0], err.param, bad[i][1]);
     }
 }
@@ -186,17 +186,17 @@ static void a_change_of_a_session_has_two_fields_and_no_other(void **state) {
 
 static void a_response_is_a_chat_with_its_past_elsewhere(void **state) {
     (void)state;
-    struct openai_request r;
-    accept(OPENAI_RESPONSE, "{\"input\": \"Hi\"}", NULL, "k", &r);
+    struct api_request r;
+    accept(API_RESPONSE, "{\"input\": \"Hi\"}", NULL, "k", &r);
     assert_int_equal(r.n_messages, 1);
     assert_string_equal(r.messages[0].role, "user");
     assert_string_equal(r.messages[0].content, "Hi");
     assert_int_equal(r.max_tokens, 99);
     assert_true(r.response.store && !r.response.previous && !r.session.id && r.n == 1 && r.n_logprobs == -1);
     assert_string_equal(r.session.idempotency_key, "k");
-    openai_request_fini(&r);
+    api_request_fini(&r);
     accept(
-        OPENAI_RESPONSE,
+        API_RESPONSE,
         "{\"input\": [{\"role\": \"user\", \"content\": [{\"type\": \"input_text\", \"text\": \"a\"}]},"
         "{\"type\": \"message\", \"id\": \"msg_1\", \"status\": \"completed\", \"role\": \"assistant\", \"content\": "
         "[{\"type\": \"output_text\", \"text\": \"b\", \"annotations\": []}]}], \"instructions\": \"c\","
@@ -209,28 +209,27 @@ static void a_response_is_a_chat_with_its_past_elsewhere(void **state) {
     assert_string_equal(r.messages[2].content, "b");
     assert_string_equal(r.response.previous, "resp_1");
     assert_true(!r.response.store && r.max_tokens == 5 && r.stream);
-    openai_request_fini(&r);
-    refuse(OPENAI_RESPONSE, "{\"input\": \"a\"}", "s", NULL, "X-Session-Id");
-    refuse(OPENAI_RESPONSE, "{\"input\": \"a\", \"session_id\": \"s\"}", NULL, NULL, "session_id");
-    refuse(OPENAI_RESPONSE, "{\"input\": \"a\", \"previous_response_id\": \"a/b\"}", NULL, NULL,
-           "previous_response_id");
-    refuse(OPENAI_RESPONSE, "{\"input\": \"a\", \"background\": true}", NULL, NULL, "background");
+    api_request_fini(&r);
+    refuse(API_RESPONSE, "{\"input\": \"a\"}", "s", NULL, "X-Session-Id");
+    refuse(API_RESPONSE, "{\"input\": \"a\", \"session_id\": \"s\"}", NULL, NULL, "session_id");
+    refuse(API_RESPONSE, "{\"input\": \"a\", \"previous_response_id\": \"a/b\"}", NULL, NULL, "previous_response_id");
+    refuse(API_RESPONSE, "{\"input\": \"a\", \"background\": true}", NULL, NULL, "background");
 }
 
-static const struct openai_item said[] = {
+static const struct api_item said[] = {
     {.text = "a\"b", .len = 3}, {.index = 1, .name = "look", .call_id = "call_x", .text = "{\"at\": 1}", .len = 9}};
 
-static struct openai_response_view view_of(const struct openai_request *r, const struct openai_usage *usage) {
-    return (struct openai_response_view){.id = "resp_7",
-                                         .model = "tales",
-                                         .created_unix_s = 5,
-                                         .echo = &r->response.echo,
-                                         .items = said,
-                                         .n_items = 2,
-                                         .reason = ROD_FINISH_STOP,
-                                         .usage = usage,
-                                         .session = "resp_7",
-                                         .session_version = 3};
+static struct api_response_view view_of(const struct api_request *r, const struct api_usage *usage) {
+    return (struct api_response_view){.id = "resp_7",
+                                      .model = "tales",
+                                      .created_unix_s = 5,
+                                      .echo = &r->response.echo,
+                                      .items = said,
+                                      .n_items = 2,
+                                      .reason = ROD_FINISH_STOP,
+                                      .usage = usage,
+                                      .session = "resp_7",
+                                      .session_version = 3};
 }
 
 static const char *text_at(const json_t *root, const char *name) {
@@ -239,14 +238,14 @@ static const char *text_at(const json_t *root, const char *name) {
 
 static void an_answer_says_again_what_was_asked(void **state) {
     (void)state;
-    struct openai_request r;
-    const struct openai_usage usage = {.prompt_tok = 30, .completion_tok = 4, .cached_tok = 20};
-    accept(OPENAI_RESPONSE,
+    struct api_request r;
+    const struct api_usage usage = {.prompt_tok = 30, .completion_tok = 4, .cached_tok = 20};
+    accept(API_RESPONSE,
            "{\"input\": \"x\", \"metadata\": {\"k\\\"\": \"v\\n\"}, \"instructions\": \"say \\u0000 \\\"\"}", NULL,
            NULL, &r);
-    struct openai_response_view v = view_of(&r, &usage);
+    struct api_response_view v = view_of(&r, &usage);
     struct buf out = {0};
-    openai_render_response(&out, &v);
+    api_render_response(&out, &v);
     json_t *root = json_loadb(out.data, out.len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
     assert_non_null(root);
     assert_string_equal(text_at(root, "status"), "completed");
@@ -265,7 +264,7 @@ static void an_answer_says_again_what_was_asked(void **state) {
     buf_clear(&out);
     v.reason = ROD_FINISH_LENGTH;
     v.session = NULL;
-    openai_render_response(&out, &v);
+    api_render_response(&out, &v);
     root = json_loadb(out.data, out.len, JSON_ALLOW_NUL, NULL);
     assert_non_null(root);
     assert_string_equal(text_at(root, "status"), "incomplete");
@@ -273,7 +272,7 @@ static void an_answer_says_again_what_was_asked(void **state) {
     assert_null(json_object_get(root, "session"));
     json_decref(root);
     buf_fini(&out);
-    openai_request_fini(&r);
+    api_request_fini(&r);
 }
 
 static void a_stream_numbers_its_events(void **state) {
@@ -292,22 +291,22 @@ static void a_stream_numbers_its_events(void **state) {
                                        "response.output_item.done",
                                        "response.completed",
                                        "error"};
-    struct openai_request r;
-    struct openai_error err;
-    const struct openai_usage usage = {.prompt_tok = 1, .completion_tok = 2};
-    accept(OPENAI_RESPONSE, "{\"input\": \"x\"}", NULL, NULL, &r);
-    const struct openai_response_view v = view_of(&r, &usage);
+    struct api_request r;
+    struct api_error err;
+    const struct api_usage usage = {.prompt_tok = 1, .completion_tok = 2};
+    accept(API_RESPONSE, "{\"input\": \"x\"}", NULL, NULL, &r);
+    const struct api_response_view v = view_of(&r, &usage);
     struct buf out = {0};
     uint64_t seq = 0;
-    openai_render_response_opening(&out, &v, &seq);
+    api_render_response_opening(&out, &v, &seq);
     for (size_t i = 0; i < 2; i++) {
-        openai_render_item_begin(&out, v.id, &said[i], &seq);
-        openai_render_item_delta(&out, v.id, &said[i], &seq);
-        openai_render_item_end(&out, v.id, &said[i], &seq);
+        api_render_item_begin(&out, v.id, &said[i], &seq);
+        api_render_item_delta(&out, v.id, &said[i], &seq);
+        api_render_item_end(&out, v.id, &said[i], &seq);
     }
-    openai_render_response_ending(&out, &v, &seq);
-    openai_error_set(&err, 503, "unavailable", "draining", "", "over");
-    openai_render_response_error(&out, &err, &seq);
+    api_render_response_ending(&out, &v, &seq);
+    api_error_set(&err, 503, "unavailable", "draining", "", "over");
+    api_render_response_error(&out, &err, &seq);
     buf_putc(&out, 0);
     char *at = out.data;
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
@@ -324,7 +323,7 @@ static void a_stream_numbers_its_events(void **state) {
     }
     assert_int_equal(*at, 0);
     buf_fini(&out);
-    openai_request_fini(&r);
+    api_request_fini(&r);
 }
 
 static void a_session_shows_what_is_known_of_it(void **state) {
@@ -342,7 +341,7 @@ static void a_session_shows_what_is_known_of_it(void **state) {
                                          .parent = "p"},
                                         {.id = "b", .pinned = true, .tier = "file"}};
     struct buf out = {0};
-    openai_render_sessions(&out, infos, 2, true);
+    api_render_sessions(&out, infos, 2, true);
     buf_putc(&out, 0);
     assert_string_equal(
         out.data,

@@ -9,7 +9,7 @@
 #include <string.h>
 #include <cmocka.h>
 
-static const struct openai_defaults defaults = {
+static const struct api_defaults defaults = {
     .model_name = "tales", .vocab_size = 1000, .temperature = 1, .top_p = 1, .repetition_penalty = 1, .top_k = -1};
 
 #define TOOLS                                                                                                          \
@@ -17,20 +17,20 @@ static const struct openai_defaults defaults = {
     "{\"b\":0.1,\"a\":[1e30,-2.0,\"\\u00e9\\n\\u0001/\\u007f\"]}}}, {\"function\": {\"name\": \"g.h:i\"}, "            \
     "\"type\": \"function\"}]"
 
-static int parse(const char *fields, struct openai_request *out, struct openai_error *err) {
+static int parse(const char *fields, struct api_request *out, struct api_error *err) {
     char body[2048];
     snprintf(body, sizeof body, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], %s}", fields);
-    return openai_parse(OPENAI_CHAT, body, strlen(body), &defaults, out, err);
+    return api_parse(API_CHAT, body, strlen(body), &defaults, out, err);
 }
 
-static void accept(const char *fields, struct openai_request *out) {
-    struct openai_error err;
+static void accept(const char *fields, struct api_request *out) {
+    struct api_error err;
     if (parse(fields, out, &err)) fail_msg("%s is refused: %s", fields, err.message);
 }
 
 static void refuse(const char *fields, const char *param) {
-    struct openai_request r;
-    struct openai_error err = {0};
+    struct api_request r;
+    struct api_error err = {0};
     if (!parse(fields, &r, &err)) fail_msg("%s is accepted", fields);
     if (err.http != 400 || strcmp(err.param, param) != 0)
         fail_msg("%s: %u at '%s' (%s), not at '%s'", fields, err.http, err.param, err.message, param);
@@ -39,7 +39,7 @@ static void refuse(const char *fields, const char *param) {
 /* As Python's json.dumps does with ensure_ascii=False. */
 static void definitions_keep_their_order_and_have_one_line(void **state) {
     (void)state;
-    struct openai_request r;
+    struct api_request r;
     accept(TOOLS, &r);
     assert_int_equal(r.tools.n, 2);
     assert_string_equal(
@@ -48,45 +48,45 @@ static void definitions_keep_their_order_and_have_one_line(void **state) {
         "0.1, \"a\": [1e+30, -2.0, \"\xc3\xa9\\n\\u0001/\x7f\"]}}}");
     assert_string_equal(r.tools.lines[1], "{\"function\": {\"name\": \"g.h:i\"}, \"type\": \"function\"}");
     assert_true(r.tools.parallel);
-    assert_true(openai_tools_lazy(&r) && openai_tools_again(&r));
-    openai_request_fini(&r);
+    assert_true(api_tools_lazy(&r) && api_tools_again(&r));
+    api_request_fini(&r);
 }
 
 static void the_choice_says_what_may_be_called(void **state) {
     (void)state;
     static const struct {
         const char *choice;
-        enum openai_tool_choice kind;
+        enum api_tool_choice kind;
         bool f, g, lazy, again;
     } cases[] = {
-        {"null", OPENAI_TOOLS_AUTO, true, true, true, true},
-        {"\"auto\", \"parallel_tool_calls\": false", OPENAI_TOOLS_AUTO, true, true, true, false},
-        {"\"required\"", OPENAI_TOOLS_REQUIRED, true, true, false, true},
-        {"{\"type\": \"function\", \"function\": {\"name\": \"f\"}}", OPENAI_TOOLS_NAMED, true, false, false, false},
+        {"null", API_TOOLS_AUTO, true, true, true, true},
+        {"\"auto\", \"parallel_tool_calls\": false", API_TOOLS_AUTO, true, true, true, false},
+        {"\"required\"", API_TOOLS_REQUIRED, true, true, false, true},
+        {"{\"type\": \"function\", \"function\": {\"name\": \"f\"}}", API_TOOLS_NAMED, true, false, false, false},
         {"{\"type\": \"allowed_tools\", \"allowed_tools\": {\"mode\": \"auto\", \"tools\": [{\"type\": \"function\", "
          "\"function\": {\"name\": \"g.h:i\"}}]}}",
-         OPENAI_TOOLS_AUTO, false, true, true, true},
+         API_TOOLS_AUTO, false, true, true, true},
         {"{\"type\": \"allowed_tools\", \"mode\": \"required\", \"tools\": [{\"type\": \"function\", \"name\": "
          "\"f\"}]}",
-         OPENAI_TOOLS_REQUIRED, true, false, false, true},
+         API_TOOLS_REQUIRED, true, false, false, true},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char fields[1024];
-        struct openai_request r;
+        struct api_request r;
         snprintf(fields, sizeof fields, "%s, \"tool_choice\": %s", TOOLS, cases[i].choice);
         accept(fields, &r);
         if (r.tools.choice != cases[i].kind || r.tools.allowed[0] != cases[i].f || r.tools.allowed[1] != cases[i].g ||
-            openai_tools_lazy(&r) != cases[i].lazy || openai_tools_again(&r) != cases[i].again)
+            api_tools_lazy(&r) != cases[i].lazy || api_tools_again(&r) != cases[i].again)
             fail_msg("%s: %d, may call %d %d, lazy %d, again %d", cases[i].choice, (int)r.tools.choice,
-                     r.tools.allowed[0], r.tools.allowed[1], openai_tools_lazy(&r), openai_tools_again(&r));
-        assert_int_equal(openai_tools_find(&r.tools, "f", 1) != NULL, cases[i].f);
-        assert_null(openai_tools_find(&r.tools, "g", 1));
-        openai_request_fini(&r);
+                     r.tools.allowed[0], r.tools.allowed[1], api_tools_lazy(&r), api_tools_again(&r));
+        assert_int_equal(api_tools_find(&r.tools, "f", 1) != NULL, cases[i].f);
+        assert_null(api_tools_find(&r.tools, "g", 1));
+        api_request_fini(&r);
     }
-    struct openai_request r;
+    struct api_request r;
     accept(TOOLS ", \"tool_choice\": \"none\"", &r);
     assert_int_equal(r.tools.n, 0);
-    openai_request_fini(&r);
+    api_request_fini(&r);
 }
 
 static void bad_tools_are_named(void **state) {
@@ -123,23 +123,23 @@ static void histories_have_calls_and_results(void **state) {
         "\"function\", \"function\": {\"name\": \"f\", \"arguments\": \"{\\\"a\\\":  1}\"}}, {\"function\": {\"name\": "
         "\"g\", \"arguments\": {\"b\": 2}}}]}, {\"role\": \"tool\", \"tool_call_id\": \"a\", \"content\": \"4\"}, "
         "{\"role\": \"assistant\", \"function_call\": {\"name\": \"h\"}}]}";
-    struct openai_request r;
-    struct openai_error err;
-    if (openai_parse(OPENAI_CHAT, body, sizeof body - 1, &defaults, &r, &err)) fail_msg("%s", err.message);
+    struct api_request r;
+    struct api_error err;
+    if (api_parse(API_CHAT, body, sizeof body - 1, &defaults, &r, &err)) fail_msg("%s", err.message);
     assert_int_equal(r.messages[0].n_calls, 2);
     assert_string_equal(r.messages[0].calls[0].arguments, "{\"a\":  1}"); /* byte for byte */
     assert_string_equal(r.messages[0].calls[1].arguments, "{\"b\": 2}");
     assert_int_equal(r.messages[1].n_calls, 0);
     assert_string_equal(r.messages[2].calls[0].name, "h");
     assert_string_equal(r.messages[2].calls[0].arguments, "");
-    openai_request_fini(&r);
+    api_request_fini(&r);
 }
 
 /* ---- what a model says ---- */
 
-static void take(void *arg, const struct openai_part *part) {
+static void take(void *arg, const struct api_part *part) {
     struct buf *out = arg;
-    if (part->kind == OPENAI_PART_CALL)
+    if (part->kind == API_PART_CALL)
         buf_addf(out, "[%s:", part->name);
     else
         buf_add(out, part->text, part->len);
@@ -151,18 +151,18 @@ static void take(void *arg, const struct openai_part *part) {
 static void reads_to(const char *text, bool cut, const char *want, unsigned n_calls, bool whole) {
     char *names[] = {(char *)"f", (char *)"g", (char *)"hidden"};
     bool allowed[] = {true, true, false};
-    const struct openai_tools tools = {.names = names, .allowed = allowed, .n = 3};
+    const struct api_tools tools = {.names = names, .allowed = allowed, .n = 3};
     for (size_t step = 1; step <= strlen(text); step++) {
         struct buf out = {0};
-        struct openai_split s = {.tools = &tools, .tags = {"<tool_call>", "</tool_call>"}, .take = take, .arg = &out};
+        struct api_split s = {.tools = &tools, .tags = {"<tool_call>", "</tool_call>"}, .take = take, .arg = &out};
         for (size_t at = 0; at < strlen(text); at += step)
-            openai_split_push(&s, text + at, strlen(text) - at < step ? strlen(text) - at : step);
-        openai_split_end(&s, cut);
+            api_split_push(&s, text + at, strlen(text) - at < step ? strlen(text) - at : step);
+        api_split_end(&s, cut);
         buf_putc(&out, 0);
         if (strcmp(out.data, want) != 0) fail_msg("%s by %zu: '%s', not '%s'", text, step, out.data, want);
         if (s.n_calls != n_calls || (n_calls && s.whole != whole))
             fail_msg("%s by %zu: %u calls, the last whole: %d", text, step, s.n_calls, s.whole);
-        openai_split_fini(&s);
+        api_split_fini(&s);
         buf_fini(&out);
     }
 }
@@ -221,14 +221,14 @@ static void what_the_limit_cuts_before_its_arguments_is_no_text(void **state) {
 static void a_head_without_an_end_is_text_after_a_while(void **state) {
     (void)state;
     struct buf out = {0};
-    struct openai_tools tools = {0};
-    struct openai_split s = {.tools = &tools, .tags = {"<tool_call>", "</tool_call>"}, .take = take, .arg = &out};
-    openai_split_push(&s, "<tool_call>", 11);
-    for (int i = 0; i < 2000; i++) openai_split_push(&s, " ", 1);
+    struct api_tools tools = {0};
+    struct api_split s = {.tools = &tools, .tags = {"<tool_call>", "</tool_call>"}, .take = take, .arg = &out};
+    api_split_push(&s, "<tool_call>", 11);
+    for (int i = 0; i < 2000; i++) api_split_push(&s, " ", 1);
     assert_true(s.held.len < 600);
-    openai_split_end(&s, false);
+    api_split_end(&s, false);
     assert_int_equal(out.len, 2011);
-    openai_split_fini(&s);
+    api_split_fini(&s);
     buf_fini(&out);
 }
 
@@ -251,12 +251,12 @@ static void results_are_put_into_the_order_of_the_calls(void **state) {
             buf_addf(&body, "{\"role\": \"tool\", \"tool_call_id\": \"%c\", \"content\": \"%c\"}", *at, *at);
     }
     buf_puts(&body, "]}");
-    struct openai_request r;
-    struct openai_error err;
-    if (openai_parse(OPENAI_CHAT, body.data, body.len, &defaults, &r, &err)) fail_msg("%s", err.message);
+    struct api_request r;
+    struct api_error err;
+    if (api_parse(API_CHAT, body.data, body.len, &defaults, &r, &err)) fail_msg("%s", err.message);
     for (size_t i = 0; i < r.n_messages; i++)
         if (r.messages[i].content[0] != want[i]) fail_msg("%zu: %s, not %s", i, r.messages[i].content, want + i);
-    openai_request_fini(&r);
+    api_request_fini(&r);
     buf_fini(&body);
 }
 
@@ -269,9 +269,9 @@ static void items_of_a_response_are_calls_and_results(void **state) {
         "\"function_call\", \"name\": \"g\"}, {\"type\": \"function_call_output\", \"output\": \"4\"}, {\"type\": "
         "\"function_call\", \"name\": \"h\"}], \"tools\": [{\"type\": \"function\", \"strict\": null, \"name\": \"f\", "
         "\"parameters\": {}}], \"tool_choice\": {\"type\": \"function\", \"name\": \"f\"}}";
-    struct openai_request r;
-    struct openai_error err;
-    if (openai_parse(OPENAI_RESPONSE, body, sizeof body - 1, &defaults, &r, &err)) fail_msg("%s", err.message);
+    struct api_request r;
+    struct api_error err;
+    if (api_parse(API_RESPONSE, body, sizeof body - 1, &defaults, &r, &err)) fail_msg("%s", err.message);
     assert_int_equal(r.n_messages, 4);
     assert_string_equal(r.messages[1].content, "y");
     assert_int_equal(r.messages[1].n_calls, 2);
@@ -279,7 +279,7 @@ static void items_of_a_response_are_calls_and_results(void **state) {
     assert_string_equal(r.messages[3].calls[0].name, "h");
     assert_string_equal(r.tools.lines[0], "{\"type\": \"function\", \"function\": {\"strict\": null, \"name\": \"f\", "
                                           "\"parameters\": {}}}");
-    openai_request_fini(&r);
+    api_request_fini(&r);
 }
 
 int main(void) {
