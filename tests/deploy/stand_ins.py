@@ -17,8 +17,10 @@ fcntl.flock(lock, fcntl.LOCK_EX)
 state = json.load(open(folder + "/state"))
 containers, units = state["containers"], state["units"]
 
-def save():
-    json.dump(state, open(folder + "/state", "w"))
+def save():  # by a rename: whoever kills this leaves the old state or the new one
+    with open(folder + "/state.new", "w") as f:
+        json.dump(state, f)
+    os.replace(folder + "/state.new", folder + "/state")
 
 def inspect(form, c):
     up = c["State"]["Running"]
