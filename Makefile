@@ -52,6 +52,8 @@ SIMD_FLAGS_avx512vnni := $(SIMD_FLAGS_avx512) -mavx512vnni
 SIMD_OBJ := $(SIMD_ISA:%=$(BUILD)/kernels/cpu/cpu_simd_%.o) $(QUANT_ISA:%=$(BUILD)/kernels/cpu/cpu_quant_%.o)
 ENGINE_OBJ += $(SIMD_OBJ)
 
+# A GPU of this machine (WSL's, too), or CUDA=1: whether `make run` builds for GPUs before it serves.
+GPU     := $(or $(filter 1,$(CUDA)),$(wildcard /dev/nvidiactl /dev/dxg))
 CUDA_SO := $(if $(and $(NVCC),$(wildcard kernels/cuda/*.cu kernels/cuda/*/*.cu)),$(BUILD)/rodimus_cuda.so)
 
 # One short line a file; make V=1 prints the whole commands.
@@ -94,7 +96,15 @@ $(BUILD)/commit.stamp: force
 # CUDA: the kernels, and the C that drives them, as one object that is loaded at run time where a device is
 # (engine/backend/backend.h). Machine code for Ampere and Hopper, and PTX for what comes between and after. A name that it
 # lacks fails when it is linked (-z defs), not where a device is.
-CUDA_ARCH := -gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_80,code=compute_80
+# Tests without a GPU need one architecture alone, unless the objects have all of them already.
+CUDA_ARCH_all  := -gencode=arch=compute_80,code=sm_80 -gencode=arch=compute_90a,code=sm_90a -gencode=arch=compute_80,code=compute_80
+CUDA_ARCH_test := -gencode=arch=compute_90a,code=sm_90a
+CUDA_STAMP     := $(BUILD)/cuda/arch.stamp
+CUDA_FOR       ?= all
+TESTS_FOR      := $(if $(GPU),all,$(or $(filter all,$(shell cat $(CUDA_STAMP) 2>/dev/null)),test))
+CUDA_ARCH      := $(CUDA_ARCH_$(CUDA_FOR))
+$(CUDA_STAMP): force
+	@mkdir -p $(@D); echo $(CUDA_FOR) | cmp -s - $@ || echo $(CUDA_FOR) > $@
 # DELAYS=1: kernels that wait at random (kernels/cuda/delay.cuh), in a BUILD of its own.
 CUDA_DEFS  := $(if $(DELAYS),-DROD_KERNEL_DELAYS)
 CUDA_HOME  = $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
@@ -121,9 +131,9 @@ define compile_cuda
 	$(Q)$(NVCC) -std=c++17 -O3 $(CUDA_ARCH) $(CUDA_DEFS) -I. -Xcompiler -fPIC,-Wall -MMD -MP -c -o $@ $<
 endef
 $(BUILD)/cuda/racecheck/persistent.o: CUDA_DEFS += -DROD_KERNEL_RACECHECK
-$(BUILD)/cuda/racecheck/%.o: kernels/cuda/decode/%.cu Makefile
+$(BUILD)/cuda/racecheck/%.o: kernels/cuda/decode/%.cu Makefile $(CUDA_STAMP)
 	$(compile_cuda)
-$(BUILD)/cuda/%.o: %.cu Makefile
+$(BUILD)/cuda/%.o: %.cu Makefile $(CUDA_STAMP)
 	$(compile_cuda)
 $(BUILD)/cuda/%.o: %.c Makefile
 	@mkdir -p $(@D)
@@ -154,8 +164,9 @@ help:
 deps: # the Debian packages that building and testing need
 	@deploy/install-deps
 
-run: deps # build, and serve the demo model on PORT=8080
-	@$(MAKE) --no-print-directory -j$(JOBS) all
+run: deps # build, and serve the demo model on PORT=8080; the part for GPUs, where there is one or CUDA=1
+	@$(MAKE) --no-print-directory -j$(JOBS) $(if $(GPU),all,$(BUILD)/rodimus)
+	@$(if $(and $(CUDA_SO),$(if $(GPU),,none)),echo "no GPU is here: the part for GPUs is not built (make run CUDA=1 builds it, as make does)")
 	@$(BUILD)/rodimus serve --port $(PORT)
 
 # ---- tests: each cmocka program prints its own counts; tests/run adds them up and prints the closing line ----
@@ -181,7 +192,7 @@ test-ci: TESTS = ci
 test-ci: deploy-deps
 
 test test-ci: deps # every test; test-ci: what CI runs, with more fuzzing and test-deploy
-	@$(MAKE) --no-print-directory -j$(JOBS) all test-programs
+	@$(MAKE) --no-print-directory -j$(JOBS) CUDA_FOR=$(TESTS_FOR) all test-programs
 	@$(MAKE) --no-print-directory -j$(JOBS) BUILD=build/fuzz SAN="$(FUZZ_SAN)" fuzz-programs
 	@tests/run $(BUILD) $(TESTS)
 fuzz: deps # each fuzz program for 60 s
