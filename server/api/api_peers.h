@@ -1,8 +1,8 @@
 /* api_peers.h - the fields of other servers, by name: what each asks for here.
  *
- * One table. The parser, the table in README.md and the properties in openapi.yaml follow it, and tests compare them.
- * A field that would change the answer is done, or it is a 400 that names it; its neutral value passes, as clients of
- * other servers send all their fields. Pure; any thread.
+ * One table. The parser, the table in server/CLIENTS.md and the properties in openapi.yaml follow it, and tests compare
+ * them. A field that would change the answer is done, or it is a 400 that names it; its neutral value passes, as
+ * clients of other servers send all their fields. Pure; any thread.
  */
 #ifndef API_PEERS_H
 #define API_PEERS_H

@@ -434,7 +434,7 @@ def test_sizes_follow_from_the_published_configurations():
             assert len(with_line(line)) == 1, line
     big = dict(published_sizes())["Rodimus+-Coder-1.6B"]
     small = reference.Sizes(json.loads(page("config/models/tales/config.json")))
-    text = re.sub(r"\s+", " ", page("server/api/README.md"))
+    text = re.sub(r"\s+", " ", page("server/SESSIONS.md"))
     found = re.search(r"4 GiB are some (\d+) states of Rodimus\+-1.6B \((\d+) on a CPU, in fp32\) or ([\d,]+) of tales", text)
     assert found, "what the prefix cache takes"
     for shown, (s, size) in zip(found.groups(), ((big, 2), (big, 4), (small, 4)), strict=True):

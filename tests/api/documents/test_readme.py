@@ -161,7 +161,7 @@ def test_the_record_of_clients_is_of_these_scripts_and_has_no_failure():
     assert {name: client["packages"] for name, client in record["clients"].items()} == scripts
     checks = {f"{name} {check}": found for name, client in record["clients"].items() for check, found in client["checks"].items()}
     assert not [name for name, found in checks.items() if not found.get("ok")]
-    assert f"{len(scripts)} clients, {len(checks)} checks, all passed" in page("server/api/README.md"), (len(scripts), len(checks))
+    assert f"{len(scripts)} clients, {len(checks)} checks, all passed" in page("server/CLIENTS.md"), (len(scripts), len(checks))
     assert f"{len(scripts)} frameworks and clients" in page("tests/README.md"), len(scripts)
 
 
@@ -200,6 +200,6 @@ def test_variables_that_change_the_tests_are_listed():
 
 def test_the_readme_has_examples_of_each_kind():
     found, both = examples(), {("bash", True), ("python", True)}
-    for name, wanted in (("README.md", both), ("server/api/README.md", both), ("tests/bench/README.md", {("bash", False), ("python", True)})):
+    for name, wanted in (("README.md", both), ("server/SESSIONS.md", both), ("tests/bench/README.md", {("bash", False), ("python", True)})):
         assert wanted <= {(e.language, e.output is not None) for e in found if e.page == name}, name
     assert len(found) >= 10, found

@@ -1,4 +1,4 @@
-"""Names of fields that other servers have: the table of server/api/README.md against openapi.yaml and the server."""
+"""Names of fields that other servers have: the table of server/CLIENTS.md against openapi.yaml and the server."""
 import os
 import re
 
@@ -15,7 +15,7 @@ CHAT = {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 4, "tempe
 @pytest.fixture(scope="module")
 def table():
     """What stands in the right column, by name."""
-    with open(os.path.join(ROOT, "server/api/README.md"), encoding="utf-8") as f:
+    with open(os.path.join(ROOT, "server/CLIENTS.md"), encoding="utf-8") as f:
         text = f.read().split("<!-- names -->\n")[1].split("<!-- end of names -->")[0]
     rows = [re.fullmatch(r"\| (.*) \| (.*) \|", line).groups() for line in text.splitlines()[2:]]
     return {name: here for names, here in rows for name in re.findall(r"`(\w+)`", names)}

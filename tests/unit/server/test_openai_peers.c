@@ -242,7 +242,7 @@ static void write_table(FILE *to) {
 /* With RODIMUS_TEST_WRITE=1 the table is written anew instead. */
 static void the_readme_has_the_table(void **state) {
     (void)state;
-    static const char path[] = "server/api/README.md", first[] = "<!-- names -->\n", last[] = "<!-- end of names -->\n";
+    static const char path[] = "server/CLIENTS.md", first[] = "<!-- names -->\n", last[] = "<!-- end of names -->\n";
     char *table = NULL, *text = NULL;
     size_t n_table = 0, n_text = 0;
     FILE *to = open_memstream(&table, &n_table);
