@@ -1,4 +1,4 @@
-/* dispatch.c - the rules of dispatch.h, in the order in which they are tried. What was measured: kernels/NOTES.md. */
+/* dispatch.c - the rules of dispatch.h, in the order in which they are tried. */
 #include "kernels/dispatch.h"
 
 #include <assert.h>

@@ -104,7 +104,7 @@ static void run(uint32_t blocks, const struct cuda_matrix *m, const void *act, u
            weights_of<16>(m), (const uint32_t *)act, n_rows, cuda_pad16(m->rows) / 16, early, out);
 }
 // W_fc has two tiles for each of two blocks of a multiprocessor, with a convolution at its end. A product with the
-// FFN's gate takes one block a multiprocessor with as many bytes on their way (measured: kernels/NOTES.md).
+// FFN's gate takes one block a multiprocessor with as many bytes on their way.
 template <class T, class Out>
 static void run_of(const struct cuda_matrix *w, const void *act, uint32_t n_rows, bool early, const Out &out,
                    void *stream) {

@@ -178,8 +178,7 @@ template <int RS, int CH> __device__ __forceinline__ wide_barriers barriers_of(u
     b.act_full = b.o_empty + 2;
     return b;
 }
-// One thread. Every thread arrives for what it has read and written itself; a lane for its warp is no faster
-// (kernels/NOTES.md).
+// One thread. Every thread arrives for what it has read and written itself; a lane for its warp is no faster.
 template <int RS, int CH> __device__ __forceinline__ void make_barriers(const wide_barriers &b) {
     using mem = wide_memory<RS, CH>;
     for (uint32_t i = 0; i < mem::STAGES; i++) barrier_init(b.full + i, 1), barrier_init(b.empty + i, 128);

@@ -202,17 +202,13 @@ def golden_table():
 
 
 def library_table():
-    """Prompts by cuBLASLt and by our kernels, and single products."""
+    """Prompts by cuBLASLt and by our kernels."""
     found = results("prompt-products-h200")
     ms = {(r["dtype"], r["weights"], r["prompt_products"], r["context"]): r["ms"] for r in found["rows"]}
     columns = [("bf16", "auto", "own"), ("bf16", "auto", "library"), ("fp16", "auto", "library"), ("bf16", "int8", "library"),
                ("fp32", "auto", "own"), ("fp32", "auto", "library")]
-    us = {(r["matrix"], r["rows"]): r for r in found["products"] if r["dtype"] == "bf16"}
     for n in (64, 128, 512, 2048):
         yield f"| {n:,} | " + " | ".join(said(ms[*c, n], 2) if (*c, n) in ms else "-" for c in columns) + " |"
-        for name in ("linear_kernel", "cuBLASLt"):
-            key = name.replace("cuBLASLt", "library") + "_us"
-            yield f"| {n:,}, {name} | " + " | ".join(said(us[matrix, n][key]) for matrix in ("fc", "out", "qkv", "ao", "f1", "f2")) + " |"
 
 
 def http_table():
@@ -328,6 +324,9 @@ def sentences():
     yield r"asked for compared (N) requests with the same alone, (N) more as a server chooses: 0 differ", [compared["library"], compared["auto"]]
     yield r"fp32: (N) algorithms, each on [^.]*. None of (N) values differs from those of all rows at once. In 16 bits the sums of all (N) algorithms", [
         library["law"]["algorithms"], library["law"]["values"], library["law"]["of_one_ascending_sum"]["algorithms"]]
+
+    us = {r["rows"]: (r["linear_kernel_us"], r["library_us"]) for r in library["products"] if r["dtype"] == "bf16" and r["matrix"] == "fc"}
+    yield r"W_fc of 64 rows takes (N) us by linear_kernel and (N) by cuBLASLt, of 2,048 rows (N) and (N)", [*us[64], *us[2048]]
 
     late = {r["streams"]: r for r in results("load-with-drafts-h200")["runs"]}[256]
     yield r"At 7e68abd it was after (N) and (N) ms", [first(late), first(late, "p99")]
