@@ -111,7 +111,7 @@ def test_log_lines_that_the_runbook_quotes_exist():
 
 
 def test_the_settings_that_the_readme_names_exist():
-    chapter = re.search(r"^## Settings\n(.*?)^## ", page("README.md"), re.M | re.S).group(1)
+    chapter = re.search(r"^## Settings\n(.*?)^## ", page("config/README.md"), re.M | re.S).group(1)
     named = [name for row in re.findall(r"^\| [a-z ]+ \| (`.*) \|$", chapter, re.M) for name in re.findall(r"`(\w+)`", row)]
     assert len(named) > 25 and len(set(named)) == len(named), named
     assert set(named) <= set(json.loads(page("config/default.json"))), named
