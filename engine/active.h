@@ -55,9 +55,6 @@ struct active_draft {
     struct draft_lookup lookup; /* of a session's turn, too, that has no drafts: the next one may have some */
     const int32_t *before;      /* [n_before] until it is bound: the last tokens of its session, which has them */
     uint32_t n_before;
-    bool model_reads;  /* the draft model has a slot's state for it, after model_pos tokens */
-    uint32_t n_unread; /* of the newest tokens in lookup, which it has not read */
-    uint64_t model_pos;
     struct draft_chances chances;
     struct draft_offer offer;            /* of the next plan */
     uint32_t kind;                       /* of the last draft, draft_kind() */

@@ -74,7 +74,6 @@ struct engine_counters {
 struct engine_parts {
     const struct backend_ops *ops;
     struct backend *backend;
-    struct backend *draft_backend; /* NULL: no draft model. Of the same ops, with twice the slots */
     struct tokenizer *tokenizer;
     struct chat *chat; /* NULL: no chat format */
     uint32_t V;
@@ -94,10 +93,10 @@ struct step {
     uint64_t n_prompt_tok;
     bool needs_host; /* the next plan waits for its tokens: one may end a request by its text, or drafts are among it */
     bool waits;      /* the same, drafts left aside */
-    bool ahead, waited;          /* it was planned before the step before it was collected; that step had waits */
-    bool put_off;                /* it was not ahead because of drafts */
-    uint64_t begin_ns, draft_ns; /* draft_ns: what the draft model took before it */
-    uint64_t mask_ns;            /* what masks took */
+    bool ahead, waited; /* it was planned before the step before it was collected; that step had waits */
+    bool put_off;       /* it was not ahead because of drafts */
+    uint64_t begin_ns;
+    uint64_t mask_ns; /* what masks took */
 };
 
 struct rod_engine {
@@ -127,7 +126,6 @@ struct rod_engine {
     struct sampler sampler;
     struct draft_price price[SCHED_N_SITES]; /* of steps without prompts */
     struct draft_chances chances;            /* of all requests */
-    struct draft_model *draft_model;         /* NULL: no draft model, or it failed */
     struct draft_account draft_account;
     struct draft_tries draft_tries;
     bool put_off;         /* the next plan waits for a step's tokens because of drafts */
@@ -231,15 +229,6 @@ bool flight_on(const struct rod_engine *engine); /* one is on its way */
 void flight_abandon(struct rod_engine *engine, struct active *active);
 void flight_drop(struct rod_engine *engine); /* waits, also after a fault; nothing follows */
 
-/* ---- draft_model.c ---- */
-int draft_model_open(struct rod_engine *engine, struct rod_error *err);
-void draft_model_close(struct rod_engine *engine);
-double draft_model_token_ns(const struct rod_engine *engine); /* what a draft token takes; 0: not known */
-/* The stream's next row is to have n draft tokens; draft_model_run makes all that were asked for, if any, and says how
- * many each row gets (sched_req.n_drafts). */
-void draft_model_ask(struct rod_engine *engine, struct active *active, uint32_t n);
-bool draft_model_run(struct rod_engine *engine);
-
 /* ---- draft_use.c ---- */
 void draft_use_open(struct rod_engine *engine);
 int draft_use_bind(const struct rod_engine *engine, struct active *active, struct rod_error *err);
@@ -247,9 +236,8 @@ void draft_use_generated(struct active *active, int32_t id); /* a counted token 
 /* The last tokens of prompt and answer, *n of them, malloc'd, for the session's next turn; NULL: none, or no memory. */
 enum { DRAFT_MAX_RECENT = 1 << 12 };
 int32_t *draft_use_recent(const struct active *active, uint32_t *n);
-/* Before a plan: how many draft tokens each stream's row may take along (sched_req.n_drafts). True: the draft model has
- * run, which takes time. */
-bool draft_use_plan(struct rod_engine *engine, enum sampling_site site);
+/* Before a plan: how many draft tokens each stream's row may take along (sched_req.n_drafts). */
+void draft_use_plan(struct rod_engine *engine, enum sampling_site site);
 /* A step of the device's site is on its way, and another could follow it at once, without drafts: whether to wait for
  * its tokens instead, as drafts behind them would pay. Once before each plan. */
 bool draft_use_hopes(struct rod_engine *engine);

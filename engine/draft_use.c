@@ -32,14 +32,11 @@ int draft_use_bind(const struct rod_engine *e, struct active *a, struct rod_erro
     const size_t most = d->lookup.cap ? draft_lookup_prompt(&d->lookup) : 0;
     const size_t first = a->n_prompt > most ? a->n_prompt - most : 0;
     for (size_t i = first; !rc && i < a->n_prompt; i++) draft_lookup_add(&d->lookup, a->prompt[i]);
-    d->n_unread = d->n_before + (uint32_t)(a->n_prompt - first);
     return rc;
 }
 
 void draft_use_generated(struct active *a, int32_t id) {
-    if (!a->draft.lookup.cap) return;
-    draft_lookup_generated(&a->draft.lookup, id);
-    a->draft.n_unread++;
+    if (a->draft.lookup.cap) draft_lookup_generated(&a->draft.lookup, id);
 }
 
 int32_t *draft_use_recent(const struct active *a, uint32_t *n) {
@@ -75,16 +72,6 @@ static uint32_t draft_use_room(const struct rod_engine *e, enum sampling_site si
     return streams < most ? most - streams : 0;
 }
 
-/* The lookup's draft, whose chance is p, or the draft model's, if it is more likely right. */
-static struct draft_offer draft_use_better(const struct rod_engine *e, struct active_draft *d,
-                                           const struct draft_offer *found, uint32_t most) {
-    if (!e->draft_model) return *found;
-    const double p = draft_chance(&d->chances, &e->chances, DRAFT_BY_MODEL);
-    if (found->n && p <= found->first) return *found;
-    d->kind = DRAFT_BY_MODEL, d->hoped = -1;
-    return (struct draft_offer){1, p, p, most, draft_model_token_ns(e)};
-}
-
 /* What the stream's next row may take along. */
 static struct draft_offer draft_use_offer(const struct rod_engine *e, struct active *a) {
     struct active_draft *d = &a->draft;
@@ -93,8 +80,7 @@ static struct draft_offer draft_use_offer(const struct rod_engine *e, struct act
     const struct draft_found found = draft_lookup_next(&d->lookup, most, d->tok + 1);
     if (found.n) d->kind = draft_kind(found.n_match, found.predicted);
     const double p = found.n ? draft_chance(&d->chances, &e->chances, d->kind) : 0;
-    const struct draft_offer offer = {1, p, p, found.n, 0};
-    return draft_use_better(e, d, &offer, most);
+    return (struct draft_offer){1, p, p, found.n};
 }
 
 /* The same of the row after that, whose token is on its way: if it is the one hoped for. */
@@ -109,8 +95,7 @@ static struct draft_offer draft_use_offer_hoped(const struct rod_engine *e, stru
         d->kind = d->hoped_kind = draft_kind(found.n_match, found.predicted);
         p = draft_chance(&d->chances, &e->chances, d->kind);
     }
-    const struct draft_offer offer = {p, p, p, found.n ? found.n - 1 : 0, 0};
-    return draft_use_better(e, d, &offer, most);
+    return (struct draft_offer){p, p, p, found.n ? found.n - 1 : 0};
 }
 
 /* Whether the token hoped for came says as much of its kind as a draft that was read. */
@@ -166,11 +151,11 @@ static uint32_t draft_use_settle(struct rod_engine *e, enum sampling_site site, 
 
 /* Those whose rows the next plan may have, in its order. What it has no room for is not read. Where the device draws, a
  * plan ahead of a step on its way has none: the tokens that they would follow are not known. */
-bool draft_use_plan(struct rod_engine *e, enum sampling_site site) {
+void draft_use_plan(struct rod_engine *e, enum sampling_site site) {
     const struct sched_list *streams = &e->sched.decode[site];
     uint32_t room = draft_use_room(e, site);
     struct draft_offers offers = {0};
-    if (!draft_use_possible(e)) return false;
+    if (!draft_use_possible(e)) return;
     for (struct sched_req *r = streams->head; r; r = r->next) {
         struct active *a = active_of_sched(r);
         struct active_draft *d = &a->draft;
@@ -193,12 +178,8 @@ bool draft_use_plan(struct rod_engine *e, enum sampling_site site) {
         if (n < d->n_hoped) n = draft_use_least(d->n_hoped, room);
         d->n_hoped = 0;
         room -= n;
-        if (n && d->kind == DRAFT_BY_MODEL)
-            draft_model_ask(e, a, n);
-        else
-            r->n_drafts = n;
+        r->n_drafts = n;
     }
-    return draft_model_run(e);
 }
 
 bool draft_use_hopes(struct rod_engine *e) {
@@ -237,18 +218,15 @@ void draft_use_learn(struct rod_engine *e, const struct step *step, uint64_t ns)
     const uint32_t streams = step->n_decode - step->n_drafts;
     if (step->n_prompt_tok || !streams) return;
     const double plain = draft_price_plain(price, streams, step->site == SITE_DEVICE && !step->waited);
-    const uint64_t step_ns = ns > step->draft_ns ? ns - step->draft_ns : 1;
-    const double counted = draft_price_learn(price, streams, step->n_drafts, step->ahead, step_ns);
+    const double counted = draft_price_learn(price, streams, step->n_drafts, step->ahead, ns);
     if (plain <= 0) return;
     if (step->n_drafts || step->put_off)
-        draft_account_drafted(&e->draft_account, plain * (streams + step->n_accepted) / streams,
-                              counted + (double)step->draft_ns, plain);
+        draft_account_drafted(&e->draft_account, plain * (streams + step->n_accepted) / streams, counted, plain);
     else
         draft_account_plain(&e->draft_account);
 }
 
 static enum rod_draft draft_use_source(const struct active *a) {
-    if (a->draft.kind == DRAFT_BY_MODEL) return ROD_DRAFT_MODEL;
     return a->draft.kind == DRAFT_PREDICTED ? ROD_DRAFT_PREDICTION : ROD_DRAFT_LOOKUP;
 }
 

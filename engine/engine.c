@@ -19,7 +19,6 @@ static void engine_free(struct rod_engine *e) {
     free(e->moves);
     free(e->moving);
     free(e->masks.rows);
-    draft_model_close(e);
     grammar_cache_close(e->grammars);
     grammar_tags_free(e->tags);
     prefix_close(e->prefixes);
@@ -86,7 +85,6 @@ static int engine_init_parts(struct rod_engine *e, struct rod_error *err) {
     if (!rc) rc = prefix_use_open_pinned(e, err);
     e->config.state_dir = NULL; /* the caller's */
     draft_use_open(e);
-    if (!rc) rc = draft_model_open(e, err);
     if (!rc && e->parts.measures) rc = pace_measure(e, err);
     if (rc) return rc;
     return mailbox_init(&e->mailbox, be->n_slots, e->config.max_queue, e->config.max_queue_tok, err);
@@ -104,7 +102,7 @@ int engine_open_parts(const struct rod_engine_config *config, const struct engin
     if (!e) return rod_fail_no_memory(err);
     e->config = *config;
     e->config.model_dir = e->config.synthetic = e->config.device = e->config.precision = e->config.weights = NULL;
-    e->config.draft_model_dir = e->config.adapter_dir = NULL;
+    e->config.adapter_dir = NULL;
     e->parts = *parts;
     e->backend_info = *parts->ops->info(parts->backend);
     e->max_token_bytes = text_max_token_bytes(parts->tokenizer);
@@ -141,7 +139,6 @@ uint64_t rod_engine_close(struct rod_engine *e) {
     e->sessions = NULL;
     e->pinned = NULL;
     e->parts.ops->close(e->parts.backend);
-    if (e->parts.draft_backend) e->parts.ops->close(e->parts.draft_backend);
     move_drop_all(e);
     mailbox_fini(&e->mailbox);
     chat_close(e->parts.chat);

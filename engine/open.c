@@ -12,7 +12,7 @@
  * tokens beside it takes 1.25 times as long; with half of them 48 % and 2.3 times (tests/bench, shares-h200.json). */
 static const double AUTO_PROMPT_SHARE = 0.25;
 
-enum { SCORED_ROWS = 64, DRAFT_BATCH_TOK = 512 };
+enum { SCORED_ROWS = 64 };
 
 static void open_fill_info(struct rod_model_info *info, const struct model *model, bool synthetic) {
     const struct model_dims *d = &model->dims;
@@ -65,9 +65,8 @@ static double open_prompt_share(const struct rod_engine_config *config) {
     return config->prompt_share < 0 ? AUTO_PROMPT_SHARE : config->prompt_share;
 }
 
-/* draft: or NULL. */
-static int open_backend(const struct rod_engine_config *config, const struct model *model, const struct model *draft,
-                        struct engine_parts *parts, struct rod_error *err) {
+static int open_backend(const struct rod_engine_config *config, const struct model *model, struct engine_parts *parts,
+                        struct rod_error *err) {
     const char *device = open_device(config);
     const struct backend_config be = {
         .n_slots = config->n_slots,
@@ -80,7 +79,6 @@ static int open_backend(const struct rod_engine_config *config, const struct mod
         .precision = config->precision ? config->precision : "auto",
         .deterministic = config->deterministic,
         .no_drafts = config->speculative == ROD_SPECULATIVE_NONE,
-        .beside = draft,
         .prompt_share = open_prompt_share(config),
         .fault_step = open_fault_step(config),
         .log = config->log,
@@ -126,84 +124,10 @@ static int open_text(const struct rod_engine_config *config, struct model *model
     return has_none ? 0 : open_chat(config, parts, err);
 }
 
-/* Its ids have to mean what the model's mean. */
-static int open_check_draft_tokens(const struct tokenizer *ours, const struct tokenizer *its, struct rod_error *err) {
-    const uint32_t n = tokenizer_n_ids(ours);
-    if (tokenizer_n_ids(its) != n)
-        return rod_fail_at(err, ROD_EMODEL, "draft_model", "draft_model has a tokenizer of %u ids, and the model %u.",
-                           tokenizer_n_ids(its), n);
-    for (uint32_t i = 0; i < n; i++) {
-        size_t len = 0, its_len = 0;
-        bool special = false, its_special = false;
-        const char *text = tokenizer_bytes(ours, (int32_t)i, &len, &special);
-        const char *its_text = tokenizer_bytes(its, (int32_t)i, &its_len, &its_special);
-        if (len == its_len && special == its_special && !text == !its_text && (!len || !memcmp(text, its_text, len)))
-            continue;
-        return rod_fail_at(err, ROD_EMODEL, "draft_model", "draft_model has another token %u than the model.", i);
-    }
-    return 0;
-}
-
-/* What was said of a model's parts, as a fault of the draft model. */
-static int open_fail_draft(int rc, const struct rod_error *fault, struct rod_error *err) {
-    return rod_fail_at(err, rc, "draft_model", "draft_model: %.400s", fault->message);
-}
-
-/* One thread: its steps are short, and the model's threads wait meanwhile. */
-static int open_draft_backend(const struct rod_engine_config *config, const struct model *model,
-                              struct engine_parts *parts, struct rod_error *err) {
-    const uint32_t n_slots = parts->ops->info(parts->backend)->n_slots;
-    const char *device = open_device(config);
-    const struct backend_config be = {.n_slots = 2 * n_slots,
-                                      .n_threads = 1,
-                                      .max_batch_tok = 2 * n_slots + DRAFT_BATCH_TOK,
-                                      .max_out = n_slots,
-                                      .device = strcmp(device, "auto") == 0 ? parts->ops->name : device,
-                                      .precision = config->precision ? config->precision : "auto",
-                                      .no_drafts = true,
-                                      /* A step as one launch needs every multiprocessor at once; the model's own
-                                       * steps and flights, which run beside these, may hold some. */
-                                      .decode_kernel = "graph",
-                                      .log = config->log,
-                                      .log_arg = config->log_arg};
-    struct rod_error fault;
-    const int rc = parts->ops->open(model, &be, &parts->draft_backend, &fault);
-    return rc ? open_fail_draft(rc, &fault, err) : 0;
-}
-
-/* Opens the draft model of the configuration, on a device that reads drafts; without one *out stays NULL. */
-static int open_draft_model(const struct rod_engine_config *config, const struct engine_parts *parts,
-                            struct model **out, struct rod_error *err) {
-    if (!config->draft_model_dir || !*config->draft_model_dir) return 0;
-    if (!parts->ops->slot_accept)
-        return rod_fail_at(err, ROD_EUNSUPPORTED, "draft_model",
-                           "draft_model has no use on this device, which reads no drafts: leave it out.");
-    if (!parts->tokenizer)
-        return rod_fail_at(err, ROD_EUNSUPPORTED, "draft_model", "draft_model needs a model with a tokenizer.");
-    struct model *model;
-    struct tokenizer *tokenizer = NULL;
-    struct rod_error fault;
-    int rc = model_open_watched(config->draft_model_dir, &config->progress, &model, &fault);
-    if (rc) return open_fail_draft(rc, &fault, err);
-    rc = tokenizer_open(config->draft_model_dir, &tokenizer, &fault);
-    rc = rc ? open_fail_draft(rc, &fault, err) : open_check_draft_tokens(parts->tokenizer, tokenizer, err);
-    if (!rc && model->dims.V != parts->V)
-        rc = rod_fail_at(err, ROD_EMODEL, "draft_model", "draft_model has a vocabulary of %u, and the model %u.",
-                         model->dims.V, parts->V);
-    if (tokenizer) tokenizer_close(tokenizer);
-    if (rc)
-        model_close(model);
-    else
-        *out = model;
-    return rc;
-}
-
 int rod_engine_open(const struct rod_engine_config *config, struct rod_engine **out, struct rod_error *err) {
     if (!config->model_dir == !config->synthetic)
         return rod_fail(err, ROD_EINVALID, "Give either a model directory or the name of a synthetic model.");
-    if (config->draft_model_dir && *config->draft_model_dir && config->speculative != ROD_SPECULATIVE_AUTO)
-        return rod_fail_at(err, ROD_EINVALID, "draft_model", "draft_model needs speculative auto.");
-    struct model *model, *draft = NULL;
+    struct model *model;
     const struct model_choice choice = {config->model_dir, config->synthetic, config->adapter_dir, config->weights};
     int rc = model_open_either(&choice, &config->progress, &model, err);
     if (rc) return rc;
@@ -212,15 +136,11 @@ int rod_engine_open(const struct rod_engine_config *config, struct rod_engine **
     rc = open_text(config, model, &parts, err);
     open_fill_info(&parts.info, model, config->synthetic != NULL);
     if (!rc) rc = open_find_device(config, &parts, err);
-    if (!rc) rc = open_draft_model(config, &parts, &draft, err);
-    if (!rc) rc = open_backend(config, model, draft, &parts, err);
-    if (!rc && draft) rc = open_draft_backend(config, draft, &parts, err);
+    if (!rc) rc = open_backend(config, model, &parts, err);
     parts.measures = !rc && !strcmp(parts.ops->name, "cuda"); /* the null device takes what it is told */
     if (!rc) rc = engine_open_parts(config, &parts, out, err);
-    model_close(model); /* the backends have their own copies of the weights */
-    if (draft) model_close(draft);
+    model_close(model); /* the backend has its own copy of the weights */
     if (rc) {
-        if (parts.draft_backend) parts.ops->close(parts.draft_backend);
         if (parts.backend) parts.ops->close(parts.backend);
         chat_close(parts.chat);
         if (parts.tokenizer) tokenizer_close(parts.tokenizer);

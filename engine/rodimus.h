@@ -101,7 +101,6 @@ struct rod_engine_config {
     const char *precision;   /* "auto", "fp32", "bf16", "fp16" */
     const char *weights;     /* "auto", as the directory stores them, or "fp8", "int8", "int4" */
     enum rod_speculative speculative;
-    const char *draft_model_dir; /* a checkpoint with the same tokens, which drafts under ROD_SPECULATIVE_AUTO; NULL */
     bool deterministic;          /* the same bits in steps of any size; costs speed on some devices */
     uint32_t n_slots;            /* 0 = auto */
     uint32_t n_threads;          /* CPU compute threads, 0 = all cores */
@@ -161,8 +160,7 @@ const struct rod_model_info *rod_engine_info(const struct rod_engine *engine);
 /* Where the draft tokens of a step come from. */
 #define ROD_DRAFTS(X)                                                                                                  \
     X(LOOKUP, "lookup")         /* what the conversation had where its last tokens stood before */                     \
-    X(PREDICTION, "prediction") /* the request's */                                                                    \
-    X(MODEL, "model")           /* what a smaller model says, of draft_model_dir */
+    X(PREDICTION, "prediction") /* the request's */
 #define X(name, text) ROD_DRAFT_##name,
 enum rod_draft { ROD_DRAFTS(X) ROD_DRAFT_N_KINDS };
 #undef X

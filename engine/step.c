@@ -124,13 +124,7 @@ static void step_mask_rows(struct rod_engine *e, struct step *step) {
 static struct step *step_plan(struct rod_engine *e, enum sampling_site site, uint64_t now_ns) {
     assert(e->n_planned - e->n_collected < 2 && (site == SITE_DEVICE || e->n_planned == e->n_collected));
     struct step *step = &e->steps[e->n_planned % 2];
-    const uint64_t then_ns = clock_now_ns();
-    step->draft_ns = 0;
-    if (draft_use_plan(e, site)) { /* the draft model's time is no price of this step's rows */
-        now_ns = clock_now_ns();
-        step->draft_ns = now_ns - then_ns;
-        mask_turns_spent(e); /* before the step begins */
-    }
+    draft_use_plan(e, site);
     step->n_rows = sched_plan(&e->sched, site, step->rows);
     step_mask_rows(e, step);
     if (step->n_rows == 0) return NULL;

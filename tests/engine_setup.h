@@ -12,8 +12,7 @@
 enum { V = 4096, EOS = 1 };
 
 static bool setup_on_device;
-static bool setup_drafts;      /* the backend reads drafts */
-static bool setup_draft_model; /* and there is a draft model: a backend of the same kind, so that it guesses right */
+static bool setup_drafts; /* the backend reads drafts */
 
 /* Set-ups of a test. */
 static inline int on_host(void **state) {
@@ -33,7 +32,7 @@ static inline int on_device(void **state) {
 
 struct setup {
     struct collector c;
-    struct backend *be, *draft; /* draft: NULL, or the draft model's */
+    struct backend *be;
 };
 
 struct setup_options {
@@ -57,12 +56,6 @@ static inline void setup_open(struct setup *b, struct setup_options o, struct ro
     struct engine_parts parts = {
         .ops = ops, .backend = b->be, .V = V, .eos_ids = {EOS}, .n_eos_ids = 1, .measures = o.measures};
     if (o.tokenizer && tokenizer_open("config/models/tales", &parts.tokenizer, &err)) fail_msg("%s", err.message);
-    b->draft = NULL;
-    if (setup_draft_model) {
-        const uint32_t n = b->be->info.n_slots;
-        parts.draft_backend = b->draft = fake_open(ops, o.kind, V, 2 * n, 2 * n + 512, b->be->info.chunk_tok);
-        b->draft->names = true;
-    }
     char note[320];
     if (o.tokenizer && chat_open("config/models/tales", parts.tokenizer, &parts.chat, note, sizeof note, &err))
         fail_msg("%s", err.message);
@@ -71,7 +64,7 @@ static inline void setup_open(struct setup *b, struct setup_options o, struct ro
 }
 
 static inline void setup_close(struct setup *b) {
-    char fault[sizeof b->be->fault], draft_fault[sizeof b->be->fault] = "";
+    char fault[sizeof b->be->fault];
     fake_release(b->be);
     atomic_store(&b->be->hold_flights, false);
     fake_end_moves(b->be, true);
@@ -83,10 +76,8 @@ static inline void setup_close(struct setup *b) {
     } while (stats.running + stats.queued);
     collect_now(&b->c);
     memcpy(fault, b->be->fault, sizeof fault);
-    if (b->draft) memcpy(draft_fault, b->draft->fault, sizeof draft_fault);
     collect_close(&b->c);
     if (fault[0]) fail_msg("the engine broke a rule of backend.h: %s", fault);
-    if (draft_fault[0]) fail_msg("the draft model broke a rule of backend.h: %s", draft_fault);
 }
 
 #define OPTIONS(...) ((struct setup_options){__VA_ARGS__})

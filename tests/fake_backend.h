@@ -63,7 +63,7 @@ struct backend {
     atomic_uint fail_at;                /* forwards from this one (1 is the first) on are device faults; 0 = never */
     atomic_uint fail_collect_at;        /* this collect (from 1) is one */
     struct sampler sampler;
-    bool launching, names;           /* names: its rows may name any token, as those of a draft model do */
+    bool launching;
     struct backend_token *tokens[2]; /* of the steps on their way */
     atomic_uint n_collects, n_masked, n_masks, n_draft_masks, n_copies, n_saves, n_loads, n_moves,
         n_prompt_segs;             /* n_moves: begun */
@@ -450,7 +450,7 @@ static inline int fake_launch(struct backend *be, const struct backend_segment *
         if (n_drafts && (!segs[i].tok || !said_any || s->ended || segs[i].tok[0] != s->last))
             fault = "drafts behind another token than the last";
         if (n_drafts && step != atomic_load(&be->n_collects)) fault = "drafts beside a step on its way";
-        if (!be->names && !n_drafts && !s->waits && said_any != !segs[i].tok)
+        if (!n_drafts && !s->waits && said_any != !segs[i].tok)
             fault = "a token from the host after the prompt, or none in it";
     }
     if (fault && !be->fault[0]) snprintf(be->fault, sizeof be->fault, "step %u: %s", step, fault);

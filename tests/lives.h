@@ -194,7 +194,7 @@ static inline int subject_weights(struct subject *s, struct dice *d, struct rod_
     return err->code = ROD_EINVALID;
 }
 
-/* An engine of this subject; with any draft_model_dir its own weights draft, too. */
+/* An engine of this subject. */
 static inline int subject_host(const struct subject *s, struct rod_engine_config config, struct host *h,
                                struct rod_error *err) {
     struct engine_parts parts = {.V = s->model->dims.V, .eos_ids = {1}, .n_eos_ids = 1, .measures = h != &s->idle};
@@ -215,20 +215,12 @@ static inline int subject_host(const struct subject *s, struct rod_engine_config
     int rc = backend_find(config.device, &parts.ops, err);
     if (!rc && s->draws) parts.ops = &drawing_cpu;
     if (!rc) rc = parts.ops->open(s->model, &be, &parts.backend, err);
-    if (!rc && config.draft_model_dir && parts.ops->slot_accept) {
-        struct backend_config draft = be;
-        draft.n_slots = 2 * config.n_slots, draft.n_threads = 1, draft.max_out = config.n_slots, draft.no_drafts = true;
-        draft.max_batch_tok = 2 * config.n_slots + 512, draft.prompt_share = 0;
-        rc = parts.ops->open(s->model, &draft, &parts.draft_backend, err);
-        if (rc) parts.ops->close(parts.backend);
-    }
     if (rc) return rc;
     sem_init(&h->woken, 0, 0);
     config.wake = host_wake, config.wake_arg = h;
     rc = text_tokenizer(parts.V, &parts.tokenizer, err);
     if (!rc) rc = engine_open_parts(&config, &parts, &h->engine, err);
     if (rc) {
-        if (parts.draft_backend) parts.ops->close(parts.draft_backend);
         parts.ops->close(parts.backend);
         tokenizer_close(parts.tokenizer);
         return rc;

@@ -75,8 +75,6 @@ struct backend_config {
     const char *precision;  /* "auto", "fp32", "bf16", "fp16" */
     bool deterministic;     /* a row's bits depend on the number of rows in no way; without it they may by bucket */
     bool no_drafts;         /* no segment has drafts: slots need no room for them */
-    const struct model *beside; /* or NULL: gets a backend of its own there, with twice the slots and no_drafts; where
-                                 * slots are chosen its room is kept free */
     const char *decode_kernel; /* of steps of few rows: "graph" (a kernel a stage), "auto" (NULL is that: one launch for
                                 * all stages, where it is faster), "any" (where it runs), "persistent" (as any, or an
                                 * error) */

@@ -20,7 +20,7 @@ uint32_t draft_kind(uint32_t n_match, bool predicted) {
 }
 
 double draft_chance(const struct draft_chances *own, const struct draft_chances *all, uint32_t kind) {
-    static const double first[DRAFT_KINDS] = {0.25, 0.35, 0.5, 0.65, 0.75, 0.75, 0.6};
+    static const double first[DRAFT_KINDS] = {0.25, 0.35, 0.5, 0.65, 0.75, 0.75};
     const struct draft_chance *a = &all->of[kind], *o = &own->of[kind];
     const double others = ((double)a->right + OTHERS * first[kind]) / ((double)a->tried + OTHERS);
     return ((double)o->right + OTHERS * others) / ((double)o->tried + OTHERS);
@@ -52,7 +52,6 @@ void draft_offer_add(struct draft_offers *offers, const struct draft_offer *o) {
         all += o->read * right;
         offers->tokens[c] += o->read;
         offers->right[c] += o->read * right;
-        offers->ns[c] += o->read * o->token_ns;
     }
 }
 
@@ -63,14 +62,13 @@ uint32_t draft_offer_most(uint32_t n, uint64_t tokens, uint32_t room) {
 
 uint32_t draft_offers_settle(const struct draft_offers *offers, const struct draft_price *price, uint32_t streams,
                              uint32_t room, double plain) {
-    double tokens = 0, ns = 0, gain = 0, best = MARGIN * streams;
+    double tokens = 0, gain = 0, best = MARGIN * streams;
     uint32_t class = DRAFT_CLASSES;
     for (uint32_t c = DRAFT_CLASSES; plain > 0 && tokens < room && c-- > 0;) {
         if (offers->tokens[c] <= 0) continue;
         const double part = fmin(1, (room - tokens) / offers->tokens[c]);
-        tokens += part * offers->tokens[c], ns += part * offers->ns[c], gain += part * offers->gain[c];
-        const double slower = (draft_price_of(price, streams, tokens, plain) + ns) / plain;
-        const double total = gain - streams * log(slower);
+        tokens += part * offers->tokens[c], gain += part * offers->gain[c];
+        const double total = gain - streams * log(draft_price_of(price, streams, tokens, plain) / plain);
         if (total > best) best = total, class = c;
     }
     return class;

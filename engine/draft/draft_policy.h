@@ -12,9 +12,8 @@
 
 #include "draft_price.h"
 
-/* By what a draft is like: the length of its match (2, 3, 4 to 7, 8 to 15, from 16 on), of a prediction, or a draft
- * model's. */
-enum { DRAFT_KINDS = 7, DRAFT_PREDICTED = 5, DRAFT_BY_MODEL = 6 };
+/* By what a draft is like: the length of its match (2, 3, 4 to 7, 8 to 15, from 16 on), or of a prediction. */
+enum { DRAFT_KINDS = 6, DRAFT_PREDICTED = 5 };
 
 struct draft_chance {
     float right, tried; /* draft tokens; older ones count less */
@@ -34,12 +33,11 @@ void draft_judge(struct draft_chances *chances, uint32_t kind, uint32_t n, uint3
 struct draft_offer {
     double read, first, next;
     uint32_t n;
-    double token_ns; /* what making a token of it takes beside the step */
 };
 /* What all streams of a step offer, by classes of chances; {0} at first. */
 enum { DRAFT_CLASSES = 16 };
 struct draft_offers {
-    double tokens[DRAFT_CLASSES], right[DRAFT_CLASSES], ns[DRAFT_CLASSES];
+    double tokens[DRAFT_CLASSES], right[DRAFT_CLASSES];
     double gain[DRAFT_CLASSES]; /* sum of the logarithms of what streams give more by them */
 };
 void draft_offer_add(struct draft_offers *offers, const struct draft_offer *offer);

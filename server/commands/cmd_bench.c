@@ -243,7 +243,7 @@ static int run_bench(const struct bench_options *options, const char *dir, struc
 
 int cmd_bench(int argc, char **argv) {
     struct bench_options options = {0};
-    struct option_set set = {bench_flags, sizeof bench_flags / sizeof *bench_flags, &options};
+    struct option_set set = OPTION_SET(bench_flags, &options);
     int rc = command_flags(&set, "bench",
                            "[--model DIR | --synthetic NAME] [flags]\n\n"
                            "Decode and prefill at the engine's level, without HTTP. Each row says the bytes and FLOP "

@@ -311,7 +311,7 @@ static int run_command(struct generate *g) {
 
 int cmd_generate(int argc, char **argv) {
     struct generate g = {0};
-    struct option_set set = {generate_options, sizeof generate_options / sizeof *generate_options, &g};
+    struct option_set set = OPTION_SET(generate_options, &g);
     int rc =
         command_flags(&set, "generate", "[--model DIR] -p TEXT [-n N] [flags]\n\nStreams a completion to the terminal.",
                       "Examples\n  rodimus generate -p 'Once upon a time there was'\n"

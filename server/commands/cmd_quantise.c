@@ -52,7 +52,7 @@ static int run_quantise(const struct quantise *q) {
 
 int cmd_quantise(int argc, char **argv) {
     struct quantise q = {0};
-    struct option_set set = {quantise_flags, sizeof quantise_flags / sizeof *quantise_flags, &q};
+    struct option_set set = OPTION_SET(quantise_flags, &q);
     int n = 0;
     while (n < 2 && argc > n + 1 && *argv[n + 1] != '-') n++;
     if (n == 2) q.in = argv[1], q.out = argv[2];

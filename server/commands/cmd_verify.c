@@ -128,7 +128,7 @@ static const char *flags_conflict(const struct verify *v) {
 
 int cmd_verify(int argc, char **argv) {
     struct verify v = {0};
-    struct option_set set = {verify_flags, sizeof verify_flags / sizeof *verify_flags, &v};
+    struct option_set set = OPTION_SET(verify_flags, &v);
     int rc = command_flags(
         &set, "verify",
         "--model DIR --golden FILE [flags]\n"

@@ -124,8 +124,6 @@ const struct option config_options[] = {
     {"speculative", OPTION_CHOICE, AT(speculative), MODEL, .fallback = "auto", .choices = "auto|lookup|none", .metavar = "NAME",
      .help = "drafts, so that a step may give several tokens, and never others: auto, from all sources where they pay; lookup, "
              "from the conversation alone; none"},
-    {"draft_model", OPTION_STRING, AT(draft_model), MODEL, .metavar = "DIR",
-     .help = "directory of a smaller model with the same tokenizer, which drafts"},
 
     {"host", OPTION_STRING, AT(host), NETWORK, .fallback = "127.0.0.1", .metavar = "ADDRESS", .check = check_host,
      .help = "address to listen on; 0.0.0.0 or :: for all"},
@@ -223,8 +221,15 @@ const struct option config_options[] = {
 /* clang-format on */
 const size_t config_n_options = sizeof config_options / sizeof *config_options;
 
+/* An empty value asks for nothing: files that hold every key of an older version still open. */
+static const struct option removed[] = {
+    {"draft_model", .removed = "no measurement showed a gain; drafts come from the conversation and from predictions"},
+};
+
 struct option_set config_set(struct config *config) {
-    return (struct option_set){config_options, config_n_options, config};
+    struct option_set set = OPTION_SET(config_options, config);
+    set.removed = removed, set.n_removed = sizeof removed / sizeof *removed;
+    return set;
 }
 
 /* What a flag says, or else its variable; the last one wins, as with every flag. NULL: neither is there. */
@@ -304,7 +309,7 @@ void config_add_source(char *message, size_t size, int argc, char **argv, char *
     const size_t n = strcspn(message, ":");
     if (n >= sizeof name || !message[n]) return;
     snprintf(name, sizeof name, "%.*s", (int)n, message);
-    const struct option_set set = {config_options, config_n_options, NULL};
+    const struct option_set set = config_set(NULL);
     if (!options_find(&set, name)) return;
     config_source(name, argc, argv, environment, source, sizeof source);
     snprintf(rest, sizeof rest, "%s", message + n);

@@ -11,7 +11,7 @@
 
 struct config {
     /* model */
-    char *model, *synthetic, *adapter, *model_name, *device, *precision, *weights, *speculative, *draft_model;
+    char *model, *synthetic, *adapter, *model_name, *device, *precision, *weights, *speculative;
     uint64_t threads;
     bool deterministic;
     /* network */

@@ -175,6 +175,9 @@ static int bool_set(const struct option *option, bool *at, const char *text, con
 int options_set(const struct option_set *set, const struct option *option, const char *text, const char *source,
                 struct option_error *err) {
     const char *fallback = option->fallback ? option->fallback : "";
+    if (option->removed && *text)
+        return option_fail(err, "%s (%s) was removed: %s", option->name, source, option->removed);
+    if (option->removed) return 0;
     if (option->reserved && strcmp(text, fallback) != 0) {
         return option_fail(err, "%s (%s) is not available in this version%s%s; only its default '%s' is accepted",
                            option->name, source, *option->reserved ? ": " : "", option->reserved, fallback);
@@ -210,6 +213,9 @@ static int set_over(const struct option_set *set, const struct option *option, c
 const struct option *options_find(const struct option_set *set, const char *name) {
     for (size_t i = 0; i < set->n_options; i++) {
         if (!strcmp(set->options[i].name, name)) return &set->options[i];
+    }
+    for (size_t i = 0; i < set->n_removed; i++) {
+        if (!strcmp(set->removed[i].name, name)) return &set->removed[i];
     }
     return NULL;
 }

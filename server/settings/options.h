@@ -42,6 +42,7 @@ struct option {
     const char *help;
     const char *(*check)(const char *text); /* of a text or a list's item: NULL, or what it must be; may be NULL */
     const char *reserved; /* not NULL: not available in this version, only the default is accepted; why */
+    const char *removed;  /* not NULL: there was such an option, and only an empty value is accepted; why */
     char letter;          /* short flag, 0 = none */
     bool secret;          /* never print the value */
     bool never_empty;     /* a flag or variable that is there and empty is an error: it would undo what a file says */
@@ -52,7 +53,11 @@ struct option_set {
     const struct option *options;
     size_t n_options;
     void *values;
+    const struct option *removed; /* [n_removed] named by errors alone; a row has a name and `removed` */
+    size_t n_removed;
 };
+#define OPTION_SET(rows, of)                                                                                           \
+    ((struct option_set){.options = (rows), .n_options = sizeof(rows) / sizeof *(rows), .values = (of)})
 
 struct option_error {
     char message[512];

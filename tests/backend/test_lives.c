@@ -371,13 +371,10 @@ static int open_world(struct world *w, uint32_t number, struct rod_error *err) {
         if (!mkdtemp(w->dir)) return rod_fail(err, ROD_EIO, "no folder: %s", strerror(errno));
         config.state_dir = w->dir;
     }
-    const bool has_room = w->n_slots <= 100; /* of eight worlds at once, with twice the slots for its own */
-    if (w->drafts && roll_one_in(&w->d, 2) && has_room) config.draft_model_dir = "its own";
     if (!w->drafts && roll(&w->d, 2)) config.speculative = ROD_SPECULATIVE_NONE;
-    snprintf(w->what, sizeof w->what, "%s, world %u, %u slots, %u clients%s%s%s%s%s%s", s->name, number, w->n_slots,
+    snprintf(w->what, sizeof w->what, "%s, world %u, %u slots, %u clients%s%s%s%s%s", s->name, number, w->n_slots,
              w->n_clients, prefix ? ", prefix cache" : "", w->waves ? ", waves" : "", w->poisons ? ", poison" : "",
-             w->sessions ? ", sessions" : "", config.draft_model_dir ? ", a draft model" : "",
-             config.prompt_share > 0 ? ", flights" : "");
+             w->sessions ? ", sessions" : "", config.prompt_share > 0 ? ", flights" : "");
     const int rc = subject_host(s, config, &w->h, err);
     if (!rc) w->h.engine->drafts_always = roll(&w->d, 2);
     if (!rc) w->h.engine->sched.config.flight_streams = 1 + roll(&w->d, 8);

@@ -78,25 +78,14 @@ static void set_shape(struct backend *be, enum cuda_dtype dtype) {
     lay_out_slots(be);
 }
 
-/* And what a model takes whose backend is opened beside this one: weights, with some for workspaces and graphs; for
- * each of our slots two, and a row of logits and of the workspaces. */
-static void needs_beside(const struct model *model, enum cuda_dtype dtype, uint64_t *bytes, uint64_t *slot_bytes) {
-    struct backend other = {.d = model->dims};
-    set_shape(&other, dtype);
-    *bytes += model->n_params * (dtype == CUDA_F32 ? 4 : 2) + (1u << 30);
-    *slot_bytes += 2 * (other.info.slot_bytes + cuda_sample_slot_bytes(model->dims.V, 0)) +
-                   (uint64_t)model->dims.V * sizeof(float) + (1u << 20);
-}
-
 /* What is free, less a reserve for graphs and the driver, but no more than a step has rows and logits for beside a
  * piece of a prompt: a session that runs has a row in every step. */
 static int choose_slots(const struct backend *be, const struct backend_config *config, uint32_t *n_slots,
                         struct rod_error *err) {
     size_t available = 0, total = 0;
     cudaMemGetInfo(&available, &total);
-    uint64_t reserve = be->share ? 1u << 30 : 1u << 29,
-             slot = be->info.slot_bytes + cuda_sample_slot_bytes(be->shape.V, be->n_drafts);
-    if (config->beside) needs_beside(config->beside, be->shape.dtype, &reserve, &slot);
+    const uint64_t reserve = be->share ? 1u << 30 : 1u << 29,
+                   slot = be->info.slot_bytes + cuda_sample_slot_bytes(be->shape.V, be->n_drafts);
     const uint64_t fit = available > reserve ? (available - reserve) / slot : 0;
     const double session_mib = (double)be->info.slot_bytes / (1 << 20);
     if (fit < 2)
@@ -123,8 +112,8 @@ static void choose_rows(struct backend *be, const struct backend_config *config)
     size_t available = 0, total = 0;
     if (config->max_batch_tok || cuda_library_wanted(&be->shape, false)) return;
     cudaMemGetInfo(&available, &total);
-    uint64_t reserve = 1u << 30, slot = be->info.slot_bytes + cuda_sample_slot_bytes(be->shape.V, be->n_drafts);
-    if (config->beside) needs_beside(config->beside, be->shape.dtype, &reserve, &slot);
+    const uint64_t slot = be->info.slot_bytes + cuda_sample_slot_bytes(be->shape.V, be->n_drafts);
+    uint64_t reserve = 1u << 30;
     if (config->prompt_share > 0) reserve += cuda_workspaces_bytes(be, config, MAX_BATCH);
     struct cuda_large sizes[N_LARGE];
     for (int i = 0; i < N_LARGE; i++)

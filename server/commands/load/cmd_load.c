@@ -237,7 +237,7 @@ static int run_load(struct load *load) {
 
 int cmd_load(int argc, char **argv) {
     struct load load = {0};
-    struct option_set set = {load_flags, sizeof load_flags / sizeof *load_flags, &load};
+    struct option_set set = OPTION_SET(load_flags, &load);
     int rc = command_flags(
         &set, "load", "--url URL [flags]\n\nSends streaming requests to URL/v1/completions and measures the answers.",
         "Times are in milliseconds. first token: until the first text; inter-token: between two pieces of text of one\n"

@@ -71,7 +71,6 @@ static void load_model(void *arg) {
         .speculative = !strcmp(c->speculative, "none")     ? ROD_SPECULATIVE_NONE
                        : !strcmp(c->speculative, "lookup") ? ROD_SPECULATIVE_LOOKUP
                                                            : ROD_SPECULATIVE_AUTO,
-        .draft_model_dir = c->draft_model,
         .n_slots = (uint32_t)c->slots,
         .n_threads = (uint32_t)c->threads,
         .max_batch_tok = (uint32_t)c->max_batch_tokens,
@@ -195,7 +194,7 @@ bool serve_listens_when_ready(const struct service *v) {
  * restart cures it. Returns the exit status. */
 static int log_load_error(struct service *v) {
     const struct rod_error *err = &v->load_error;
-    const struct option_set set = {config_options, config_n_options, NULL};
+    const struct option_set set = config_set(NULL);
     if (!options_find(&set, err->param)) {
         log_failure(&v->server.log, SERVE_NAME, "", "Cannot serve %s: %s", v->model_dir, err->message);
         return 1;

@@ -2,12 +2,10 @@
 import json
 import os
 import random
-import shutil
-import threading
 
 import pytest
 
-from server import MODEL, ROOT, SANITIZER, Server, command
+from server import MODEL, SANITIZER, Server, command
 
 LEAST = 60 if os.environ.get("RODIMUS_TEST_FULL") else 15  # random requests, and as many more as it takes until enough drafts came
 SEED = int(os.environ.get("RODIMUS_TEST_SEED", "20261123"))
@@ -74,71 +72,11 @@ def drafting():
     server.end() if SANITIZER else server.kill()
 
 
-@pytest.fixture(scope="module")
-def modelled():
-    """With a draft model, the model itself, so that its greedy drafts are right; each is read."""
-    server = Server("--draft-model", MODEL, name="modelled", env={"RODIMUS_TEST_DRAFTS_PAY": "1"})
-    yield server
-    server.end() if SANITIZER else server.kill()
-
-
-def test_a_draft_model_changes_no_answer(modelled):
-    test_drafts_change_no_answer(modelled, "completions")
-
-
-def test_a_draft_model_that_is_the_model_is_right_when_both_are_greedy(modelled):
-    before = [modelled.metric(f'rodimus_draft_{what}{{kind="model"}}') for what in ("tokens_total", "accepted_tokens_total")]
-    for turn in range(3):
-        answer = modelled.complete("A young man went into the wood" if not turn else " and", 40, temperature=0, ignore_eos=True, session_id="modelled", session_create=not turn)
-        assert answer["usage"]["completion_tokens"] == 40
-    drafted, accepted = (modelled.metric(f'rodimus_draft_{what}{{kind="model"}}') - b for what, b in zip(("tokens_total", "accepted_tokens_total"), before))
-    assert drafted > 30 and accepted >= 0.9 * drafted, (drafted, accepted)  # a session's last turns are read again, in other pieces
-    modelled.ask("DELETE", "/v1/sessions/modelled")
-
-
-def test_a_draft_model_of_many_streams_at_once_changes_none(modelled):
-    bodies = [{"prompt": f"The {who} said to the {whom}", "max_tokens": 30, "temperature": 0.4, "seed": 7, "n": 6} for who, whom in (("fox", "raven"), ("king", "queen"), ("boy", "wolf"))]
-    plain = [modelled.post("/v1/completions", {**body, "speculative": "none"}).json for body in bodies]
-    got = [None] * len(bodies)
-
-    def ask(i):
-        got[i] = modelled.post("/v1/completions", bodies[i]).json
-
-    threads = [threading.Thread(target=ask, args=(i,)) for i in range(len(bodies))]
-    for t in threads:
-        t.start()
-    for t in threads:
-        t.join()
-    assert [comparable(g) for g in got] == [comparable(p) for p in plain]
-    assert sum(details(g)[0] for g in got) > 0
-
-
-@pytest.fixture
-def foreign(tmp_path):
-    """The model, with two tokens of its tokenizer exchanged."""
-    folder = tmp_path / "foreign"
-    shutil.copytree(MODEL, folder)
-    tokenizer = json.loads((folder / "tokenizer.json").read_text())
-    vocab = tokenizer["model"]["vocab"]
-    vocab["a"], vocab["b"] = vocab["b"], vocab["a"]
-    (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
-    return folder
-
-
-@pytest.mark.parametrize("flags, status, said", [
-    (["--draft-model", "/nowhere"], 2, "draft_model: /nowhere"),
-    (["--draft-model", "FOREIGN"], 2, "draft_model has another token"),
-    (["--draft-model", os.path.join(ROOT, "tests", "vectors", "rodimus-small")], 2, "draft_model: " + os.path.join(ROOT, "tests")),
-    (["--draft-model", "IN_FP8"], 2, "draft_model: the directory keeps weights in fp8"),
-    (["--draft-model", MODEL, "--speculative", "lookup"], 2, "draft_model needs speculative auto"),
-    (["--draft-model", MODEL, "--device", "null"], 2, "draft_model has no use on this device"),
-])
-def test_a_draft_model_that_cannot_draft_ends_the_start(foreign, tmp_path, flags, status, said):
-    if "IN_FP8" in flags:
-        assert command("quantise", MODEL, tmp_path / "fp8", "--weights", "fp8").returncode == 0
-    made = {"FOREIGN": foreign, "IN_FP8": tmp_path / "fp8"}
-    done = command("serve", "--port", 0, *[made.get(f, f) for f in flags])
-    assert (done.returncode, said in done.stderr) == (status, True), done.stderr
+@pytest.mark.parametrize("source", ["flag --draft-model", "environment variable RODIMUS_DRAFT_MODEL"])
+def test_a_draft_model_is_refused_as_removed(source):
+    flags, more = (["--draft-model", MODEL], {}) if source.startswith("flag") else ([], {"RODIMUS_DRAFT_MODEL": MODEL})
+    done = command("serve", "--port", 0, *flags, env={**os.environ, **more})
+    assert (done.returncode, f"draft_model ({source}) was removed" in done.stderr) == (2, True), done.stderr
 
 
 @pytest.mark.parametrize("route", ["chat/completions", "completions"])

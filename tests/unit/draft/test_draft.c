@@ -306,7 +306,7 @@ static struct draft_price known_price(uint32_t streams, double token_ns, double 
 /* Of a draft of 7 by each of so many streams. */
 static uint32_t taken(uint32_t streams, double token_ns, double fixed_ns, double chance) {
     const struct draft_price price = known_price(streams, token_ns, fixed_ns);
-    const struct draft_offer offer = {1, chance, chance, 7, 0};
+    const struct draft_offer offer = {1, chance, chance, 7};
     struct draft_offers offers = {0};
     for (uint32_t i = 0; i < streams; i++) draft_offer_add(&offers, &offer);
     const double plain = draft_price_plain(&price, streams, true);
@@ -334,7 +334,7 @@ static void drafts_are_taken_while_they_pay(void **state) {
             fail_msg("case %zu: %u draft tokens, not %u to %u", i, n, cases[i].least, cases[i].most);
     }
     const struct draft_price none = {0};
-    const struct draft_offer offer = {1, 0.9, 0.9, 7, 0};
+    const struct draft_offer offer = {1, 0.9, 0.9, 7};
     struct draft_offers offers = {0};
     draft_offer_add(&offers, &offer);
     assert_true(draft_price_plain(&none, 1, true) == 0);
@@ -344,7 +344,7 @@ static void drafts_are_taken_while_they_pay(void **state) {
 static void surer_drafts_are_taken_first(void **state) {
     (void)state;
     const struct draft_price price = known_price(8, 0.01 * STEP_NS, 0.02 * STEP_NS);
-    const struct draft_offer sure = {1, 0.95, 0.95, 7, 0}, unsure = {1, 0.06, 0.06, 7, 0};
+    const struct draft_offer sure = {1, 0.95, 0.95, 7}, unsure = {1, 0.06, 0.06, 7};
     struct draft_offers offers = {0};
     for (int i = 0; i < 4; i++) draft_offer_add(&offers, &sure), draft_offer_add(&offers, &unsure);
     const uint32_t class = draft_offers_settle(&offers, &price, 8, UINT32_MAX, draft_price_plain(&price, 8, true));
@@ -356,7 +356,7 @@ static void surer_drafts_are_taken_first(void **state) {
 static void drafts_of_one_stream_do_not_slow_many(void **state) {
     (void)state;
     const struct draft_price price = known_price(8, 0.005 * STEP_NS, 0.5 * STEP_NS);
-    const struct draft_offer sure = {1, 0.98, 0.98, 7, 0};
+    const struct draft_offer sure = {1, 0.98, 0.98, 7};
     const double plain = draft_price_plain(&price, 8, true);
     struct draft_offers one = {0}, all = {0};
     draft_offer_add(&one, &sure);
@@ -370,7 +370,7 @@ static void drafts_of_one_stream_do_not_slow_many(void **state) {
 static void a_step_without_room_for_all_drafts_takes_what_fits(void **state) {
     (void)state;
     const struct draft_price price = known_price(8, 0.005 * STEP_NS, 0.1 * STEP_NS);
-    const struct draft_offer sure = {1, 0.98, 0.98, 7, 0};
+    const struct draft_offer sure = {1, 0.98, 0.98, 7};
     const double plain = draft_price_plain(&price, 8, true);
     struct draft_offers all = {0};
     for (int i = 0; i < 8; i++) draft_offer_add(&all, &sure);
@@ -445,7 +445,7 @@ static double lived(const struct machine *m, uint32_t n_steps) {
         for (uint32_t i = 0; i < m->streams; i++) {
             const double p = draft_chance(&own[i], &all, 0);
             const bool found = philox_uniform(m->seed * 100000 + step, i, 11) < 0.5;
-            offer[i] = (struct draft_offer){1, p, p, found ? 7 : 0, 0};
+            offer[i] = (struct draft_offer){1, p, p, found ? 7 : 0};
             draft_offer_add(&offers, &offer[i]);
         }
         uint32_t class = draft_offers_settle(&offers, &price, m->streams, UINT32_MAX, plain);

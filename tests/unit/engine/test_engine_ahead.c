@@ -258,42 +258,6 @@ static void closing_with_two_steps_on_their_way_frees_everything(void **state) {
     collect_free(&a);
 }
 
-/* It is the model itself, so that what is likeliest is right: a step gives most of what it reads. */
-static void a_draft_model_is_right(bool on_device) {
-    enum { N_TOK = 60, N = 3 };
-    struct answer alone[N], drafted[N];
-    for (int with = 0; with < 2; with++) {
-        struct setup b;
-        setup_drafts = setup_draft_model = with;
-        setup_on_device = on_device;
-        setup_open(&b, OPTIONS(.kind = FAKE_HASH, .max_batch_tok = 128, .chunk_tok = 64), CONFIG());
-        setup_drafts = setup_draft_model = false;
-        b.c.engine->drafts_always = true;
-        for (int i = 0; i < N; i++) {
-            const int32_t prompt[] = {5, 6 + i, 7};
-            struct rod_request *r = collect_request(prompt, 3, with ? &drafted[i] : &alone[i]);
-            r->max_tokens = N_TOK;
-            r->ignore_eos = true;
-            collect_submit(&b.c, r);
-        }
-        collect_until(&b.c, with ? drafted : alone, N);
-        const struct rod_stats s = stats_of(b.c.engine);
-        const uint64_t n_right = s.accepted[ROD_DRAFT_MODEL], n_drafted = s.drafted[ROD_DRAFT_MODEL];
-        if (with && (n_right < 2 * N_TOK || n_right + 4 * BACKEND_MAX_DRAFTS < n_drafted))
-            fail_msg("%llu of %llu draft tokens right", (unsigned long long)n_right, (unsigned long long)n_drafted);
-        setup_close(&b);
-    }
-    for (int i = 0; i < N; i++) {
-        collect_assert_ids(&drafted[i], alone[i].ids, alone[i].n_ids, "with a draft model");
-        collect_free(&alone[i]), collect_free(&drafted[i]);
-    }
-}
-static void a_draft_model_that_is_the_model_is_right(void **state) {
-    (void)state;
-    a_draft_model_is_right(false);
-    a_draft_model_is_right(true);
-}
-
 static void a_measured_device_has_a_pace_before_the_first_request_and_answers_as_any(void **state) {
     (void)state;
     struct setup b;
@@ -342,7 +306,6 @@ int main(void) {
         cmocka_unit_test(none_is_launched_behind_a_large_step),
         cmocka_unit_test(a_broken_row_ends_alone_while_its_next_step_is_on_its_way),
         cmocka_unit_test(closing_with_two_steps_on_their_way_frees_everything),
-        cmocka_unit_test(a_draft_model_that_is_the_model_is_right),
         cmocka_unit_test(a_measured_device_has_a_pace_before_the_first_request_and_answers_as_any),
         cmocka_unit_test(a_device_that_fails_as_it_is_measured_opens_no_engine),
     };

@@ -271,13 +271,12 @@ static void open_worlds(struct lives *l) {
     config.prefix_cache_bytes = pick(l, 4) ? (2 + pick(l, 20)) * state : 0;
     const uint32_t n_slots = 1 + pick(l, 8);
     l->drafts = setup_drafts;
-    setup_draft_model = setup_drafts && pick(l, 2);
     setup_open(&l->b,
                OPTIONS(.kind = FAKE_HASH, .tokenizer = true, .n_slots = n_slots, .max_batch_tok = 16 + pick(l, 80),
                        .shared_tok = pick(l, 2) ? 16 : 0, .flight_tok = pick(l, 3) ? 8 + pick(l, 120) : 0,
                        .flight_streams = 1 + pick(l, 2)),
                config);
-    setup_drafts = setup_draft_model = false;
+    setup_drafts = false;
     setup_open(&l->cold, OPTIONS(.kind = FAKE_HASH, .tokenizer = true), CONFIG());
     l->b.c.engine->drafts_always = pick(l, 2);
     l->b.c.engine->moves_always = pick(l, 2);
@@ -377,14 +376,13 @@ static void each_has_what_it_has_alone(bool on_device, uint64_t number) {
     assert_all_is_given_back(l);
     const struct rod_stats s = stats_of(l->b.c.engine);
     printf("note: seed %llu%s: %llu cancelled, %llu failed, %llu late, %llu hits, %u states moved, %llu of %llu draft "
-           "tokens right, %llu of %llu by a draft model, %u masks behind drafts, %llu flights\n",
+           "tokens right, %u masks behind drafts, %llu flights\n",
            (unsigned long long)l->seed, on_device ? ", on the device" : "", (unsigned long long)l->n_cancelled,
            (unsigned long long)l->n_failed, (unsigned long long)l->n_late, (unsigned long long)s.prefix_hits,
            atomic_load(&l->b.be->n_moves), (unsigned long long)s.accepted[ROD_DRAFT_PREDICTION],
-           (unsigned long long)s.drafted[ROD_DRAFT_PREDICTION], (unsigned long long)s.accepted[ROD_DRAFT_MODEL],
-           (unsigned long long)s.drafted[ROD_DRAFT_MODEL], atomic_load(&l->b.be->n_draft_masks),
+           (unsigned long long)s.drafted[ROD_DRAFT_PREDICTION], atomic_load(&l->b.be->n_draft_masks),
            (unsigned long long)s.flights);
-    assert_true(!l->drafts || s.accepted[ROD_DRAFT_PREDICTION] + s.accepted[ROD_DRAFT_MODEL] > 0);
+    assert_true(!l->drafts || s.accepted[ROD_DRAFT_PREDICTION] > 0);
     assert_int_equal(s.requests_finished + s.requests_cancelled + s.requests_failed, l->n_asked);
     assert_int_equal(s.requests_cancelled, l->n_cancelled);
     assert_int_equal(s.queued_tok, 0);

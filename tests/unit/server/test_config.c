@@ -261,6 +261,25 @@ static void what_is_not_available_is_refused_unless_it_is_the_default(void **sta
     config_fini(&c);
 }
 
+static void what_was_removed_is_refused_by_name_unless_it_is_empty(void **state) {
+    (void)state;
+    struct config c;
+    struct option_error err;
+    ERROR("--draft-model some", "", "draft_model (flag --draft-model) was removed");
+    ERROR("", "RODIMUS_DRAFT_MODEL=some", "draft_model (environment variable RODIMUS_DRAFT_MODEL) was removed");
+    const char *path = write_file("{\"draft_model\": \"some\"}");
+    char flags[128];
+    snprintf(flags, sizeof flags, "--config %s", path);
+    ERROR(flags, "", path, "draft_model (", "was removed");
+    unlink(path);
+    path = write_file("{\"draft_model\": \"\", \"port\": 81}");
+    snprintf(flags, sizeof flags, "--config %s", path);
+    assert_int_equal(load(&c, flags, "RODIMUS_DRAFT_MODEL=", &err), CONFIG_OK);
+    assert_int_equal(c.port, 81);
+    config_fini(&c);
+    unlink(path);
+}
+
 static void settings_of_sessions_are_checked(void **state) {
     (void)state;
     struct config c;
@@ -629,6 +648,7 @@ int main(void) {
         cmocka_unit_test(variables_of_kubernetes_are_not_settings),
         cmocka_unit_test(files_are_checked_as_strictly),
         cmocka_unit_test(what_is_not_available_is_refused_unless_it_is_the_default),
+        cmocka_unit_test(what_was_removed_is_refused_by_name_unless_it_is_empty),
         cmocka_unit_test(settings_of_sessions_are_checked),
         cmocka_unit_test(determinism_is_a_setting_and_variables_of_tests_are_nobodys),
         cmocka_unit_test(secrets_are_not_in_messages),
