@@ -107,11 +107,26 @@ void k_pack(const void *src, enum cuda_dtype src_dtype, uint32_t row0, uint32_t 
  * stored so. Scales below 64 (fp8 in bf16: 128) in size. */
 void k_pack_codes(const uint8_t *codes, const float *scales, const uint8_t *zeros, uint32_t row0, uint32_t rows,
                   enum cuda_pack pack, const struct cuda_matrix *dst, void *stream);
-/* x[r] = embedding of tok[r] (from the packed matrix) * scale; fp32 [n_rows][D]. Bytes: 2 D a row. turn
- * [n_rows][half][2]: cosine and sine of pos * inv_freq, in double until then. The kernels after it may read the step's
- * rows before their inputs are ready. */
-void k_embed(const struct cuda_matrix *w, const struct cuda_rows *rows, uint32_t n_rows, float scale, float *x,
-             const double *inv_freq, uint32_t half, float *turn, void *stream);
+/* Partial products that their reader adds in order. */
+struct cuda_parts {
+    const float *at; /* [n][n_rows][columns] */
+    uint32_t n;      /* 0: none */
+    size_t stride;   /* floats from one to the next */
+};
+
+struct cuda_embed {
+    const struct cuda_matrix *w; /* [V][D] */
+    struct cuda_rows rows;
+    uint32_t n_rows;
+    float scale;
+    float *x;               /* [n_rows][D] */
+    const double *inv_freq; /* [half] */
+    uint32_t half;          /* of the dims that are turned */
+    float *turn;            /* [n_rows][half][2]: cosine and sine of pos * inv_freq, in double until then */
+};
+/* x[r] = embedding of tok[r] * scale. Bytes: 2 D a row. The kernels after it may read the step's rows before their
+ * inputs are ready. */
+void k_embed(const struct cuda_embed *e, void *stream);
 /* Decode steps of up to so many rows may have kernels of their own; a row's bits are the same in all. */
 enum { CUDA_FEW_ROWS = 16, CUDA_PERSISTENT_ROWS = 8 };
 /* Partial sums of squares that a row of D columns leaves for its norm: of 16 columns each, above CUDA_FEW_ROWS rows of
@@ -120,26 +135,44 @@ static inline uint32_t cuda_square_sums(uint32_t n_rows, uint32_t D) {
     const uint32_t columns = n_rows <= CUDA_FEW_ROWS ? 16 : 64;
     return (D + columns - 1) / columns;
 }
-/* E8, E9, E10's sums and norms, one block a row: y = base + row_scale * sum of the partial products (n_partial of
- * [n_rows][n], partial_stride floats apart); out = y; act = RMSNorm(y; w) packed. Any of out, act may be NULL, also
- * n_partial = 0. row_sums (may be NULL): n_sums partial sums of squares a row, scaling the partial products by
- * 1 / sqrt(sum / sum_n + eps). row_scale (may be NULL) [n_rows]: act = y * w (fp16: / 16) and row_scale the norm's
- * scale for it, which the readers of the next product apply: what the fused decode kernels do. squares (may be NULL)
- * [n_rows][n_squares]: of y, sums of 16 or of 64 columns each. */
-void k_add_norm(const float *base, const float *partial, uint32_t n_partial, size_t partial_stride,
-                const float *row_sums, uint32_t n_sums, uint32_t sum_n, const float *w, float eps, uint32_t n_rows,
-                uint32_t n, float *out, void *act, float *row_scale, float *squares, uint32_t n_squares,
-                enum cuda_dtype dtype, void *stream);
+/* A norm whose scale a product's reader applies: 1 / sqrt(a row's sum of squares / n + eps). */
+struct cuda_row_sums {
+    const float *squares; /* [n_rows][n_sums], partial sums; NULL: no norm, the scale is 1 */
+    uint32_t n_sums, n;
+    float eps;
+};
+
+struct cuda_add_norm {
+    uint32_t n_rows, n;        /* n: columns, up to CUDA_NORM_COLUMNS */
+    enum cuda_dtype dtype;     /* of act */
+    const float *base;         /* [n_rows][n] */
+    struct cuda_parts partial; /* of n columns */
+    struct cuda_row_sums sums; /* of the partial products */
+    const float *w;            /* [n], with act */
+    float eps;
+    float *out;         /* [n_rows][n], may be base; NULL: y is not kept */
+    void *act;          /* packed; NULL: no norm */
+    float *row_scale;   /* [n_rows]; NULL: act has its scale. Else act = y * w (fp16: / 16), and its readers apply it */
+    float *squares;     /* [n_rows][n_squares], sums of squares of y; NULL: none */
+    uint32_t n_squares; /* of 16 columns each, or of 64 */
+};
+enum { CUDA_NORM_COLUMNS = 8192 };
+/* E8, E9, E10's sums and norms, one block a row: y = base + scale * sum of the partial products; out = y; act =
+ * RMSNorm(y; w). */
+void k_add_norm(const struct cuda_add_norm *a, void *stream);
 /* Partial products that k_linear leaves for its reader to add in order: 1 or 4, the same bits (fp32: by the matrix). */
 uint32_t cuda_linear_splits(const struct cuda_matrix *w, uint32_t n_rows);
-/* y[split][r][o] = partial products of W (packed) and x (packed activations); fp32, [splits][n_rows][ldy], splits
- * split_stride floats apart. Twin ref_linear. */
-void k_linear(const struct cuda_matrix *w, const void *x, uint32_t n_rows, float *y, size_t ldy, size_t split_stride,
-              void *stream);
+struct cuda_product {
+    const struct cuda_matrix *w;
+    const void *x; /* [n_rows][cols of w] packed */
+    float *y;      /* [splits][n_rows][ldy] */
+    size_t ldy;    /* at least rows of w */
+    size_t stride; /* floats from a partial product to the next */
+};
+/* y[split][r][o] = partial products of W and x. Twin ref_linear. */
+void k_linear(const struct cuda_product *p, uint32_t n_rows, void *stream);
 /* Two products of the same number of columns, both whole or both not, as one launch. */
-void k_linear_pair(const struct cuda_matrix *w1, const void *x1, float *y1, size_t ldy1, size_t split_stride1,
-                   const struct cuda_matrix *w2, const void *x2, float *y2, size_t ldy2, size_t split_stride2,
-                   uint32_t n_rows, void *stream);
+void k_linear_pair(const struct cuda_product *one, const struct cuda_product *two, uint32_t n_rows, void *stream);
 /* E2 for each segment and channel: az [n_rows][2 Ep] (a, z), times row_scale [n_rows] where not NULL -> s fp32
  * [n_rows][Ep], s and a packed; the conv tail moves on. */
 void k_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_segs,
@@ -261,10 +294,15 @@ void k_draft_window(const struct cuda_shape *shape, uint32_t layer, const struct
                     uint32_t n_list, const float *qkv, uint32_t splits, size_t split_stride, const float *row_scale,
                     const float *turn, const float *q_norm, const float *k_norm, float *part, float *part_ml, void *act,
                     void *stream);
-/* E10: in [n_rows][2 F8] (a2, g2 by eights in turn, F8 = F rounded up to 8), splits added in order, times row_scale
- * where not NULL -> act = SiLU(g2) a2 packed. */
-void k_ffn_act(const float *in, uint32_t splits, size_t split_stride, const float *row_scale, uint32_t F,
-               uint32_t n_rows, void *act, enum cuda_dtype dtype, void *stream);
+struct cuda_ffn_act {
+    uint32_t n_rows, F;
+    enum cuda_dtype dtype;
+    struct cuda_parts in;   /* of 2 F8 columns: a2, g2 by eights in turn, F8 = F rounded up to 8 */
+    const float *row_scale; /* [n_rows], of `in`; NULL: 1 */
+    void *act;              /* [n_rows][F] packed */
+};
+/* E10: act = SiLU(g2) a2. */
+void k_ffn_act(const struct cuda_ffn_act *f, void *stream);
 /* x = RMSNorm(x; w) in place, fp32 [n_rows][n]: the embedding's norm. */
 void k_norm_rows(float *x, const float *w, float eps, uint32_t n_rows, uint32_t n, void *stream);
 /* dst[i] = rows list[i] of src [.][n]. */
@@ -336,16 +374,21 @@ void k_fused_conv(const struct cuda_shape *shape, uint32_t layer, const struct c
                   uint32_t n_rows, float *az, float *s, void *s_act, void *a_act, void *stream);
 /* k_fused_linear of W_f1 with k_ffn_act of its outputs: act [n_rows][F] packed. */
 void k_fused_ffn(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, void *act, void *stream);
-/* y = base + row_scale * W in, as k_add_norm; fp32 [n_rows][rows of W]; act, squares: y as the next norm's operand. y
- * may be base; NULL: y, and next_norm with act and squares. */
-void k_fused_residual(const struct cuda_matrix *w, const void *in, const float *row_sums, uint32_t n_sums,
-                      uint32_t sum_n, float eps, const float *base, const float *next_norm, uint32_t n_rows, float *y,
-                      float *squares, void *act, void *stream);
+struct cuda_residual {
+    const struct cuda_matrix *w;
+    const void *x;             /* [n_rows][cols of w] packed */
+    struct cuda_row_sums sums; /* of the norm before the product, whose scale comes after it */
+    const float *base;         /* [n_rows][rows of w] */
+    float *y;                  /* [n_rows][rows of w], may be base; NULL: y is not kept */
+    const float *next_norm;    /* [rows of w]; NULL: neither act nor squares */
+    void *act;                 /* [n_rows][rows of w] packed: y times next_norm, as cuda_normed has it */
+    float *squares;            /* [n_rows][cuda_square_sums] of y */
+};
+/* y = base + scale * W x, as k_add_norm. */
+void k_fused_residual(const struct cuda_residual *r, uint32_t n_rows, void *stream);
 /* k_linear_pair of two small matrices, cuda_fused_pair_splits partial products each. */
 static inline uint32_t cuda_fused_pair_splits(uint32_t n_rows) { return n_rows <= CUDA_FEW_ROWS ? 4 : 1; }
-void k_fused_linear_pair(const struct cuda_matrix *w1, const void *x1, float *y1, size_t ldy1, size_t split_stride1,
-                         const struct cuda_matrix *w2, const void *x2, float *y2, size_t ldy2, size_t split_stride2,
-                         uint32_t n_rows, void *stream);
+void k_fused_linear_pair(const struct cuda_product *one, const struct cuda_product *two, uint32_t n_rows, void *stream);
 /* ---- a whole decode step as one launch (persistent.cu) ---- */
 
 /* A layer's weights: packed matrices and fp32 vectors as the kernels above take them (c1 [R][Ep], conv [K][Ep]); from
@@ -411,9 +454,7 @@ void k_prompt_heads(const struct cuda_shape *shape, uint32_t layer, const struct
                     const struct cuda_normed *in, uint32_t n_rows, const float *turn, void *work, void *stream);
 void k_prompt_ffn(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, void *act, void *stream);
 /* squares: [n_rows][cuda_prompt_sums(rows of W)]. */
-void k_prompt_residual(const struct cuda_matrix *w, const void *in, const float *row_sums, uint32_t n_sums,
-                       uint32_t sum_n, float eps, const float *base, const float *next_norm, uint32_t n_rows, float *y,
-                       float *squares, void *act, void *stream);
+void k_prompt_residual(const struct cuda_residual *r, uint32_t n_rows, void *stream);
 
 /* ---- operands of a library's products (plain.cu); fp32 is plain as it is ---- */
 

@@ -76,6 +76,9 @@ struct row_norm {
     bool weighted; // the operand is weighted<T>
     bool fours;    // of four partial sums each (cuda_square_sums)
 };
+static inline row_norm norm_of_sums(const struct cuda_row_sums &x) {
+    return row_norm{x.squares, x.n_sums, x.n, x.eps, false, false};
+}
 template <class T> __device__ __forceinline__ float norm_scale(const row_norm &norm, float total) {
     const float scale = rms_scale(total, norm.n, norm.eps);
     return norm.weighted ? scale_of_weighted<T>(scale) : scale;
@@ -145,6 +148,10 @@ struct out_residual { // y = base + scale * v; of the norm that comes next: y * 
         store_narrow<T>(act, act_at<T>(r, o, D), narrowed<T>(out));
     }
 };
+
+static inline out_residual residual_of(const struct cuda_residual *r, bool fours) {
+    return {norm_of_sums(r->sums), r->base, r->next_norm, r->w->rows, fours, r->y, r->squares, r->act};
+}
 
 template <int MOST_K> struct out_conv { // E1, E2: a, then from column Ep on z. Of few rows only: N = 1
     row_norm norm;
@@ -244,8 +251,7 @@ struct wide_operands {
     const void *x;
 }; // packed weights and activations
 // Two products: of the same k, their weights kept alike.
-void wide_plain(const wide_operands &one, const out_plain &out, const wide_operands *two, const out_plain &out_two,
-                uint32_t n_rows, void *stream);
+void wide_pair(const cuda_product &one, const cuda_product &two, uint32_t n_rows, void *stream); // two.w NULL: one
 void wide_product(const wide_operands &in, const out_plain &out, uint32_t n_rows, void *stream);
 void wide_product(const wide_operands &in, const out_residual &out, uint32_t n_rows, void *stream);
 void wide_product(const wide_operands &in, const out_ffn &out, uint32_t n_rows, void *stream);

@@ -125,10 +125,11 @@ static void plain_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     broken_rows_of(n_rows, NULL, -1);
     OF_ACT(READ, in.act, n_rows, K, dtype);
     OF_PARTS(WRITTEN, y, splits, n, n_rows, O);
-    while (broken_again()) GPU_RUN(k_linear, &m.codes, in.act, n_rows, y, O, n);
+    while (broken_again())
+        GPU_RUN(k_linear, &(struct cuda_product){.w = &m.codes, .x = in.act, .y = y, .ldy = O, .stride = n}, n_rows);
     if (gpu.breaks) return;
     const float *got = gpu_fetch(y, splits * n);
-    GPU_RUN(k_linear, &m.numbers, in.act, n_rows, y, O, n);
+    GPU_RUN(k_linear, &(struct cuda_product){.w = &m.numbers, .x = in.act, .y = y, .ldy = O, .stride = n}, n_rows);
     gpu_check_same("product of codes", got, gpu_fetch(y, splits * n), splits * n);
     for (uint32_t r = 0; r < n_rows; r++) ref_linear(W, O, K, in.x + (size_t)r * K, ref + (size_t)r * O);
     for (uint32_t s = 0; s < splits; s++)
@@ -244,12 +245,17 @@ static void residual_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
         void *act[2];
         for (int j = 0; j < 2; j++) {
             y[j] = gpu_floats(n), squares[j] = gpu_floats(n_squares), act[j] = gpu_act_out(n_rows, D, dtype);
+            const struct cuda_residual residual = {.w = j ? &m.numbers : &m.codes,
+                                                   .x = in.act,
+                                                   .base = base,
+                                                   .y = y[j],
+                                                   .next_norm = w,
+                                                   .act = act[j],
+                                                   .squares = squares[j]};
             if (prompt)
-                GPU_RUN(k_prompt_residual, j ? &m.numbers : &m.codes, in.act, NULL, 0, 0, 1e-5f, base, w, n_rows, y[j],
-                        squares[j], act[j]);
+                GPU_RUN(k_prompt_residual, &residual, n_rows);
             else
-                GPU_RUN(k_fused_residual, j ? &m.numbers : &m.codes, in.act, NULL, 0, 0, 1e-5f, base, w, n_rows, y[j],
-                        squares[j], act[j]);
+                GPU_RUN(k_fused_residual, &residual, n_rows);
         }
         gpu_check_same("residual", gpu_fetch(y[0], n), gpu_fetch(y[1], n), n);
         gpu_check_same("its squares", gpu_fetch(squares[0], n_squares), gpu_fetch(squares[1], n_squares), n_squares);

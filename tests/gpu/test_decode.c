@@ -230,8 +230,16 @@ static void residual_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     OF_ROWS(WRITTEN, squares, n_rows, cuda_square_sums(n_rows, D));
     OF_ACT(WRITTEN, act, n_rows, D, dtype);
     while (broken_again())
-        GPU_RUN(k_fused_residual, &m, at_x, at_sums, n_sums, 32 * n_sums, 1e-5f, at_base, at_w, n_rows, y, squares,
-                act);
+        GPU_RUN(k_fused_residual,
+                &(struct cuda_residual){.w = &m,
+                                        .x = at_x,
+                                        .sums = {at_sums, n_sums, 32 * n_sums, 1e-5f},
+                                        .base = at_base,
+                                        .y = y,
+                                        .next_norm = at_w,
+                                        .act = act,
+                                        .squares = squares},
+                n_rows);
     if (gpu.breaks) return;
     float *ref = twin_product(W, D, K, x, n_rows), *got = gpu_fetch(y, n);
     for (uint32_t r = 0; r < n_rows; r++) {
@@ -277,8 +285,8 @@ static void pair_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
         OF_PARTS(WRITTEN, y[j], splits, (size_t)n_rows * O[j], n_rows, O[j]);
     }
     while (broken_again())
-        GPU_RUN(k_fused_linear_pair, &m[0], act[0], y[0], O[0], (size_t)n_rows * O[0], &m[1], act[1], y[1], O[1],
-                (size_t)n_rows * O[1], n_rows);
+        GPU_RUN(k_fused_linear_pair, &(struct cuda_product){&m[0], act[0], y[0], O[0], (size_t)n_rows * O[0]},
+                &(struct cuda_product){&m[1], act[1], y[1], O[1], (size_t)n_rows * O[1]}, n_rows);
     for (int j = 0; j < 2 && !gpu.breaks; j++) {
         const size_t n = (size_t)n_rows * O[j];
         float *parts = gpu_fetch(y[j], splits * n), *sum = host_floats(n);
@@ -361,7 +369,9 @@ static void conv_pair_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) 
         struct cuda_matrix whole = m[j];
         whole.whole = true;
         float *one = gpu_floats(all);
-        GPU_RUN(k_linear, &whole, gpu_act(x[j], n_rows, E, dtype), n_rows, one, O[j], 0);
+        GPU_RUN(k_linear,
+                &(struct cuda_product){.w = &whole, .x = gpu_act(x[j], n_rows, E, dtype), .y = one, .ldy = O[j]},
+                n_rows);
         gpu_check_same("the product alone", sum, gpu_fetch(one, all), all);
     }
 }
@@ -492,8 +502,16 @@ static struct left run_rows(struct batch *b, uint32_t first, uint32_t n) {
     rows.slot += first, rows.pos += first;
     b->s.conv = gpu_from_typed(b->pool, b->n_pool, b->dtype);
     GPU_RUN(k_fused_linear, &b->plain, &in, n, y, O);
-    GPU_RUN(k_fused_residual, &b->out, in.act, gpu_from(b->sums + (size_t)first * 4, (size_t)n * 4), 4, 128, 1e-5f, x,
-            b->norm, n, x, squares, act_x);
+    GPU_RUN(k_fused_residual,
+            &(struct cuda_residual){.w = &b->out,
+                                    .x = in.act,
+                                    .sums = {gpu_from(b->sums + (size_t)first * 4, (size_t)n * 4), 4, 128, 1e-5f},
+                                    .base = x,
+                                    .y = x,
+                                    .next_norm = b->norm,
+                                    .act = act_x,
+                                    .squares = squares},
+            n);
     GPU_RUN(k_fused_conv, &b->s, 1, &rows, &b->fc, &in, b->conv, b->bias, n, az, s, s_act, a_act);
     GPU_RUN(k_fused_ffn, &b->f1, &in, n, act_f);
     struct left left = {gpu_fetch(y, (size_t)n * O),

@@ -162,30 +162,49 @@ static void launch_stages(struct trial *t) {
     void *st = gpu.stream;
     const uint32_t n = t->n_rows;
     const struct cuda_normed x = {t->act_d, t->squares, s->norm_eps, s->D}, last = {t->act_d, NULL, 0, 0};
-    gpu.k->k_add_norm(t->x, NULL, 0, 0, NULL, 0, 0, t->w[0].mixer_norm, s->norm_eps, n, s->D, NULL, t->act_d,
-                      t->row_scale, t->squares, s->D / 16, s->dtype, st);
+    struct cuda_add_norm norm = {.n_rows = n,
+                                 .n = s->D,
+                                 .dtype = s->dtype,
+                                 .base = t->x,
+                                 .w = t->w[0].mixer_norm,
+                                 .eps = s->norm_eps,
+                                 .act = t->act_d,
+                                 .row_scale = t->row_scale,
+                                 .squares = t->squares,
+                                 .n_squares = s->D / 16};
+    gpu.k->k_add_norm(&norm, st);
     for (uint32_t i = 0; i < t->L; i++) {
         const struct layer *m = &t->layer[i];
         const struct cuda_step_layer *w = &t->w[i];
         const float *next = i + 1 < t->L ? w[1].mixer_norm : NULL;
         gpu.k->k_fused_conv(s, i, &t->rows, &m->fc, &x, w->conv, w->conv_b, n, t->az, t->conv_s, t->act_e, t->act_a,
                             st);
-        gpu.k->k_fused_linear_pair(&m->in, t->act_e, t->in, 4 * s->M, n * 4 * s->M, &m->c0, t->act_a, t->c0, s->R,
-                                   n * s->R, n, st);
+        gpu.k->k_fused_linear_pair(&(struct cuda_product){&m->in, t->act_e, t->in, 4 * s->M, n * 4 * s->M},
+                                   &(struct cuda_product){&m->c0, t->act_a, t->c0, s->R, n * s->R}, n, st);
         gpu.k->k_gla_gates(s, i, &t->rows, n, t->in, 4, n * 4 * s->M, t->c0, 4, n * s->R, w->g_b, w->t_b, w->c1,
                            w->c1_b, t->az, NULL, t->conv_s, w->residual, w->act_norm, t->sums, t->act_e, st);
-        gpu.k->k_fused_residual(&m->out, t->act_e, t->sums, s->Ep / 32, s->E, s->norm_eps, t->x,
-                                t->plus ? w->attn_norm : next, n, t->x, t->squares, t->act_d, st);
+        struct cuda_residual residual = {.w = &m->out,
+                                         .x = t->act_e,
+                                         .sums = {t->sums, s->Ep / 32, s->E, s->norm_eps},
+                                         .base = t->x,
+                                         .y = t->x,
+                                         .next_norm = t->plus ? w->attn_norm : next,
+                                         .act = t->act_d,
+                                         .squares = t->squares};
+        gpu.k->k_fused_residual(&residual, n, st);
         if (!t->plus) continue;
         gpu.k->k_fused_linear(&m->qkv, &x, n, t->qkv, (2 * (size_t)s->H + 1) * s->P, st);
         gpu.k->k_decode_window(s, i, &t->rows, NULL, n, true, t->qkv, 1, 0, NULL, t->turn, w->q_norm, w->k_norm,
                                t->part, t->part_ml, t->act_q, st);
-        gpu.k->k_fused_residual(&m->ao, t->act_q, NULL, 0, 0, 0, t->x, w->ffn_norm, n, NULL, t->squares, t->act_d, st);
+        residual.sums.squares = NULL;
+        residual.w = &m->ao, residual.x = t->act_q, residual.y = NULL, residual.next_norm = w->ffn_norm;
+        gpu.k->k_fused_residual(&residual, n, st);
         gpu.k->k_fused_ffn(&m->f1, &x, n, t->act_f, st);
-        gpu.k->k_fused_residual(&m->f2, t->act_f, NULL, 0, 0, 0, t->x, next, n, t->x, t->squares, t->act_d, st);
+        residual.w = &m->f2, residual.x = t->act_f, residual.y = t->x, residual.next_norm = next;
+        gpu.k->k_fused_residual(&residual, n, st);
     }
-    gpu.k->k_add_norm(t->x, NULL, 0, 0, NULL, 0, 0, t->norm_f, s->norm_eps, n, s->D, NULL, t->act_d, NULL, NULL, 0,
-                      s->dtype, st);
+    norm.w = t->norm_f, norm.row_scale = norm.squares = NULL;
+    gpu.k->k_add_norm(&norm, st);
     gpu.k->k_fused_linear(&t->head, &last, n, t->logits, s->V, st);
 }
 static void launch_whole(struct trial *t) {

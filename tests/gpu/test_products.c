@@ -39,7 +39,9 @@ static float *multiply(struct cuda_matrix m, const float *x, uint32_t n_rows) {
     broken_rows_of(n_rows, NULL, -1);
     OF_ACT(READ, act, n_rows, m.cols, m.dtype);
     OF_PARTS(WRITTEN, p.y, p.splits, p.stride, n_rows, p.ld);
-    while (broken_again()) GPU_RUN(k_linear, &p.m, act, n_rows, p.y, p.ld, p.stride);
+    while (broken_again())
+        GPU_RUN(k_linear, &(struct cuda_product){.w = &p.m, .x = act, .y = p.y, .ldy = p.ld, .stride = p.stride},
+                n_rows);
     return gpu.breaks ? NULL : product_sum(&p);
 }
 
@@ -97,8 +99,8 @@ static void pair_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
         OF_PARTS(WRITTEN, p[j].y, p[j].splits, p[j].stride, n_rows, p[j].ld);
     }
     while (broken_again())
-        GPU_RUN(k_linear_pair, &p[0].m, act[0], p[0].y, p[0].ld, p[0].stride, &p[1].m, act[1], p[1].y, p[1].ld,
-                p[1].stride, n_rows);
+        GPU_RUN(k_linear_pair, &(struct cuda_product){&p[0].m, act[0], p[0].y, p[0].ld, p[0].stride},
+                &(struct cuda_product){&p[1].m, act[1], p[1].y, p[1].ld, p[1].stride}, n_rows);
     for (int j = 0; j < 2 && !gpu.breaks; j++)
         check_rows(j ? "second of a pair" : "first of a pair", W[j], O[j], K, x[j], product_sum(&p[j]), n_rows);
 }

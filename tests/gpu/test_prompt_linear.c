@@ -184,8 +184,16 @@ static void residual_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     OF_ROWS(WRITTEN, squares, n_rows, cuda_prompt_sums(D));
     OF_ACT(WRITTEN, act, n_rows, D, dtype);
     while (broken_again())
-        GPU_RUN(k_prompt_residual, &m, at_x, at_sums, in.n_sums, 32 * in.n_sums, 1e-5f, at_base, at_w, n_rows, y,
-                squares, act);
+        GPU_RUN(k_prompt_residual,
+                &(struct cuda_residual){.w = &m,
+                                        .x = at_x,
+                                        .sums = {at_sums, in.n_sums, 32 * in.n_sums, 1e-5f},
+                                        .base = at_base,
+                                        .y = y,
+                                        .next_norm = at_w,
+                                        .act = act,
+                                        .squares = squares},
+                n_rows);
     if (gpu.breaks) return;
     const float *got = leaves ? gpu_fetch(y, n) : NULL, *got_act = packs ? gpu_fetch_act(act, n_rows, D, dtype) : NULL,
                 *got_squares = gpu_fetch(squares, n_squares);
@@ -240,7 +248,16 @@ static struct left run_rows(const struct batch *b, uint32_t first, uint32_t n) {
           *squares = gpu_floats((size_t)n * cuda_prompt_sums(O));
     void *act = gpu_act_out(n, O, dtype), *gated = gpu_act_out(n, O / 2, dtype);
     GPU_RUN(k_prompt_linear, &b->m, &normed, n, y, O);
-    GPU_RUN(k_prompt_residual, &b->m, normed.act, normed.squares, sums, K, 1e-5f, x, b->w, n, x, squares, act);
+    GPU_RUN(k_prompt_residual,
+            &(struct cuda_residual){.w = &b->m,
+                                    .x = normed.act,
+                                    .sums = {normed.squares, sums, K, 1e-5f},
+                                    .base = x,
+                                    .y = x,
+                                    .next_norm = b->w,
+                                    .act = act,
+                                    .squares = squares},
+            n);
     GPU_RUN(k_prompt_ffn, &b->m, &normed, n, gated);
     return (struct left){gpu_fetch(y, (size_t)n * O), gpu_fetch(x, (size_t)n * O),
                          gpu_fetch(squares, (size_t)n * cuda_prompt_sums(O)), gpu_fetch_act(act, n, O, dtype),
@@ -302,7 +319,16 @@ static void behind_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
             if (k == 0)
                 GPU_RUN(k_prompt_ffn, &m, &normed, rows, act[turn]);
             else if (k == 1)
-                GPU_RUN(k_prompt_residual, &m, x, squares[turn], n_sums, K, 1e-5f, base, w, rows, y, left, act[turn]);
+                GPU_RUN(k_prompt_residual,
+                        &(struct cuda_residual){.w = &m,
+                                                .x = x,
+                                                .sums = {squares[turn], n_sums, K, 1e-5f},
+                                                .base = base,
+                                                .y = y,
+                                                .next_norm = w,
+                                                .act = act[turn],
+                                                .squares = left},
+                        rows);
             else
                 GPU_RUN(k_prompt_az, &az, &normed, cols, rows, act[turn], more);
         }

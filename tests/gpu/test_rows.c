@@ -19,7 +19,14 @@ static void embed_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     double *inv_freq = host_bytes((half + 1) * sizeof *inv_freq);
     for (uint32_t j = 0; j < half; j++) inv_freq[j] = pow(10000.0, -(double)j / half);
     float *x = gpu_floats((size_t)n_rows * D), *turn = gpu_floats((size_t)n_rows * half * 2);
-    GPU_RUN(k_embed, &m, &rows.device, n_rows, scale, x, gpu_copy(inv_freq, (half + 1) * sizeof *inv_freq), half, turn);
+    GPU_RUN(k_embed, &(struct cuda_embed){.w = &m,
+                                          .rows = rows.device,
+                                          .n_rows = n_rows,
+                                          .scale = scale,
+                                          .x = x,
+                                          .inv_freq = gpu_copy(inv_freq, (half + 1) * sizeof *inv_freq),
+                                          .half = half,
+                                          .turn = turn});
     float *ref = host_floats((size_t)n_rows * D), *ref_turn = host_floats((size_t)n_rows * half * 2);
     for (uint32_t r = 0; r < n_rows; r++) {
         for (uint32_t k = 0; k < D; k++)
@@ -84,8 +91,19 @@ static void add_norm_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     OF_ROWS(WRITTEN, squares, n_rows, cuda_square_sums(n_rows, n));
     if (act) OF_ACT(WRITTEN, act, n_rows, n, dtype);
     while (broken_again())
-        GPU_RUN(k_add_norm, base_at, partial_at, n_partial, stride, sums_at, n_sums, sum_n, w_at, eps, n_rows, n, out,
-                act, row_scale, squares, cuda_square_sums(n_rows, n), dtype);
+        GPU_RUN(k_add_norm, &(struct cuda_add_norm){.n_rows = n_rows,
+                                                    .n = n,
+                                                    .dtype = dtype,
+                                                    .base = base_at,
+                                                    .partial = {partial_at, n_partial, stride},
+                                                    .sums = {sums_at, n_sums, sum_n, eps},
+                                                    .w = w_at,
+                                                    .eps = eps,
+                                                    .out = out,
+                                                    .act = act,
+                                                    .row_scale = row_scale,
+                                                    .squares = squares,
+                                                    .n_squares = cuda_square_sums(n_rows, n)});
     if (gpu.breaks) return;
     if (out) gpu_check("sum", gpu_fetch(out, (size_t)n_rows * n), ref, (size_t)n_rows * n, 1e-6, 0);
     if (out != base_at) gpu_check_same("base", gpu_fetch(base_at, (size_t)n_rows * n), base, (size_t)n_rows * n);
@@ -134,7 +152,13 @@ static void ffn_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     OF_PARTS(READ, in_at, splits, stride, n_rows, 2 * F8);
     OF_ROWS(READ, scale_at, n_rows, 1);
     OF_ACT(WRITTEN, act, n_rows, F, dtype);
-    while (broken_again()) GPU_RUN(k_ffn_act, in_at, splits, stride, scale_at, F, n_rows, act, dtype);
+    while (broken_again())
+        GPU_RUN(k_ffn_act, &(struct cuda_ffn_act){.n_rows = n_rows,
+                                                  .F = F,
+                                                  .dtype = dtype,
+                                                  .in = {in_at, splits, stride},
+                                                  .row_scale = scale_at,
+                                                  .act = act});
     if (gpu.breaks) return;
     gpu_check("FFN gate", gpu_fetch_act(act, n_rows, F, dtype), ref, (size_t)n_rows * F, 3e-6, gpu_ulp(dtype));
 }

@@ -430,7 +430,7 @@ static void run_product(struct backend *be, void *rows) {
     else if (be->fused)
         k_prompt_linear(w, &x, n, be->az, w->rows, be->stream);
     else
-        k_linear(w, be->act_d, n, be->az, w->rows, 0, be->stream);
+        k_linear(&(struct cuda_product){.w = w, .x = be->act_d, .y = be->az, .ldy = w->rows}, n, be->stream);
 }
 /* Bandwidth: copying 2 GiB within the device, read and write counted. Products: a large one by cuBLASLt; where it is
  * not, or in fp32, the first layer's W_fc of as many rows as a step may have, by the kernel that prompts take. Operands

@@ -24,7 +24,14 @@ static void product(struct backend *be, const struct step *st, const struct cuda
     if (by_library(be, st, w))
         cuda_library_product(be, w, x, st->n_rows, y);
     else
-        k_linear(w, x, st->n_rows, y, w->rows, split_stride, be->stream);
+        k_linear(&(struct cuda_product){.w = w, .x = x, .y = y, .ldy = w->rows, .stride = split_stride}, st->n_rows,
+                 be->stream);
+}
+
+/* Of E8's norm, over E channels: sums of 32 of them each, or NULL. */
+static struct cuda_row_sums mixer_sums(const struct backend *be, const float *sums) {
+    const struct cuda_shape *s = &be->shape;
+    return (struct cuda_row_sums){.squares = sums, .n_sums = s->Ep / 32, .n = s->E, .eps = s->norm_eps};
 }
 
 /* pending: partial sums that the layer before left to add, row_sums of a norm whose scale they still want. */
@@ -38,8 +45,18 @@ static void enqueue_mixer(struct backend *be, const struct step *st, uint32_t la
     /* The scale of a norm is applied after the product that follows, but for fp32. */
     float *row_scale = s->dtype == CUDA_F32 ? NULL : be->row_scale;
     /* x += what the layer before left in partial sums; h = RMSNorm(x) */
-    k_add_norm(be->x, be->d_part, n_pending, part, row_sums, s->Ep / 32, s->E, w->mixer_norm, s->norm_eps, n, s->D,
-               be->x, be->act_d, row_scale, NULL, 0, s->dtype, stream);
+    k_add_norm(&(struct cuda_add_norm){.n_rows = n,
+                                       .n = s->D,
+                                       .dtype = s->dtype,
+                                       .base = be->x,
+                                       .partial = {be->d_part, n_pending, part},
+                                       .sums = mixer_sums(be, row_sums),
+                                       .w = w->mixer_norm,
+                                       .eps = s->norm_eps,
+                                       .out = be->x,
+                                       .act = be->act_d,
+                                       .row_scale = row_scale},
+               stream);
     product(be, st, &w->fc, be->act_d, be->az, 0);
     const bool scan = be->scan && !st->single;
     if (scan)
@@ -49,12 +66,17 @@ static void enqueue_mixer(struct backend *be, const struct step *st, uint32_t la
         k_conv(s, layer, &be->rows, st->n_segs, be->az, row_scale, w->conv, w->conv_b, be->s, be->act_e, be->act_a,
                stream);
     const size_t in_stride = partial_stride(n, 4 * s->M), c0_stride = partial_stride(n, s->R);
+    const struct cuda_product in = {.w = &w->in,
+                                    .x = be->act_e,
+                                    .y = be->in,
+                                    .ldy = 4 * (size_t)s->M,
+                                    .stride = in_stride},
+                              c0 = {.w = &w->c0, .x = be->act_a, .y = be->c0_part, .ldy = s->R, .stride = c0_stride};
     if (by_library(be, st, &w->in) || by_library(be, st, &w->c0)) {
         product(be, st, &w->in, be->act_e, be->in, in_stride);
         product(be, st, &w->c0, be->act_a, be->c0_part, c0_stride);
     } else
-        k_linear_pair(&w->in, be->act_e, be->in, 4 * (size_t)s->M, in_stride, &w->c0, be->act_a, be->c0_part, s->R,
-                      c0_stride, n, stream);
+        k_linear_pair(&in, &c0, n, stream);
     const uint32_t in_splits = splits_of(be, st, &w->in), c0_splits = splits_of(be, st, &w->c0);
     if (st->drafts) {
         k_gla_drafts(s, layer, &be->draft_rows, st->n_segs, be->in, in_splits, in_stride, be->c0_part, c0_splits,
@@ -162,18 +184,47 @@ static void enqueue_attention_and_ffn(struct backend *be, const struct step *st,
     float *row_scale = s->dtype == CUDA_F32 ? NULL : be->row_scale;
     void *stream = be->stream;
     /* x_state = x + W_o's sums times the scale of E8's norm; h2 */
-    k_add_norm(be->x, be->d_part, splits_of(be, st, &w->out), part, be->sums, s->Ep / 32, s->E, w->attn_norm,
-               s->norm_eps, n, s->D, be->x, be->act_d, row_scale, NULL, 0, s->dtype, stream);
+    k_add_norm(&(struct cuda_add_norm){.n_rows = n,
+                                       .n = s->D,
+                                       .dtype = s->dtype,
+                                       .base = be->x,
+                                       .partial = {be->d_part, splits_of(be, st, &w->out), part},
+                                       .sums = mixer_sums(be, be->sums),
+                                       .w = w->attn_norm,
+                                       .eps = s->norm_eps,
+                                       .out = be->x,
+                                       .act = be->act_d,
+                                       .row_scale = row_scale},
+               stream);
     const struct attend a = {layer, splits_of(be, st, &w->qkv), be->qkv, partial_stride(n, width), row_scale};
     product(be, st, &w->qkv, be->act_d, be->qkv, a.stride);
     enqueue_attention(be, st, &a);
     product(be, st, &w->ao, be->act_q, be->d_part, part);
-    k_add_norm(be->x, be->d_part, splits_of(be, st, &w->ao), part, NULL, 0, 0, w->ffn_norm, s->norm_eps, n, s->D, NULL,
-               be->act_d, row_scale, NULL, 0, s->dtype, stream);
+    k_add_norm(&(struct cuda_add_norm){.n_rows = n,
+                                       .n = s->D,
+                                       .dtype = s->dtype,
+                                       .base = be->x,
+                                       .partial = {be->d_part, splits_of(be, st, &w->ao), part},
+                                       .w = w->ffn_norm,
+                                       .eps = s->norm_eps,
+                                       .act = be->act_d,
+                                       .row_scale = row_scale},
+               stream);
     const size_t f1_stride = partial_stride(n, w->f1.rows);
     product(be, st, &w->f1, be->act_d, be->f1, f1_stride);
-    k_ffn_act(be->f1, splits_of(be, st, &w->f1), f1_stride, row_scale, s->F, n, be->act_f, s->dtype, stream);
+    k_ffn_act(&(struct cuda_ffn_act){.n_rows = n,
+                                     .F = s->F,
+                                     .dtype = s->dtype,
+                                     .in = {be->f1, splits_of(be, st, &w->f1), f1_stride},
+                                     .row_scale = row_scale,
+                                     .act = be->act_f},
+              stream);
     product(be, st, &w->f2, be->act_f, be->d_part, part); /* added to x_state by the next norm: the two-hop residual */
+}
+
+/* A product that the rows' sums take in, as the step's kernels have it. */
+static void residual(struct backend *be, const struct step *st, const struct cuda_residual *r) {
+    (st->single ? k_fused_residual : k_prompt_residual)(r, st->n_rows, be->stream);
 }
 
 /* A layer where the norms and the FFN gate are inside the products, and in a step of single tokens the convolution and
@@ -187,6 +238,12 @@ static void enqueue_fused_mixer(struct backend *be, const struct step *st, uint3
     const bool as_one = st->single && cuda_conv_pair_runs(s, n, st->drafts);
     const uint32_t splits = as_one ? 4 : cuda_fused_pair_splits(n);
     const size_t in_stride = (size_t)n * 4 * s->M, c0_stride = (size_t)n * s->R;
+    const struct cuda_product in = {.w = &w->in,
+                                    .x = be->act_e,
+                                    .y = be->in,
+                                    .ldy = 4 * (size_t)s->M,
+                                    .stride = in_stride},
+                              c0 = {.w = &w->c0, .x = be->act_a, .y = be->c0_part, .ldy = s->R, .stride = c0_stride};
     void *stream = be->stream;
     const bool packed = !st->single && be->act_z;
     if (packed)
@@ -204,8 +261,7 @@ static void enqueue_fused_mixer(struct backend *be, const struct step *st, uint3
         k_conv_pair(s, layer, rows, be->az, w->conv, w->conv_b, &w->in, &w->c0, n, be->s, be->in, in_stride,
                     be->c0_part, c0_stride, stream);
     else
-        k_fused_linear_pair(&w->in, be->act_e, be->in, 4 * (size_t)s->M, in_stride, &w->c0, be->act_a, be->c0_part,
-                            s->R, c0_stride, n, stream);
+        k_fused_linear_pair(&in, &c0, n, stream);
     if (st->drafts) {
         k_gla_drafts(s, layer, rows, st->n_segs, be->in, splits, in_stride, be->c0_part, splits, c0_stride, w->g_b,
                      w->t_b, w->c1_t, w->c1_b, be->az, NULL, be->s, w->residual, w->act_norm, be->sums, be->act_e,
@@ -219,8 +275,15 @@ static void enqueue_fused_mixer(struct backend *be, const struct step *st, uint3
                w->c1_b, be->az, NULL, be->s, be->act_e, be->act_a, be->act_z, w->residual, w->act_norm, be->scan_work,
                be->sums, be->act_e, stream);
     }
-    (st->single ? k_fused_residual : k_prompt_residual)(&w->out, be->act_e, be->sums, s->Ep / 32, s->E, s->norm_eps,
-                                                        be->x, next_norm, n, be->x, be->squares, be->act_d, stream);
+    residual(be, st,
+             &(struct cuda_residual){.w = &w->out,
+                                     .x = be->act_e,
+                                     .sums = mixer_sums(be, be->sums),
+                                     .base = be->x,
+                                     .y = be->x,
+                                     .next_norm = next_norm,
+                                     .act = be->act_d,
+                                     .squares = be->squares});
 }
 
 /* Whether q, k, v of a step are turned in their product: all its rows are prompts'. */
@@ -242,11 +305,22 @@ static void enqueue_fused_attention_and_ffn(struct backend *be, const struct ste
     else
         (st->single ? k_fused_linear : k_prompt_linear)(&w->qkv, &x, n, be->qkv, width, stream);
     enqueue_attention(be, st, &(struct attend){layer, 1, turns ? NULL : be->qkv, 0, NULL});
-    (st->single ? k_fused_residual : k_prompt_residual)(&w->ao, be->act_q, NULL, 0, 0, 0, be->x, w->ffn_norm, n, NULL,
-                                                        be->squares, be->act_d, stream);
+    residual(be, st,
+             &(struct cuda_residual){.w = &w->ao,
+                                     .x = be->act_q,
+                                     .base = be->x,
+                                     .next_norm = w->ffn_norm,
+                                     .act = be->act_d,
+                                     .squares = be->squares});
     (st->single ? k_fused_ffn : k_prompt_ffn)(&w->f1, &x, n, be->act_f, stream);
-    (st->single ? k_fused_residual : k_prompt_residual)(&w->f2, be->act_f, NULL, 0, 0, 0, be->x, next_norm, n, be->x,
-                                                        be->squares, be->act_d, stream); /* the two-hop residual */
+    residual(be, st,
+             &(struct cuda_residual){.w = &w->f2,
+                                     .x = be->act_f,
+                                     .base = be->x, /* the two-hop residual */
+                                     .y = be->x,
+                                     .next_norm = next_norm,
+                                     .act = be->act_d,
+                                     .squares = be->squares});
 }
 
 /* RMSNorm of the rows whose logits are wanted, as the head's operand, once x is whole. */
@@ -257,17 +331,32 @@ static void enqueue_chosen_rows(struct backend *be, const struct step *st) {
         k_gather_rows(be->x, be->out, st->n_out, s->D, be->gathered, be->stream);
         x = be->gathered;
     }
-    k_add_norm(x, NULL, 0, 0, NULL, 0, 0, be->norm_f, s->norm_eps, st->n_out, s->D, NULL, be->act_d, NULL, NULL, 0,
-               s->dtype, be->stream);
+    k_add_norm(&(struct cuda_add_norm){.n_rows = st->n_out,
+                                       .n = s->D,
+                                       .dtype = s->dtype,
+                                       .base = x,
+                                       .w = be->norm_f,
+                                       .eps = s->norm_eps,
+                                       .act = be->act_d},
+               be->stream);
 }
 
 static void enqueue_fused(struct backend *be, const struct step *st) {
     const struct cuda_shape *s = &be->shape;
     const struct cuda_normed normed = {be->act_d, NULL, 0, 0};
     const uint32_t L = be->d.L;
-    k_add_norm(be->x, NULL, 0, 0, NULL, 0, 0, be->layers[0].mixer_norm, s->norm_eps, st->n_rows, s->D, NULL, be->act_d,
-               be->row_scale, be->squares, st->single ? cuda_square_sums(st->n_rows, s->D) : cuda_prompt_sums(s->D),
-               s->dtype, be->stream);
+    k_add_norm(
+        &(struct cuda_add_norm){.n_rows = st->n_rows,
+                                .n = s->D,
+                                .dtype = s->dtype,
+                                .base = be->x,
+                                .w = be->layers[0].mixer_norm,
+                                .eps = s->norm_eps,
+                                .act = be->act_d,
+                                .row_scale = be->row_scale,
+                                .squares = be->squares,
+                                .n_squares = st->single ? cuda_square_sums(st->n_rows, s->D) : cuda_prompt_sums(s->D)},
+        be->stream);
     if (turns_in_product(be, st)) k_prompt_places(s, &be->rows, st->n_rows, &st->prompts, be->window_work, be->stream);
     for (uint32_t i = 0; i < L; i++) {
         const float *next = i + 1 < L ? be->layers[i + 1].mixer_norm : NULL;
@@ -294,11 +383,20 @@ static void enqueue_many(struct backend *be, const struct step *st) {
         row_sums = d->plus ? NULL : be->sums;
     }
     if (st->n_out == 0) return;
-    k_add_norm(be->x, be->d_part, n_pending, part, row_sums, s->Ep / 32, s->E, st->single ? be->norm_f : NULL,
-               s->norm_eps, st->n_rows, s->D, st->single ? NULL : be->x, st->single ? be->act_d : NULL, NULL, NULL, 0,
-               s->dtype, stream);
+    k_add_norm(&(struct cuda_add_norm){.n_rows = st->n_rows,
+                                       .n = s->D,
+                                       .dtype = s->dtype,
+                                       .base = be->x,
+                                       .partial = {be->d_part, n_pending, part},
+                                       .sums = mixer_sums(be, row_sums),
+                                       .w = st->single ? be->norm_f : NULL,
+                                       .eps = s->norm_eps,
+                                       .out = st->single ? NULL : be->x,
+                                       .act = st->single ? be->act_d : NULL},
+               stream);
     if (!st->single) enqueue_chosen_rows(be, st);
-    k_linear(&be->lm_head, be->act_d, st->n_out, be->logits, s->V, 0, stream);
+    k_linear(&(struct cuda_product){.w = &be->lm_head, .x = be->act_d, .y = be->logits, .ldy = s->V}, st->n_out,
+             stream);
 }
 
 void cuda_forward_enqueue(struct backend *be, const struct step *st) {
@@ -313,8 +411,15 @@ void cuda_forward_enqueue(struct backend *be, const struct step *st) {
     else
         k_step_rows(&be->sampler, be->host, &to, st->n_rows, st->n_segs, st->n_out,
                     defers ? be->shape.n_deferred : NULL, be->stream);
-    k_embed(&be->embed, &be->rows, st->n_rows, d->scale_embed ? sqrtf((float)d->M) : 1.0f, be->x, be->inv_freq,
-            d->rot_dim / 2, be->turn, be->stream);
+    k_embed(&(struct cuda_embed){.w = &be->embed,
+                                 .rows = be->rows,
+                                 .n_rows = st->n_rows,
+                                 .scale = d->scale_embed ? sqrtf((float)d->M) : 1.0f,
+                                 .x = be->x,
+                                 .inv_freq = be->inv_freq,
+                                 .half = d->rot_dim / 2,
+                                 .turn = be->turn},
+            be->stream);
     if (d->norm_embed) k_norm_rows(be->x, be->embed_norm, be->shape.norm_eps, st->n_rows, be->shape.D, be->stream);
     if (cuda_whole_runs(be, st))
         cuda_whole_enqueue(be, st);

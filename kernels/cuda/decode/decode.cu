@@ -447,33 +447,30 @@ void k_fused_ffn(const struct cuda_matrix *w, const struct cuda_normed *in, uint
     fused(w, in->act, n_rows, true, out_ffn{norm_of(in, n_rows), act, w->rows / 2}, stream);
 }
 
-void k_fused_residual(const struct cuda_matrix *w, const void *in, const float *row_sums, uint32_t n_sums,
-                      uint32_t sum_n, float eps, const float *base, const float *next_norm, uint32_t n_rows, float *y,
-                      float *squares, void *act, void *stream) {
-    fused(w, in, n_rows, !row_sums,
-          out_residual{row_norm{row_sums, n_sums, sum_n, eps, false, false}, base, next_norm, w->rows,
-                       n_rows > CUDA_FEW_ROWS, y, squares, act},
-          stream);
+void k_fused_residual(const struct cuda_residual *r, uint32_t n_rows, void *stream) {
+    fused(r->w, r->x, n_rows, !r->sums.squares, residual_of(r, n_rows > CUDA_FEW_ROWS), stream);
 }
 
-void k_fused_linear_pair(const struct cuda_matrix *w1, const void *x1, float *y1, size_t ldy1, size_t split_stride1,
-                         const struct cuda_matrix *w2, const void *x2, float *y2, size_t ldy2, size_t split_stride2,
-                         uint32_t n_rows, void *stream) {
-    const enum dispatch_kernel kernel = kernel_of(DISPATCH_DECODE_PAIR, w1, n_rows, DISPATCH_PLAIN);
-    if (kernel != FEW_PAIR && kernel != FEW_PAIR_TWO) { // whole sums
-        const wide_operands in1 = {w1, x1}, in2 = {w2, x2};
-        wide_plain(in1, out_plain{{}, y1, ldy1, w1->rows}, &in2, out_plain{{}, y2, ldy2, w2->rows}, n_rows, stream);
-        return;
-    }
-    const uint32_t KT = cuda_pad16(w1->cols) / 16;
-    const few_part one = {(const uint4 *)w1->data, (const uint32_t *)x1,      y1,      ldy1,
-                          split_stride1,           cuda_pad16(w1->rows) / 16, w1->rows};
-    const few_part two = {(const uint4 *)w2->data, (const uint32_t *)x2,      y2,      ldy2,
-                          split_stride2,           cuda_pad16(w2->rows) / 16, w2->rows};
-    const dim3 grid(one.tiles + two.tiles, 4);
-    const bool half = w1->dtype == CUDA_F16;
+static few_part few_part_of(const struct cuda_product *p) {
+    return {(const uint4 *)p->w->data,
+            (const uint32_t *)p->x,
+            p->y,
+            p->ldy,
+            p->stride,
+            cuda_pad16(p->w->rows) / 16,
+            p->w->rows};
+}
+void k_fused_linear_pair(const struct cuda_product *one, const struct cuda_product *two, uint32_t n_rows,
+                         void *stream) {
+    const enum dispatch_kernel kernel = kernel_of(DISPATCH_DECODE_PAIR, one->w, n_rows, DISPATCH_PLAIN);
+    if (kernel != FEW_PAIR && kernel != FEW_PAIR_TWO) // whole sums
+        return wide_pair(*one, *two, n_rows, stream);
+    const uint32_t KT = cuda_pad16(one->w->cols) / 16;
+    const few_part p = few_part_of(one), q = few_part_of(two);
+    const dim3 grid(p.tiles + q.tiles, 4);
+    const bool half = one->w->dtype == CUDA_F16;
     const auto run = kernel == FEW_PAIR ? half ? few_pair_kernel<__half, 1> : few_pair_kernel<__nv_bfloat16, 1>
                      : half ? few_pair_kernel<__half, 2>
                                         : few_pair_kernel<__nv_bfloat16, 2>;
-    launch(run, grid, dim3(128), 0, stream, one, two, KT, n_rows);
+    launch(run, grid, dim3(128), 0, stream, p, q, KT, n_rows);
 }

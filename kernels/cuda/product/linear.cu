@@ -135,18 +135,18 @@ __global__ void __launch_bounds__(WARPS * 32)
 }
 
 // fp32: one warp an output and row; lanes take every 32nd input, then a butterfly.
-__global__ void linear_f32_kernel(const float *w, const float *x, uint32_t K, uint32_t O, uint32_t n_rows, float *y,
-                                  size_t ldy, size_t split_stride) {
+__global__ void linear_f32_kernel(cuda_product p, const float *w, uint32_t K, uint32_t O) {
     let_next_start();
     wait_for_inputs();
     const uint32_t o = blockIdx.x * 8 + threadIdx.x / 32, lane = threadIdx.x % 32, r = blockIdx.z;
     const uint32_t k0 = (uint32_t)((uint64_t)K * blockIdx.y / gridDim.y),
                    k1 = (uint32_t)((uint64_t)K * (blockIdx.y + 1) / gridDim.y);
     if (o >= O) return;
+    const float *x = (const float *)p.x;
     float sum = 0;
     for (uint32_t k = k0 + lane; k < k1; k += 32) sum += w[(size_t)o * K + k] * x[(size_t)r * K + k];
     sum = warp_sum(sum);
-    if (lane == 0) y[blockIdx.y * split_stride + r * ldy + o] = sum;
+    if (lane == 0) p.y[blockIdx.y * p.stride + r * p.ldy + o] = sum;
 }
 
 template <class T, int BITS>
@@ -171,31 +171,19 @@ static void linear_16(const linear_part<BITS> &one, const linear_part<BITS> &two
         LINEAR_ROWS(4);
 }
 
-// A product of one or two: their weights are kept alike.
-struct linear_job {
-    const struct cuda_matrix *w; // NULL: none
-    const void *x;
-    float *y;
-    size_t ldy, split_stride;
-};
-template <int BITS> static linear_part<BITS> part_of(const linear_job &job) {
-    if (!job.w) return linear_part<BITS>{};
-    return linear_part<BITS>{
-        weights_of<BITS>(job.w),     (const uint32_t *)job.x, job.y, job.ldy, job.split_stride, job.w->rows,
-        cuda_pad16(job.w->rows) / 16};
+template <int BITS> static linear_part<BITS> part_of(const cuda_product &p) {
+    if (!p.w) return linear_part<BITS>{};
+    return linear_part<BITS>{weights_of<BITS>(p.w),     (const uint32_t *)p.x, p.y, p.ldy, p.stride, p.w->rows,
+                             cuda_pad16(p.w->rows) / 16};
 }
 
-static void linear_parts(const linear_job &one, const linear_job &two, uint32_t n_rows, void *stream) {
+// One product, or two (else two.w is NULL) whose weights are kept alike.
+static void linear_parts(const cuda_product &one, const cuda_product &two, uint32_t n_rows, void *stream) {
     const struct cuda_matrix *w = one.w;
     const uint32_t KT = cuda_pad16(w->cols) / 16, splits = cuda_linear_splits(w, n_rows);
     const enum dispatch_kernel kernel = linear_kernel_of(w->dtype, n_rows);
     assert(!two.w || two.w->format == w->format);
-    if (is_wide(kernel)) {
-        const wide_operands in_two = {two.w, two.x};
-        wide_plain(wide_operands{w, one.x}, out_plain{{}, one.y, one.ldy, w->rows}, two.w ? &in_two : NULL,
-                   out_plain{{}, two.y, two.ldy, two.w ? two.w->rows : 0}, n_rows, stream);
-        return;
-    }
+    if (is_wide(kernel)) return wide_pair(one, two, n_rows, stream);
     FOR_BITS(w, {
         const auto p = part_of<BITS>(one), q = part_of<BITS>(two);
         if (w->dtype == CUDA_F16)
@@ -205,22 +193,19 @@ static void linear_parts(const linear_job &one, const linear_job &two, uint32_t 
     });
 }
 
-void k_linear(const struct cuda_matrix *w, const void *x, uint32_t n_rows, float *y, size_t ldy, size_t split_stride,
-              void *stream) {
+void k_linear(const struct cuda_product *p, uint32_t n_rows, void *stream) {
+    const struct cuda_matrix *w = p->w;
     if (w->dtype == CUDA_F32)
         launch(linear_f32_kernel, dim3((w->rows + 7) / 8, cuda_linear_splits(w, n_rows), n_rows), dim3(256), 0, stream,
-               (const float *)w->data, (const float *)x, cuda_pad16(w->cols), w->rows, n_rows, y, ldy, split_stride);
+               *p, (const float *)w->data, cuda_pad16(w->cols), w->rows);
     else
-        linear_parts(linear_job{w, x, y, ldy, split_stride}, linear_job{}, n_rows, stream);
+        linear_parts(*p, cuda_product{}, n_rows, stream);
 }
 
-void k_linear_pair(const struct cuda_matrix *w1, const void *x1, float *y1, size_t ldy1, size_t split_stride1,
-                   const struct cuda_matrix *w2, const void *x2, float *y2, size_t ldy2, size_t split_stride2,
-                   uint32_t n_rows, void *stream) {
-    if (w1->dtype == CUDA_F32) {
-        k_linear(w1, x1, n_rows, y1, ldy1, split_stride1, stream);
-        k_linear(w2, x2, n_rows, y2, ldy2, split_stride2, stream);
+void k_linear_pair(const struct cuda_product *one, const struct cuda_product *two, uint32_t n_rows, void *stream) {
+    if (one->w->dtype == CUDA_F32) {
+        k_linear(one, n_rows, stream);
+        k_linear(two, n_rows, stream);
     } else
-        linear_parts(linear_job{w1, x1, y1, ldy1, split_stride1}, linear_job{w2, x2, y2, ldy2, split_stride2}, n_rows,
-                     stream);
+        linear_parts(*one, *two, n_rows, stream);
 }

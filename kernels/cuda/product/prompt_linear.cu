@@ -30,11 +30,6 @@ void k_prompt_az(const struct cuda_matrix *w, const struct cuda_normed *in, uint
 void k_prompt_ffn(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, void *act, void *stream) {
     run_broad(w, in->act, out_ffn{broad_norm(in), act, w->rows / 2}, n_rows, stream);
 }
-void k_prompt_residual(const struct cuda_matrix *w, const void *in, const float *row_sums, uint32_t n_sums,
-                       uint32_t sum_n, float eps, const float *base, const float *next_norm, uint32_t n_rows, float *y,
-                       float *squares, void *act, void *stream) {
-    run_broad(w, in,
-              out_residual{row_norm{row_sums, n_sums, sum_n, eps, false, false}, base, next_norm, w->rows, true, y,
-                           squares, act},
-              n_rows, stream);
+void k_prompt_residual(const struct cuda_residual *r, uint32_t n_rows, void *stream) {
+    run_broad(r->w, r->x, residual_of(r, true), n_rows, stream);
 }

@@ -425,12 +425,13 @@ static void run_wide(const wide_operands &one, const wide_operands *two, const O
         FOR_BITS(w, (choose_wide<__nv_bfloat16, BITS>(job, kernel)));
 }
 
-void wide_plain(const wide_operands &one, const out_plain &out, const wide_operands *two, const out_plain &out_two,
-                uint32_t n_rows, void *stream) {
-    run_wide(one, two, out_either{out, out_two}, n_rows, stream);
+void wide_pair(const cuda_product &one, const cuda_product &two, uint32_t n_rows, void *stream) {
+    const wide_operands in_two = {two.w, two.x};
+    const out_plain out = {{}, one.y, one.ldy, one.w->rows}, out_two = {{}, two.y, two.ldy, two.w ? two.w->rows : 0};
+    run_wide(wide_operands{one.w, one.x}, two.w ? &in_two : NULL, out_either{out, out_two}, n_rows, stream);
 }
 void wide_product(const wide_operands &in, const out_plain &out, uint32_t n_rows, void *stream) {
-    wide_plain(in, out, NULL, out, n_rows, stream);
+    run_wide(in, NULL, out_either{out, out}, n_rows, stream);
 }
 void wide_product(const wide_operands &in, const out_residual &out, uint32_t n_rows, void *stream) {
     run_wide(in, NULL, out, n_rows, stream);
