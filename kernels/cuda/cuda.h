@@ -173,43 +173,61 @@ struct cuda_product {
 void k_linear(const struct cuda_product *p, uint32_t n_rows, void *stream);
 /* Two products of the same number of columns, both whole or both not, as one launch. */
 void k_linear_pair(const struct cuda_product *one, const struct cuda_product *two, uint32_t n_rows, void *stream);
-/* E2 for each segment and channel: az [n_rows][2 Ep] (a, z), times row_scale [n_rows] where not NULL -> s fp32
- * [n_rows][Ep], s and a packed; the conv tail moves on. */
-void k_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_segs,
-            const float *az, const float *row_scale, const float *w, const float *bias, float *s, void *s_act,
-            void *a_act, void *stream);
-/* E3, E5: sums the partial products in [splits][n_rows][4 M + R] (q, k, gate, tau pre-activations; c0) ->
- * q, k (with i), log_alpha [n_rows][M] each, c0 [n_rows][R]. Twin ref_gates. */
-void k_gates(const struct cuda_shape *shape, const float *in, uint32_t splits, size_t split_stride, const float *in_c0,
-             uint32_t splits_c0, size_t split_stride_c0, const float *g_b, const float *t_b, uint32_t n_rows, float *q,
-             float *k, float *log_alpha, float *c0, void *stream);
+/* What E2 takes and gives, in all its forms; each says below what it leaves out. */
+struct cuda_conv {
+    struct cuda_shape shape; /* conv: the tails */
+    uint32_t layer;
+    struct cuda_rows rows;
+    uint32_t n_rows;
+    const float *w, *bias;  /* [K][Ep], [E] */
+    float *az;              /* [n_rows][2 Ep]: a, z. Read; k_fused_conv writes them */
+    const float *row_scale; /* [n_rows], of az; NULL: it is scaled */
+    float *s;               /* [n_rows][Ep] */
+    void *s_act, *a_act;    /* [n_rows][E] packed: the same as operands, and a */
+    void *z_act;            /* the same of z */
+};
+/* E2 for each segment and channel; the conv tail moves on. No z_act. */
+void k_conv(const struct cuda_conv *c, uint32_t n_segs, void *stream);
+/* What E3 and E5 are made of: partial products, and biases. */
+struct cuda_partials {
+    struct cuda_parts in;   /* of 4 M columns: q, k, gate and tau before their activations */
+    struct cuda_parts c0;   /* of R columns */
+    const float *g_b, *t_b; /* [M] */
+};
+struct cuda_gates {
+    float *q, *k, *log_alpha; /* [n_rows][M]; k with i */
+    float *c0;                /* [n_rows][R] */
+};
+/* E3, E5. Twin ref_gates. */
+void k_gates(const struct cuda_shape *shape, const struct cuda_partials *in, const struct cuda_gates *out,
+             uint32_t n_rows, void *stream);
+/* What E4, E6, E7 and the gate of E8 take and give, in all their forms. */
+struct cuda_state {
+    struct cuda_shape shape; /* S, and what is deferred */
+    uint32_t layer;
+    struct cuda_rows rows;
+    const float *c1, *c1_b;           /* W_c1 [E][R], of single tokens transposed [R][Ep]; its bias [E] */
+    const float *az, *row_scale;      /* [n_rows][2 Ep]: a, z; their scale [n_rows], NULL: 1 */
+    const float *s;                   /* [n_rows][Ep] */
+    const float *residual, *act_norm; /* [E] of E8 */
+    float *sums;                      /* [n_rows][Ep / 32]: partial sums of o^2 */
+    void *act;                        /* [n_rows][E] packed: o * act_norm */
+};
 /* E4, E6, E7 and the gate of E8 for each segment and 32 channels: u = sigmoid(W_c1 c0 + b) a; S, token by token in
- * registers; o = (o + residual s) SiLU(z); sums [n_rows][Ep / 32] = partial sums of o^2, act = o * act_norm packed (the
- * norm's scale is applied after W_o). Bytes: S read and written once a segment. Twin ref_gla. */
-void k_gla(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_segs,
-           const float *q, const float *k, const float *log_alpha, const float *c0, const float *c1, const float *c1_b,
-           const float *az, const float *row_scale, const float *s, const float *residual, const float *act_norm,
-           float *sums, void *act, void *stream);
-/* k_gates and k_gla of a step of single tokens (state.cu), to the same bits. Partial products as k_gates takes them; c1
- * transposed, [R][Ep]. Bytes: S read and written once. Where rows->deferred (a step that defers), S is written only
- * for rows that say so: of the others u, k and alpha are kept, and applied in registers until S takes them, in the
- * order of the tokens, so that no bit changes. */
-void k_gla_gates(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows,
-                 const float *in, uint32_t splits, size_t split_stride, const float *in_c0, uint32_t splits_c0,
-                 size_t split_stride_c0, const float *g_b, const float *t_b, const float *c1, const float *c1_b,
-                 const float *az, const float *row_scale, const float *s, const float *residual, const float *act_norm,
-                 float *sums, void *act, void *stream);
+ * registers; o = (o + residual s) SiLU(z). The scale of o's norm is applied after W_o. Bytes: S read and written once a
+ * segment. Twin ref_gla. */
+void k_gla(const struct cuda_state *io, const struct cuda_gates *gates, uint32_t n_segs, void *stream);
+/* k_gates and k_gla of a step of single tokens (state.cu), to the same bits. Bytes: S read and written once. Where
+ * rows.deferred (a step that defers), S is written only for rows that say so: of the others u, k and alpha are kept,
+ * and applied in registers until S takes them, in the order of the tokens, so that no bit changes. */
+void k_gla_gates(const struct cuda_state *io, const struct cuda_partials *in, uint32_t n_rows, void *stream);
 /* Whether k_gla_gates of n_rows rows leaves tokens deferred. */
 bool cuda_state_defers(const struct cuda_shape *shape, uint32_t n_rows);
 /* k_gla_gates of a step with drafts: each of n_segs segments has 0 to CUDA_DRAFTS + 1 rows of a session, in order, and
- * each row the bits of a step of its own. S takes what is late (rows->deferred) and the segment's first token; of the
- * others, which may turn out wrong, u, k and alpha are kept (shape->deferred), in registers S has them. Bytes: S read
+ * each row the bits of a step of its own. S takes what is late (rows.deferred) and the segment's first token; of the
+ * others, which may turn out wrong, u, k and alpha are kept (shape.deferred), in registers S has them. Bytes: S read
  * and written once a segment. Twin ref_gla; to the bits of k_gla_gates, a row a step. */
-void k_gla_drafts(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_segs,
-                  const float *in, uint32_t splits, size_t split_stride, const float *in_c0, uint32_t splits_c0,
-                  size_t split_stride_c0, const float *g_b, const float *t_b, const float *c1, const float *c1_b,
-                  const float *az, const float *row_scale, const float *s, const float *residual, const float *act_norm,
-                  float *sums, void *act, void *stream);
+void k_gla_drafts(const struct cuda_state *io, const struct cuda_partials *in, uint32_t n_segs, void *stream);
 /* A slot whose S takes what it lacks: n_late accepted drafts, or (0) as many tokens as n_deferred says. */
 struct cuda_late {
     uint32_t slot, n_late;
@@ -235,30 +253,25 @@ bool cuda_scan_packed(const struct cuda_shape *shape);
 /* Bytes of `work` for n_rows rows. */
 size_t cuda_scan_bytes(const struct cuda_shape *shape, uint32_t n_rows);
 /* k_conv with the rows in parallel, but the conv tails stay as they were: k_scan moves them on. A slot has at most one
- * segment. s is written where not cuda_scan_packed, z_act (z packed) where cuda_scan_packed. Bytes a row: 4 E read, 8 E
- * written (packed: 8 E, 6 E). */
-void k_prompt_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows,
-                   const float *az, const float *row_scale, const float *w, const float *bias, float *s, void *s_act,
-                   void *a_act, void *z_act, void *stream);
-/* The same after k_prompt_az, where cuda_scan_packed. Bytes a row: 2 E read, 2 E written. */
-void k_packed_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows,
-                   const void *a_act, const float *w, const float *bias, void *s_act, void *stream);
-/* What k_gates takes. */
-struct cuda_partials {
-    const float *in, *in_c0, *g_b, *t_b;
-    uint32_t splits, splits_c0;
-    size_t stride, stride_c0;
+ * segment. s is written where not cuda_scan_packed, z_act where cuda_scan_packed. Bytes a row: 4 E read, 8 E written
+ * (packed: 8 E, 6 E). */
+void k_prompt_conv(const struct cuda_conv *c, void *stream);
+/* The same after k_prompt_az, where cuda_scan_packed: a_act is read, s_act written, nothing else. Bytes a row: 2 E
+ * read, 2 E written. */
+void k_packed_conv(const struct cuda_conv *c, void *stream);
+struct cuda_scan {
+    struct cuda_state io; /* az and s: where not cuda_scan_packed */
+    struct cuda_gates gates;
+    const struct cuda_partials *partials; /* that k_scan makes the gates of; NULL: k_gates has */
+    const void *s_act;                    /* [n_rows][E] packed; may be io.act */
+    const void *a_act, *z_act;            /* the same, where cuda_scan_packed: whole tiles of eight rows are read */
+    uint32_t n_rows, n_segs, most_tok;    /* most_tok: of a segment */
+    void *work;                           /* cuda_scan_bytes */
 };
-/* k_gla in the chunkwise form, after the convolution (s and s_act, which may be act) and k_gates (q, k, log_alpha, c0
- * of all rows), whose work it does too, to the same bits, where gates is not NULL; products in tf32 with fp32 sums, S
- * carried on in fp32. az times row_scale, and s, or where cuda_scan_packed a_act, z_act and s_act, whose tiles of eight
- * rows are read whole. most_tok: of a segment. S and the conv tails of the segments' slots move on. Bytes a row: 6 E
- * read (not packed: 10 E), 2 E written; S read and written once a segment. Twin ref_gla. */
-void k_scan(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows,
-            uint32_t n_segs, uint32_t most_tok, const struct cuda_partials *gates, float *q, float *k, float *log_alpha,
-            float *c0, const float *c1, const float *c1_b, const float *az, const float *row_scale, const float *s,
-            const void *s_act, const void *a_act, const void *z_act, const float *residual, const float *act_norm,
-            void *work, float *sums, void *act, void *stream);
+/* k_gla in the chunkwise form, after the convolution and k_gates; products in tf32 with fp32 sums, S carried on in
+ * fp32. S and the conv tails of the segments' slots move on. Bytes a row: 6 E read (not packed: 10 E), 2 E written; S
+ * read and written once a segment. Twin ref_gla. */
+void k_scan(const struct cuda_scan *x, void *stream);
 /* q/k norm (option) and rotary; qkv [splits][n_rows][(H + Hk + Hv) P], times row_scale where not NULL -> q fp32
  * [n_rows][H P]; key and value into the ring. The rows are list[0..n_list). */
 void k_rope(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const int32_t *list,
@@ -367,11 +380,9 @@ bool cuda_fused_possible(const struct cuda_shape *shape);
 /* y[r][o] = W RMSNorm(x), whole sums, fp32 [n_rows][ldy]. Bytes: the weights once. Twin ref_linear after ref norm. */
 void k_fused_linear(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, float *y, size_t ldy,
                     void *stream);
-/* k_fused_linear of W_fc with k_conv of its outputs: one token a session; or, with rows->lead, a token and its drafts,
- * whose older taps are the step's own. */
-void k_fused_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows,
-                  const struct cuda_matrix *w, const struct cuda_normed *in, const float *conv, const float *bias,
-                  uint32_t n_rows, float *az, float *s, void *s_act, void *a_act, void *stream);
+/* k_fused_linear of W_fc with k_conv of its outputs: one token a session; or, with rows.lead, a token and its drafts,
+ * whose older taps are the step's own. No z_act. */
+void k_fused_conv(const struct cuda_conv *c, const struct cuda_matrix *w, const struct cuda_normed *in, void *stream);
 /* k_fused_linear of W_f1 with k_ffn_act of its outputs: act [n_rows][F] packed. */
 void k_fused_ffn(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, void *act, void *stream);
 struct cuda_residual {
@@ -424,16 +435,14 @@ enum { CUDA_PERSISTENT_STEPS = 1 << 20 };
 void k_persistent_step(const struct cuda_whole_step *step, uint32_t n_rows, void *stream);
 
 /* k_conv of single tokens and k_linear_pair of W_in with its s and W_c0 with its a as one kernel, for more than 8 rows,
- * and for any up to CUDA_CONV_PAIR_ROWS in a step with drafts (rows->lead): az [n_rows][2 Ep], scaled; four partial
- * products each, [n_rows][rows of W], strides apart. Neither operand is packed. Hopper, 16 bit, E a multiple of 16 up
+ * and for any up to CUDA_CONV_PAIR_ROWS in a step with drafts (rows.lead): az scaled; four partial products each.
+ * Neither operand is packed, so s_act, a_act and the products' x are not there. Hopper, 16 bit, E a multiple of 16 up
  * to 4,096, K up to 4. */
 enum { CUDA_CONV_PAIR_ROWS = 128 }; /* at most so many rows: of more, the kernels apart are as fast */
 bool cuda_conv_pair_possible(const struct cuda_shape *shape);
 /* Whether a step of so many rows takes it (dispatch.h). */
 bool cuda_conv_pair_runs(const struct cuda_shape *shape, uint32_t n_rows, bool drafts);
-void k_conv_pair(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const float *az,
-                 const float *conv, const float *bias, const struct cuda_matrix *w_in, const struct cuda_matrix *w_c0,
-                 uint32_t n_rows, float *s, float *in, size_t in_stride, float *c0, size_t c0_stride, void *stream);
+void k_conv_pair(const struct cuda_conv *c, const struct cuda_product *in, const struct cuda_product *c0, void *stream);
 
 /* ---- products of prompts (prompt_linear.cu) ----
  * k_fused_* with sums in an order of their own, which large tiles can afford: one over all of k. Where

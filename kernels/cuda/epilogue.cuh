@@ -153,14 +153,8 @@ static inline out_residual residual_of(const struct cuda_residual *r, bool fours
     return {norm_of_sums(r->sums), r->base, r->next_norm, r->w->rows, fours, r->y, r->squares, r->act};
 }
 
-template <int MOST_K> struct out_conv { // E1, E2: a, then from column Ep on z. Of few rows only: N = 1
+template <int MOST_K> struct out_conv : cuda_conv { // E1, E2: a, then from column Ep on z. Of few rows only: N = 1
     row_norm norm;
-    cuda_shape shape;
-    uint32_t layer;
-    cuda_rows rows;
-    const float *w, *bias;
-    float *az, *s;
-    void *s_act, *a_act;
     template <class T, int N> struct column { float weight[MOST_K], bias; };
     template <class T, int N> struct row { // taps before the newest, oldest first and ending at tap[MOST_K - 2]
         T tap[MOST_K - 1], *to;
@@ -286,6 +280,5 @@ __device__ __forceinline__ void taps_of_step(narrow<8> (&tap)[MOST_K], uint32_t 
             tap[MOST_K - 1 - j] = narrowed<T>(a);
         }
 }
-// E2 of single tokens in 16 bit after W_fc's product (mixer.cu): az [n_rows][2 Ep], scaled -> as k_conv.
-void conv_rows(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const float *az,
-               const float *w, const float *bias, uint32_t n_rows, float *s, void *s_act, void *a_act, void *stream);
+// E2 of single tokens in 16 bit after W_fc's product, as k_conv (mixer.cu). az is scaled.
+void conv_rows(const cuda_conv &conv, void *stream);

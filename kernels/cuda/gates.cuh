@@ -2,21 +2,8 @@
 #pragma once
 #include "common.cuh"
 
-// What the state's kernels take and give. c1: [R][Ep] where a step is one of single tokens, [E][R] elsewhere.
-struct gates_in { // partial products and biases
-    const float *in, *in_c0, *g_b, *t_b;
-    uint32_t splits, splits_c0;
-    size_t split_stride, split_stride_c0;
-};
-struct state_io {
-    cuda_shape shape;
-    uint32_t layer;
-    cuda_rows rows;
-    const float *c1, *c1_b, *az, *row_scale, *s, *residual, *act_norm;
-    float *sums;
-    void *act;
-};
-void gla_of_partial(const state_io &io, const gates_in &in, uint32_t n_rows, void *stream); // mixer.cu: on any device
+void gla_of_partial(const cuda_state &io, const cuda_partials &in, uint32_t n_rows,
+                    void *stream); // mixer.cu: any device
 
 // log g from the pre-activation, also where g = softplus(x) is below the smallest float.
 __device__ __forceinline__ float log_softplus(float x, float g) {
@@ -46,8 +33,8 @@ __device__ __forceinline__ float key_norm(const cuda_shape &shape, const float *
 // One row's gates by one warp, lane l those of m = l, l + 32, ...: their sums from the partial products in
 // [splits][.][4 M + R],
 template <int MOST> // of m's a lane
-__device__ __forceinline__ void gate_sums(const cuda_shape &shape, const float *in, uint32_t splits,
-                                          size_t split_stride, uint32_t r, float (&v)[MOST][4]) {
+__device__ __forceinline__ void gate_sums(const cuda_shape &shape, const cuda_parts &in, uint32_t r,
+                                          float (&v)[MOST][4]) {
     const uint32_t M = shape.M, lane = threadIdx.x % 32;
 #pragma unroll
     for (int j = 0; j < MOST; j++) {
@@ -56,9 +43,9 @@ __device__ __forceinline__ void gate_sums(const cuda_shape &shape, const float *
         for (int i = 0; i < 4; i++) v[j][i] = 0;
         if (m < M)
 #pragma unroll 4
-            for (uint32_t p = 0; p < splits; p++)
+            for (uint32_t p = 0; p < in.n; p++)
 #pragma unroll
-                for (int i = 0; i < 4; i++) v[j][i] += in[p * split_stride + (size_t)r * 4 * M + i * M + m];
+                for (int i = 0; i < 4; i++) v[j][i] += in.at[p * in.stride + (size_t)r * 4 * M + i * M + m];
     }
 }
 // and put(m, q, k with i, log_alpha) from them.
@@ -79,10 +66,10 @@ __device__ __forceinline__ void gates_of_sums(const cuda_shape &shape, const flo
     }
 }
 template <int MOST, class F>
-__device__ __forceinline__ void gates_of(const cuda_shape &shape, const float *in, uint32_t splits, size_t split_stride,
-                                         uint32_t r, const float (&bias_g)[MOST], const float (&bias_t)[MOST], F put) {
+__device__ __forceinline__ void gates_of(const cuda_shape &shape, const cuda_parts &in, uint32_t r,
+                                         const float (&bias_g)[MOST], const float (&bias_t)[MOST], F put) {
     float v[MOST][4];
-    gate_sums(shape, in, splits, split_stride, r, v);
+    gate_sums(shape, in, r, v);
     gates_of_sums(shape, v, bias_g, bias_t, put);
 }
 template <int MOST>
@@ -94,10 +81,9 @@ __device__ __forceinline__ void gate_biases(const cuda_shape &shape, const float
         bias_g[j] = m < shape.M ? g_b[m] : 0.0f, bias_t[j] = m < shape.M ? t_b[m] : 0.0f;
     }
 }
-__device__ __forceinline__ float low_rank_of(const cuda_shape &shape, const float *in, uint32_t splits,
-                                             size_t split_stride, uint32_t r, uint32_t i) {
+__device__ __forceinline__ float low_rank_of(const cuda_shape &shape, const cuda_parts &in, uint32_t r, uint32_t i) {
     float sum = 0;
 #pragma unroll 4
-    for (uint32_t p = 0; p < splits; p++) sum += in[p * split_stride + (size_t)r * shape.R + i];
+    for (uint32_t p = 0; p < in.n; p++) sum += in.at[p * in.stride + (size_t)r * shape.R + i];
     return sum;
 }

@@ -49,9 +49,9 @@ template <class T> __global__ void __launch_bounds__(NORM_THREADS) add_norm_kern
         }
     }
     const cuda_row_sums &sums = a.sums;
-    const float scale = sums.squares ? rms_scale(row_total(sums.squares + (size_t)r * sums.n_sums, sums.n_sums), sums.n,
-                                                 sums.eps)
-                                     : 1.0f;
+    const float scale =
+        sums.squares ? rms_scale(row_total(sums.squares + (size_t)r * sums.n_sums, sums.n_sums), sums.n, sums.eps)
+                     : 1.0f;
 #pragma unroll
     for (int j = 0; j < NORM_MOST; j++) {
         uint32_t i = threadIdx.x + j * NORM_THREADS;
@@ -65,7 +65,7 @@ template <class T> __global__ void __launch_bounds__(NORM_THREADS) add_norm_kern
             if (a.squares && n_squares == (n + 15) / 16) a.squares[(size_t)r * n_squares + i / 16] = square;
         }
     }
-    __syncthreads(); // the tiles' sums
+    __syncthreads();                                                          // the tiles' sums
     if (a.squares && n_squares != (n + 15) / 16 && threadIdx.x < n_squares) { // of 64 columns each
         float four[4];
         load_four(four, tiles, threadIdx.x * 4, (n + 15) / 16);
@@ -102,8 +102,7 @@ template <class T> __global__ void ffn_act_kernel(cuda_ffn_act f) {
 }
 
 void k_ffn_act(const struct cuda_ffn_act *f, void *stream) {
-    FOR_DTYPE(f->dtype,
-              (launch(ffn_act_kernel<T>, dim3((f->F + 127) / 128, f->n_rows), dim3(128), 0, stream, *f)));
+    FOR_DTYPE(f->dtype, (launch(ffn_act_kernel<T>, dim3((f->F + 127) / 128, f->n_rows), dim3(128), 0, stream, *f)));
 }
 
 __global__ void norm_rows_kernel(float *x, const float *w, float eps, uint32_t n) {

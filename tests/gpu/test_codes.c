@@ -316,8 +316,17 @@ static void conv_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
         az[j] = gpu_zeros(2 * n * sizeof(float)), sums[j] = gpu_zeros(n * sizeof(float));
         s.conv = gpu_from_typed(pool, n_pool, dtype);
         for (int a = 0; a < 4; a++) act[j][a] = gpu_act_out(n_rows, E, dtype);
-        GPU_RUN(k_fused_conv, &s, 0, &rows.device, j ? &m.numbers : &m.codes, &in.normed, w, bias, n_rows, az[j],
-                sums[j], act[j][0], act[j][1]);
+        GPU_RUN(k_fused_conv,
+                &(struct cuda_conv){.shape = s,
+                                    .rows = rows.device,
+                                    .n_rows = n_rows,
+                                    .w = w,
+                                    .bias = bias,
+                                    .az = az[j],
+                                    .s = sums[j],
+                                    .s_act = act[j][0],
+                                    .a_act = act[j][1]},
+                j ? &m.numbers : &m.codes, &in.normed);
         GPU_RUN(k_prompt_az, j ? &m.numbers : &m.codes, &prompt.normed, E, n_rows, act[j][2], act[j][3]);
     }
     gpu_check_same("a and z", gpu_fetch(az[0], 2 * n), gpu_fetch(az[1], 2 * n), 2 * n);

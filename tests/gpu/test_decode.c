@@ -136,8 +136,18 @@ static void conv_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     OF_ACT(WRITTEN, s_act, n_rows, E, dtype);
     OF_ACT(WRITTEN, a_act, n_rows, E, dtype);
     while (broken_again())
-        GPU_RUN(k_fused_conv, &s, layer, &rows.device, &m, &in.device, at_w, at_bias, n_rows, at_az, at_s, s_act,
-                a_act);
+        GPU_RUN(k_fused_conv,
+                &(struct cuda_conv){.shape = s,
+                                    .layer = layer,
+                                    .rows = rows.device,
+                                    .n_rows = n_rows,
+                                    .w = at_w,
+                                    .bias = at_bias,
+                                    .az = at_az,
+                                    .s = at_s,
+                                    .s_act = s_act,
+                                    .a_act = a_act},
+                &m, &in.device);
     if (gpu.breaks) return;
     float *az = gpu_fetch(at_az, (size_t)n_rows * 2 * Ep), *got = gpu_fetch(at_s, (size_t)n_rows * Ep),
           *ref_az = twin_product(W, 2 * E, D, in.h, n_rows), *ref_s = host_floats(n), *got_s = host_floats(n),
@@ -331,15 +341,25 @@ static void conv_pair_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) 
         y[j] = gpu_floats(4 * stride[j]);
     }
     s.conv = gpu_from_typed(pool, n_pool, dtype);
-    const float *at_az = gpu_from(az, n_az), *at_w = gpu_from(w, (size_t)K * Ep), *at_bias = gpu_from(bias, E);
+    float *at_az = gpu_from(az, n_az);
+    const float *at_w = gpu_from(w, (size_t)K * Ep), *at_bias = gpu_from(bias, E);
     broken_rows_of(n_rows, rows.slot, -1);
     OF_ROWS(READ, at_az, n_rows, 2 * Ep);
     OF_SLOTS(READ | WRITTEN, s.conv, rows.n_slots + 1, s.conv_slot, dtype);
     OF_ROWS(WRITTEN, at_s, n_rows, Ep);
     for (int j = 0; j < 2; j++) OF_PARTS(WRITTEN, y[j], 4, stride[j], n_rows, O[j]);
     while (broken_again())
-        GPU_RUN(k_conv_pair, &s, layer, &rows.device, at_az, at_w, at_bias, &m[0], &m[1], n_rows, at_s, y[0], stride[0],
-                y[1], stride[1]);
+        GPU_RUN(k_conv_pair,
+                &(struct cuda_conv){.shape = s,
+                                    .layer = layer,
+                                    .rows = rows.device,
+                                    .n_rows = n_rows,
+                                    .w = at_w,
+                                    .bias = at_bias,
+                                    .az = at_az,
+                                    .s = at_s},
+                &(struct cuda_product){.w = &m[0], .y = y[0], .ldy = O[0], .stride = stride[0]},
+                &(struct cuda_product){.w = &m[1], .y = y[1], .ldy = O[1], .stride = stride[1]});
     if (gpu.breaks) return;
     float *got = gpu_fetch(at_s, (size_t)n_rows * Ep), *ref_s = host_floats(n), *got_s = host_floats(n),
           *x[2] = {host_floats(n), host_floats(n)}; /* operands as 16 bits have them */
@@ -415,14 +435,23 @@ static void draft_conv_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i)
     OF_ROWS(WRITTEN, at_s, n_rows, Ep);
     OF_ACT(WRITTEN, s_act, n_rows, E, dtype);
     OF_ACT(WRITTEN, a_act, n_rows, E, dtype);
-    while (broken_again())
-        GPU_RUN(k_fused_conv, &s, layer, &of_step, &fc, &in.device, w, bias, n_rows, az, at_s, s_act, a_act);
+    struct cuda_conv conv = {.shape = s,
+                             .layer = layer,
+                             .rows = of_step,
+                             .n_rows = n_rows,
+                             .w = w,
+                             .bias = bias,
+                             .az = az,
+                             .s = at_s,
+                             .s_act = s_act,
+                             .a_act = a_act};
+    while (broken_again()) GPU_RUN(k_fused_conv, &conv, &fc, &in.device);
     const bool pair = s.K <= 4 && gpu.k->cuda_conv_pair_possible(&s);
     struct cuda_matrix m[2];
     float *y[2], *pair_s = gpu_floats(n * Ep);
     for (int j = 0; j < 2; j++)
         m[j] = gpu_matrix(random_weights(O[j], E, dtype), O[j], E, dtype), y[j] = gpu_floats(4 * n * O[j]);
-    const float *plain_az = gpu.breaks ? gpu_from(host_random(n * 2 * Ep, -2, 2, CUDA_F32), n * 2 * Ep) : az;
+    float *plain_az = gpu.breaks ? gpu_from(host_random(n * 2 * Ep, -2, 2, CUDA_F32), n * 2 * Ep) : az;
     struct cuda_shape of_pair = s;
     of_pair.conv = gpu_from_typed(pool, n_pool, dtype);
     broken_rows_of(n_rows, rows.slot, -1);
@@ -430,9 +459,10 @@ static void draft_conv_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i)
     OF_SLOTS(READ | WRITTEN, of_pair.conv, rows.n_slots + 1, s.conv_slot, dtype);
     OF_ROWS(WRITTEN, pair_s, n_rows, Ep);
     for (int j = 0; j < 2; j++) OF_PARTS(WRITTEN, y[j], 4, n * O[j], n_rows, O[j]);
-    while (pair && broken_again())
-        GPU_RUN(k_conv_pair, &of_pair, layer, &of_step, plain_az, w, bias, &m[0], &m[1], n_rows, pair_s, y[0], n * O[0],
-                y[1], n * O[1]);
+    struct cuda_product first = {.w = &m[0], .y = y[0], .ldy = O[0], .stride = n * O[0]},
+                        second = {.w = &m[1], .y = y[1], .ldy = O[1], .stride = n * O[1]};
+    conv.shape = of_pair, conv.az = plain_az, conv.s = pair_s;
+    while (pair && broken_again()) GPU_RUN(k_conv_pair, &conv, &first, &second);
     if (gpu.breaks) return;
     const float *got[3] = {gpu_fetch(at_s, n * Ep), gpu_fetch_act(s_act, n_rows, E, dtype),
                            gpu_fetch_act(a_act, n_rows, E, dtype)},
@@ -447,15 +477,18 @@ static void draft_conv_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i)
         const struct cuda_normed x = normed_rows(&in, r, 1, D, dtype);
         float *one_az = gpu_floats(2 * Ep), *one_s = gpu_floats(Ep);
         void *one_s_act = gpu_act_out(1, E, dtype), *one_a_act = gpu_act_out(1, E, dtype);
-        GPU_RUN(k_fused_conv, &s, layer, &one, &fc, &x, w, bias, 1, one_az, one_s, one_s_act, one_a_act);
+        conv.shape = s, conv.rows = one, conv.n_rows = 1, conv.az = one_az, conv.s = one_s;
+        conv.s_act = one_s_act, conv.a_act = one_a_act;
+        GPU_RUN(k_fused_conv, &conv, &fc, &x);
         gpu_check_same("a and z", got_az + (size_t)r * 2 * Ep, gpu_fetch(one_az, 2 * Ep), 2 * Ep);
         gpu_check_same("convolution", got[0] + (size_t)r * Ep, gpu_fetch(one_s, Ep), E);
         gpu_check_same("convolution, packed", got[1] + (size_t)r * E, gpu_fetch_act(one_s_act, 1, E, dtype), E);
         gpu_check_same("its input, packed", got[2] + (size_t)r * E, gpu_fetch_act(one_a_act, 1, E, dtype), E);
         if (!pair) continue;
         float *one_y[2] = {gpu_floats(4 * (size_t)O[0]), gpu_floats(4 * (size_t)O[1])};
-        GPU_RUN(k_conv_pair, &of_pair, layer, &one, one_az, w, bias, &m[0], &m[1], 1, one_s, one_y[0], O[0], one_y[1],
-                O[1]);
+        conv.shape = of_pair;
+        first.y = one_y[0], first.stride = O[0], second.y = one_y[1], second.stride = O[1];
+        GPU_RUN(k_conv_pair, &conv, &first, &second);
         gpu_check_same("convolution, with what reads it", got_pair + (size_t)r * Ep, gpu_fetch(one_s, Ep), E);
         for (int j = 0; j < 2; j++) {
             const float *parts = gpu_fetch(one_y[j], 4 * (size_t)O[j]);
@@ -512,7 +545,18 @@ static struct left run_rows(struct batch *b, uint32_t first, uint32_t n) {
                                     .act = act_x,
                                     .squares = squares},
             n);
-    GPU_RUN(k_fused_conv, &b->s, 1, &rows, &b->fc, &in, b->conv, b->bias, n, az, s, s_act, a_act);
+    GPU_RUN(k_fused_conv,
+            &(struct cuda_conv){.shape = b->s,
+                                .layer = 1,
+                                .rows = rows,
+                                .n_rows = n,
+                                .w = b->conv,
+                                .bias = b->bias,
+                                .az = az,
+                                .s = s,
+                                .s_act = s_act,
+                                .a_act = a_act},
+            &b->fc, &in);
     GPU_RUN(k_fused_ffn, &b->f1, &in, n, act_f);
     struct left left = {gpu_fetch(y, (size_t)n * O),
                         gpu_fetch(x, (size_t)n * D),

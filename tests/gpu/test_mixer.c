@@ -28,8 +28,8 @@ static void conv_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     shape.conv = gpu_from_typed(pool, n_pool, dtype);
     float *s = gpu_floats((size_t)n_rows * Ep);
     void *s_act = gpu_act_out(n_rows, E, dtype), *a_act = gpu_act_out(n_rows, E, dtype);
-    const float *az_at = gpu_from(az, (size_t)n_rows * 2 * Ep), *w_at = gpu_from(w, (size_t)K * Ep),
-                *bias_at = gpu_from(bias, E);
+    float *az_at = gpu_from(az, (size_t)n_rows * 2 * Ep);
+    const float *w_at = gpu_from(w, (size_t)K * Ep), *bias_at = gpu_from(bias, E);
     broken_rows_of(n_rows, rows.slot, -1);
     OF_ROWS(READ, az_at, n_rows, 2 * Ep);
     OF_SLOTS(READ | WRITTEN, shape.conv, rows.n_slots + 1, shape.conv_slot, dtype);
@@ -37,7 +37,18 @@ static void conv_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     OF_ACT(WRITTEN, s_act, n_rows, E, dtype);
     OF_ACT(WRITTEN, a_act, n_rows, E, dtype);
     while (broken_again())
-        GPU_RUN(k_conv, &shape, layer, &rows.device, rows.n_segs, az_at, NULL, w_at, bias_at, s, s_act, a_act);
+        GPU_RUN(k_conv,
+                &(struct cuda_conv){.shape = shape,
+                                    .layer = layer,
+                                    .rows = rows.device,
+                                    .n_rows = n_rows,
+                                    .w = w_at,
+                                    .bias = bias_at,
+                                    .az = az_at,
+                                    .s = s,
+                                    .s_act = s_act,
+                                    .a_act = a_act},
+                rows.n_segs);
     if (gpu.breaks) return;
     float *got = gpu_fetch(s, (size_t)n_rows * Ep), *got_s = host_floats((size_t)n_rows * E);
     for (uint32_t r = 0; r < n_rows; r++) memcpy(got_s + (size_t)r * E, got + (size_t)r * Ep, E * sizeof *got);
@@ -98,8 +109,11 @@ static void gates_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     OF_ROWS(WRITTEN, at_l, n_rows, M);
     OF_ROWS(WRITTEN, at_c, n_rows, R);
     while (broken_again())
-        GPU_RUN(k_gates, &shape, at_in, splits, stride, at_in_c0, splits_c0, stride_c0, at_g_b, at_t_b, n_rows, at_q,
-                at_k, at_l, at_c);
+        GPU_RUN(
+            k_gates, &shape,
+            &(struct cuda_partials){
+                .in = {at_in, splits, stride}, .c0 = {at_in_c0, splits_c0, stride_c0}, .g_b = at_g_b, .t_b = at_t_b},
+            &(struct cuda_gates){.q = at_q, .k = at_k, .log_alpha = at_l, .c0 = at_c}, n_rows);
     if (gpu.breaks) return;
     gpu_check("q", gpu_fetch(at_q, n), q, n, 2e-6, 0);
     gpu_check("k with its gate", gpu_fetch(at_k, n), k, n, far ? 5e-5 : 1e-5, 0);
@@ -129,23 +143,32 @@ static void gla_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     if (!gpu.breaks) mixer_twin(&shape, &rows, layer, &x, pool, out);
     float *sums = gpu_floats(n * (Ep / 32));
     void *act = gpu_act_out(n_rows, E, dtype);
-    const float *q = gpu_from(x.q, n * M), *k = gpu_from(x.k, n * M), *log_alpha = gpu_from(x.log_alpha, n * M),
-                *c0 = gpu_from(x.c0, n * R), *c1 = gpu_from(x.c1, (size_t)E * R), *c1_b = gpu_from(x.c1_b, E),
-                *az = gpu_from(x.az, n * 2 * Ep), *s = gpu_from(x.s, n * Ep), *residual = gpu_from(x.residual, E),
-                *act_norm = gpu_from(x.act_norm, E);
+    const struct cuda_gates gates = {.q = gpu_from(x.q, n * M),
+                                     .k = gpu_from(x.k, n * M),
+                                     .log_alpha = gpu_from(x.log_alpha, n * M),
+                                     .c0 = gpu_from(x.c0, n * R)};
+    const struct cuda_state io = {.shape = shape,
+                                  .layer = layer,
+                                  .rows = rows.device,
+                                  .c1 = gpu_from(x.c1, (size_t)E * R),
+                                  .c1_b = gpu_from(x.c1_b, E),
+                                  .az = gpu_from(x.az, n * 2 * Ep),
+                                  .s = gpu_from(x.s, n * Ep),
+                                  .residual = gpu_from(x.residual, E),
+                                  .act_norm = gpu_from(x.act_norm, E),
+                                  .sums = sums,
+                                  .act = act};
     broken_rows_of(n_rows, rows.slot, -1);
-    OF_ROWS(READ, q, n_rows, M);
-    OF_ROWS(READ, k, n_rows, M);
-    OF_ROWS(READ, log_alpha, n_rows, M);
-    OF_ROWS(READ, c0, n_rows, R);
-    OF_ROWS(READ, az, n_rows, 2 * Ep);
-    OF_ROWS(READ, s, n_rows, Ep);
+    OF_ROWS(READ, gates.q, n_rows, M);
+    OF_ROWS(READ, gates.k, n_rows, M);
+    OF_ROWS(READ, gates.log_alpha, n_rows, M);
+    OF_ROWS(READ, gates.c0, n_rows, R);
+    OF_ROWS(READ, io.az, n_rows, 2 * Ep);
+    OF_ROWS(READ, io.s, n_rows, Ep);
     OF_SLOTS(READ | WRITTEN, shape.S, rows.n_slots + 1, shape.S_slot, CUDA_F32);
     OF_ROWS(WRITTEN, sums, n_rows, Ep / 32);
     OF_ACT(WRITTEN, act, n_rows, E, dtype);
-    while (broken_again())
-        GPU_RUN(k_gla, &shape, layer, &rows.device, rows.n_segs, q, k, log_alpha, c0, c1, c1_b, az, NULL, s, residual,
-                act_norm, sums, act);
+    while (broken_again()) GPU_RUN(k_gla, &io, &gates, rows.n_segs);
     if (gpu.breaks) return;
     float *ref_sums = host_floats(n * (Ep / 32));
     for (size_t r = 0; r < n; r++)
@@ -166,27 +189,20 @@ static void a_session_of_nan_changes_no_other_s_state(void **state) {
     broken_rounds(true, gla_round);
 }
 
-/* What k_gla_gates reads and writes: of partial products without gaps, a token a row. */
-struct state_run {
-    const struct cuda_shape *shape;
-    const struct gpu_rows *rows;
-    const float *in, *in_c0, *az, *s, *row_scale, *sums;
-    const void *act;
-    uint32_t splits;
-};
-static void name_state(const struct state_run *run) {
-    const struct cuda_shape *shape = run->shape;
-    const uint32_t n = run->rows->n_rows, n_slots = run->rows->n_slots;
-    broken_rows_of(n, run->rows->slot, (int32_t)n_slots);
-    OF_PARTS(READ, run->in, run->splits, (size_t)n * 4 * shape->M, n, 4 * shape->M);
-    OF_PARTS(READ, run->in_c0, run->splits, (size_t)n * shape->R, n, shape->R);
-    OF_ROWS(READ, run->az, n, 2 * shape->Ep);
-    OF_ROWS(READ, run->s, n, shape->Ep);
-    OF_ROWS(READ, run->row_scale, n, 1);
+/* What k_gla_gates reads and writes, a token a row. */
+static void name_state(const struct gpu_rows *rows, const struct cuda_state *io, const struct cuda_partials *in) {
+    const struct cuda_shape *shape = &io->shape;
+    const uint32_t n = rows->n_rows, n_slots = rows->n_slots;
+    broken_rows_of(n, rows->slot, (int32_t)n_slots);
+    OF_PARTS(READ, in->in.at, in->in.n, in->in.stride, n, 4 * shape->M);
+    OF_PARTS(READ, in->c0.at, in->c0.n, in->c0.stride, n, shape->R);
+    OF_ROWS(READ, io->az, n, 2 * shape->Ep);
+    OF_ROWS(READ, io->s, n, shape->Ep);
+    OF_ROWS(READ, io->row_scale, n, 1);
     OF_SLOTS(READ | WRITTEN, shape->S, n_slots + 1, shape->S_slot, CUDA_F32);
     OF_SLOTS(READ | WRITTEN, shape->deferred, n_slots + 1, shape->deferred_slot, CUDA_F32);
-    OF_ROWS(WRITTEN, run->sums, n, shape->Ep / 32);
-    OF_ACT(WRITTEN, run->act, n, shape->E, shape->dtype);
+    OF_ROWS(WRITTEN, io->sums, n, shape->Ep / 32);
+    OF_ACT(WRITTEN, io->act, n, shape->E, shape->dtype);
 }
 
 /* k_gla_gates is k_gates and k_gla, to the bit: a decode step takes the one, a step with prompts the others. Padding
@@ -203,49 +219,43 @@ static void fused_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     GPU_WHAT(", E %u, M %u, R %u", E, M, R);
     struct mixer_inputs x = random_inputs(&shape, n_rows);
     const size_t n = n_rows, n_pool = (rows.n_slots + 1) * shape.S_slot, stride = n * 4 * M, stride_c0 = n * R;
-    float *pool = host_random(n_pool, -1, 1, CUDA_F32),
-          *in = gpu_from(host_random(splits * stride, -2, 2, CUDA_F32), splits * stride),
-          *in_c0 = gpu_from(host_random(splits * stride_c0, -1, 1, CUDA_F32), splits * stride_c0),
-          *g_b = gpu_from(host_random(M, -3, 1, CUDA_F32), M), *t_b = gpu_from(host_random(M, -1, 1, CUDA_F32), M);
-    float *q = gpu_floats(n * M), *k = gpu_floats(n * M), *log_alpha = gpu_floats(n * M), *c0 = gpu_floats(n * R),
-          *c1 = gpu_from(x.c1, (size_t)E * R), *c1_b = gpu_from(x.c1_b, E), *az = gpu_from(x.az, n * 2 * Ep),
-          *s = gpu_from(x.s, n * Ep), *residual = gpu_from(x.residual, E), *act_norm = gpu_from(x.act_norm, E);
-    float *turned = host_floats(R * Ep), *row_scale = i % 2 ? gpu_from(host_random(n, 0.5, 2, CUDA_F32), n) : NULL;
+    float *pool = host_random(n_pool, -1, 1, CUDA_F32);
+    const struct cuda_partials partials = {
+        .in = {gpu_from(host_random(splits * stride, -2, 2, CUDA_F32), splits * stride), splits, stride},
+        .c0 = {gpu_from(host_random(splits * stride_c0, -1, 1, CUDA_F32), splits * stride_c0), splits, stride_c0},
+        .g_b = gpu_from(host_random(M, -3, 1, CUDA_F32), M),
+        .t_b = gpu_from(host_random(M, -1, 1, CUDA_F32), M)};
+    const struct cuda_gates gates = {
+        .q = gpu_floats(n * M), .k = gpu_floats(n * M), .log_alpha = gpu_floats(n * M), .c0 = gpu_floats(n * R)};
+    struct cuda_state io = {.layer = layer,
+                            .c1_b = gpu_from(x.c1_b, E),
+                            .az = gpu_from(x.az, n * 2 * Ep),
+                            .s = gpu_from(x.s, n * Ep),
+                            .residual = gpu_from(x.residual, E),
+                            .act_norm = gpu_from(x.act_norm, E)};
+    float *turned = host_floats(R * Ep);
+    io.row_scale = i % 2 ? gpu_from(host_random(n, 0.5, 2, CUDA_F32), n) : NULL;
     for (uint32_t e = 0; e < E; e++)
         for (uint32_t j = 0; j < R; j++) turned[j * Ep + e] = x.c1[e * R + j];
-    float *c1_t = gpu_from(turned, R * Ep);
+    const float *c1[2] = {gpu_from(x.c1, (size_t)E * R), gpu_from(turned, R * Ep)};
     float *states[2], *read_outs[2], *all_sums[2];
     const uint8_t *padding = gpu_pad_rows(&rows);
     shape.n_slots = rows.n_slots;
     for (int fused = gpu.breaks; fused < 2; fused++) {
         shape.S = gpu_from(pool, n_pool);
-        float *sums = gpu_floats(n * (Ep / 32));
-        void *act = gpu_act_out(n_rows, E, dtype);
-        const struct state_run run = {.shape = &shape,
-                                      .rows = &rows,
-                                      .in = in,
-                                      .in_c0 = in_c0,
-                                      .az = az,
-                                      .s = s,
-                                      .row_scale = row_scale,
-                                      .sums = sums,
-                                      .act = act,
-                                      .splits = splits};
-        name_state(&run);
+        io.shape = shape, io.rows = rows.device, io.c1 = c1[fused];
+        io.sums = gpu_floats(n * (Ep / 32)), io.act = gpu_act_out(n_rows, E, dtype);
+        name_state(&rows, &io, &partials);
         if (fused)
-            while (broken_again())
-                GPU_RUN(k_gla_gates, &shape, layer, &rows.device, n_rows, in, splits, stride, in_c0, splits, stride_c0,
-                        g_b, t_b, c1_t, c1_b, az, row_scale, s, residual, act_norm, sums, act);
+            while (broken_again()) GPU_RUN(k_gla_gates, &io, &partials, n_rows);
         else {
-            GPU_RUN(k_gates, &shape, in, splits, stride, in_c0, splits, stride_c0, g_b, t_b, n_rows, q, k, log_alpha,
-                    c0);
-            GPU_RUN(k_gla, &shape, layer, &rows.device, rows.n_segs, q, k, log_alpha, c0, c1, c1_b, az, row_scale, s,
-                    residual, act_norm, sums, act);
+            GPU_RUN(k_gates, &shape, &partials, &gates, n_rows);
+            GPU_RUN(k_gla, &io, &gates, rows.n_segs);
         }
         if (gpu.breaks) return;
         states[fused] = gpu_fetch(shape.S, n_pool);
-        read_outs[fused] = gpu_fetch_act(act, n_rows, E, dtype);
-        all_sums[fused] = gpu_fetch(sums, n * (Ep / 32));
+        read_outs[fused] = gpu_fetch_act(io.act, n_rows, E, dtype);
+        all_sums[fused] = gpu_fetch(io.sums, n * (Ep / 32));
     }
     gpu_check_same("states", states[1], states[0], n_pool - shape.S_slot);
     for (uint32_t r = 0; r < n_rows; r++) {
@@ -285,10 +295,17 @@ static void deferred_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     uint32_t *count = host_bytes(n_slots * sizeof *count), *word = host_bytes(n * sizeof *word);
     for (uint32_t t = 0; t < STEPS; t++) {
         struct mixer_inputs x = random_inputs(&shape, n_rows);
-        float *in = gpu_from(host_random(n * 4 * M, -2, 2, CUDA_F32), n * 4 * M),
-              *in_c0 = gpu_from(host_random(n * R, -1, 1, CUDA_F32), n * R), *az = gpu_from(x.az, n * 2 * Ep),
-              *s = gpu_from(x.s, n * Ep), *c1 = gpu_from(host_random(R * Ep, -0.5, 0.5, CUDA_F32), R * Ep),
-              *c1_b = gpu_from(x.c1_b, E), *residual = gpu_from(x.residual, E), *act_norm = gpu_from(x.act_norm, E);
+        const struct cuda_partials partials = {
+            .in = {gpu_from(host_random(n * 4 * M, -2, 2, CUDA_F32), n * 4 * M), 1, n * 4 * M},
+            .c0 = {gpu_from(host_random(n * R, -1, 1, CUDA_F32), n * R), 1, n * R},
+            .g_b = g_b,
+            .t_b = t_b};
+        struct cuda_state io = {.c1 = gpu_from(host_random(R * Ep, -0.5, 0.5, CUDA_F32), R * Ep),
+                                .c1_b = gpu_from(x.c1_b, E),
+                                .az = gpu_from(x.az, n * 2 * Ep),
+                                .s = gpu_from(x.s, n * Ep),
+                                .residual = gpu_from(x.residual, E),
+                                .act_norm = gpu_from(x.act_norm, E)};
         for (uint32_t r = 0; r < n_rows; r++) {
             if (padding[r]) continue; /* a word of 0 */
             uint32_t *c = &count[rows.slot[r]];
@@ -300,14 +317,12 @@ static void deferred_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
         for (uint32_t layer = 0; layer < LAYERS; layer++) {
             float *read_out[2], *sum[2];
             for (int late = 0; late < 2; late++) {
-                struct cuda_rows of_step = rows.device;
-                of_step.deferred = late ? device_word : NULL;
-                shape.S = S[late];
-                float *sums = gpu_floats(n * (Ep / 32));
-                void *act = gpu_act_out(n_rows, E, dtype);
-                GPU_RUN(k_gla_gates, &shape, layer, &of_step, n_rows, in, 1, n * 4 * M, in_c0, 1, n * R, g_b, t_b, c1,
-                        c1_b, az, NULL, s, residual, act_norm, sums, act);
-                read_out[late] = gpu_fetch_act(act, n_rows, E, dtype), sum[late] = gpu_fetch(sums, n * (Ep / 32));
+                io.shape = shape, io.layer = layer, io.rows = rows.device;
+                io.rows.deferred = late ? device_word : NULL, io.shape.S = S[late];
+                io.sums = gpu_floats(n * (Ep / 32)), io.act = gpu_act_out(n_rows, E, dtype);
+                GPU_RUN(k_gla_gates, &io, &partials, n_rows);
+                read_out[late] = gpu_fetch_act(io.act, n_rows, E, dtype);
+                sum[late] = gpu_fetch(io.sums, n * (Ep / 32));
             }
             for (uint32_t r = 0; r < n_rows; r++) {
                 if (padding[r]) continue;
@@ -356,29 +371,26 @@ static void deferred_broken_round(uint32_t n_rows, enum cuda_dtype dtype, uint32
     }
     for (uint32_t j = 0; j < n_slots; j++) slots[j].slot = j, count[j] = gpu_pick(0, CUDA_DEFERRED);
     struct mixer_inputs x = random_inputs(&shape, n_rows);
-    const float *in = gpu_from(host_random(n * 4 * M, -2, 2, CUDA_F32), n * 4 * M),
-                *in_c0 = gpu_from(host_random(n * R, -1, 1, CUDA_F32), n * R), *az = gpu_from(x.az, n * 2 * Ep),
-                *s = gpu_from(x.s, n * Ep), *c1 = gpu_from(host_random(R * Ep, -0.5, 0.5, CUDA_F32), R * Ep),
-                *c1_b = gpu_from(x.c1_b, E), *residual = gpu_from(x.residual, E), *act_norm = gpu_from(x.act_norm, E),
-                *g_b = gpu_from(host_random(M, -3, 1, CUDA_F32), M),
-                *t_b = gpu_from(host_random(M, -1, 1, CUDA_F32), M);
     rows.device.deferred = gpu_copy(word, n * sizeof *word);
     shape.n_deferred = gpu_copy(count, n_slots * sizeof *count);
-    float *sums = gpu_floats(n * (Ep / 32));
-    void *act = gpu_act_out(n_rows, E, dtype);
-    const struct state_run run = {.shape = &shape,
-                                  .rows = &rows,
-                                  .in = in,
-                                  .in_c0 = in_c0,
-                                  .az = az,
-                                  .s = s,
-                                  .sums = sums,
-                                  .act = act,
-                                  .splits = 1};
-    name_state(&run);
-    while (broken_again())
-        GPU_RUN(k_gla_gates, &shape, i / 2 % LAYERS, &rows.device, n_rows, in, 1, n * 4 * M, in_c0, 1, n * R, g_b, t_b,
-                c1, c1_b, az, NULL, s, residual, act_norm, sums, act);
+    const struct cuda_partials partials = {
+        .in = {gpu_from(host_random(n * 4 * M, -2, 2, CUDA_F32), n * 4 * M), 1, n * 4 * M},
+        .c0 = {gpu_from(host_random(n * R, -1, 1, CUDA_F32), n * R), 1, n * R},
+        .g_b = gpu_from(host_random(M, -3, 1, CUDA_F32), M),
+        .t_b = gpu_from(host_random(M, -1, 1, CUDA_F32), M)};
+    const struct cuda_state io = {.shape = shape,
+                                  .layer = i / 2 % LAYERS,
+                                  .rows = rows.device,
+                                  .c1 = gpu_from(host_random(R * Ep, -0.5, 0.5, CUDA_F32), R * Ep),
+                                  .c1_b = gpu_from(x.c1_b, E),
+                                  .az = gpu_from(x.az, n * 2 * Ep),
+                                  .s = gpu_from(x.s, n * Ep),
+                                  .residual = gpu_from(x.residual, E),
+                                  .act_norm = gpu_from(x.act_norm, E),
+                                  .sums = gpu_floats(n * (Ep / 32)),
+                                  .act = gpu_act_out(n_rows, E, dtype)};
+    name_state(&rows, &io, &partials);
+    while (broken_again()) GPU_RUN(k_gla_gates, &io, &partials, n_rows);
     broken_rows_of(n_rows, rows.slot, -1);
     OF_SLOTS(READ | WRITTEN, shape.S, (uint32_t)n_slots + 1, shape.S_slot, CUDA_F32);
     OF_SLOTS(READ | WRITTEN, shape.deferred, (uint32_t)n_slots + 1, shape.deferred_slot, CUDA_F32);
@@ -434,17 +446,51 @@ static void single_step(const struct cuda_shape *shape, uint32_t layer, const st
     for (uint32_t j = 0; j < n; j++) slot[j] = rows->slot[list[j]], first[j] = (int32_t)j;
     const struct cuda_rows of_step = {.slot = gpu_copy(slot, n * sizeof *slot),
                                       .seg_first = gpu_copy(first, n * sizeof *first)};
-    float *at_sums = gpu_floats(n * groups);
-    void *at_act = gpu_act_out(n, shape->E, shape->dtype);
-    GPU_RUN(k_gla_gates, shape, layer, &of_step, n, rows_of(x->in, x->splits, N, 4 * M, list, n), x->splits, n * 4 * M,
-            rows_of(x->in_c0, x->splits, N, R, list, n), x->splits, n * R, x->g_b, x->t_b, x->c1, x->c1_b,
-            rows_of(x->az, 1, N, 2 * Ep, list, n), x->row_scale ? rows_of(x->row_scale, 1, N, 1, list, n) : NULL,
-            rows_of(x->s, 1, N, Ep, list, n), x->residual, x->act_norm, at_sums, at_act);
-    const float *got = gpu_fetch_act(at_act, n, shape->E, shape->dtype), *got_sums = gpu_fetch(at_sums, n * groups);
+    const struct cuda_partials partials = {.in = {rows_of(x->in, x->splits, N, 4 * M, list, n), x->splits, n * 4 * M},
+                                           .c0 = {rows_of(x->in_c0, x->splits, N, R, list, n), x->splits, n * R},
+                                           .g_b = x->g_b,
+                                           .t_b = x->t_b};
+    const struct cuda_state io = {.shape = *shape,
+                                  .layer = layer,
+                                  .rows = of_step,
+                                  .c1 = x->c1,
+                                  .c1_b = x->c1_b,
+                                  .az = rows_of(x->az, 1, N, 2 * Ep, list, n),
+                                  .row_scale = x->row_scale ? rows_of(x->row_scale, 1, N, 1, list, n) : NULL,
+                                  .s = rows_of(x->s, 1, N, Ep, list, n),
+                                  .residual = x->residual,
+                                  .act_norm = x->act_norm,
+                                  .sums = gpu_floats(n * groups),
+                                  .act = gpu_act_out(n, shape->E, shape->dtype)};
+    GPU_RUN(k_gla_gates, &io, &partials, n);
+    const float *got = gpu_fetch_act(io.act, n, shape->E, shape->dtype), *got_sums = gpu_fetch(io.sums, n * groups);
     for (uint32_t j = 0; j < n; j++) {
         memcpy(act + list[j] * E, got + j * E, E * sizeof *act);
         memcpy(sums + list[j] * groups, got_sums + j * groups, groups * sizeof *sums);
     }
+}
+static struct cuda_partials draft_partials(const struct cuda_shape *s, const struct draft_inputs *x, size_t n) {
+    return (struct cuda_partials){.in = {gpu_from(x->in, x->splits * n * 4 * s->M), x->splits, n * 4 * s->M},
+                                  .c0 = {gpu_from(x->in_c0, x->splits * n * s->R), x->splits, n * s->R},
+                                  .g_b = x->g_b,
+                                  .t_b = x->t_b};
+}
+/* The step with its drafts; S and what leaves are the caller's. */
+static struct cuda_state draft_state(const struct cuda_shape *s, uint32_t layer, const struct gpu_rows *rows,
+                                     const struct draft_inputs *x) {
+    const size_t n = rows->n_rows;
+    return (struct cuda_state){.shape = *s,
+                               .layer = layer,
+                               .rows = rows->device,
+                               .c1 = x->c1,
+                               .c1_b = x->c1_b,
+                               .az = gpu_from(x->az, n * 2 * s->Ep),
+                               .row_scale = x->row_scale ? gpu_from(x->row_scale, n) : NULL,
+                               .s = gpu_from(x->s, n * s->Ep),
+                               .residual = x->residual,
+                               .act_norm = x->act_norm,
+                               .sums = gpu_floats(n * (s->Ep / 32)),
+                               .act = gpu_act_out(rows->n_rows, s->E, s->dtype)};
 }
 /* Rows `from` .. `to` of each segment, token by token, to[g] the last one. */
 static void single_steps(const struct cuda_shape *shape, uint32_t layer, const struct gpu_rows *rows,
@@ -502,19 +548,17 @@ static void drafts_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
         }
         rows.device.deferred = gpu_copy(word, n * sizeof *word);
         for (uint32_t layer = 0; layer < LAYERS; layer++) {
-            float *sums = gpu_floats(n * groups), *ref = host_floats(n * E), *ref_sums = host_floats(n * groups);
-            void *act = gpu_act_out(n_rows, shape.E, dtype);
+            float *ref = host_floats(n * E), *ref_sums = host_floats(n * groups);
             shape.S = S[1];
-            GPU_RUN(k_gla_drafts, &shape, layer, &rows.device, rows.n_segs, gpu_from(x.in, x.splits * n * 4 * shape.M),
-                    x.splits, n * 4 * shape.M, gpu_from(x.in_c0, x.splits * n * shape.R), x.splits, n * shape.R, x.g_b,
-                    x.t_b, x.c1, x.c1_b, gpu_from(x.az, n * 2 * shape.Ep),
-                    x.row_scale ? gpu_from(x.row_scale, n) : NULL, gpu_from(x.s, n * shape.Ep), x.residual, x.act_norm,
-                    sums, act);
+            const struct cuda_partials partials = draft_partials(&shape, &x, n);
+            const struct cuda_state io = draft_state(&shape, layer, &rows, &x);
+            GPU_RUN(k_gla_drafts, &io, &partials, rows.n_segs);
             shape.S = S[0];
             single_steps(&shape, layer, &rows, &x, none, right, ref, ref_sums);
             shape.S = gpu_from(gpu_fetch(S[0], n_pool), n_pool);
             single_steps(&shape, layer, &rows, &x, wrong, last, ref, ref_sums);
-            const float *got = gpu_fetch_act(act, n_rows, shape.E, dtype), *got_sums = gpu_fetch(sums, n * groups);
+            const float *got = gpu_fetch_act(io.act, n_rows, shape.E, dtype),
+                        *got_sums = gpu_fetch(io.sums, n * groups);
             for (size_t g = 0; g < n_segs; g++) {
                 const size_t first = (size_t)rows.seg_first[g], some = (size_t)rows.seg_n[g];
                 if (padding[g]) continue;
@@ -553,25 +597,10 @@ static void drafts_broken_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t
     for (uint32_t g = 0; g < rows.n_segs; g++)
         word[rows.seg_first[g]] = gpu_pick(0, CUDA_DRAFTS) | (gpu_pick(0, 1) ? CUDA_LATE_SECOND : 0);
     rows.device.deferred = gpu_copy(word, n * sizeof *word);
-    const float *in = gpu_from(x.in, x.splits * n * 4 * shape.M), *in_c0 = gpu_from(x.in_c0, x.splits * n * shape.R),
-                *az = gpu_from(x.az, n * 2 * shape.Ep), *s = gpu_from(x.s, n * shape.Ep),
-                *row_scale = x.row_scale ? gpu_from(x.row_scale, n) : NULL;
-    float *sums = gpu_floats(n * (shape.Ep / 32));
-    void *act = gpu_act_out(n_rows, shape.E, dtype);
-    const struct state_run run = {.shape = &shape,
-                                  .rows = &rows,
-                                  .in = in,
-                                  .in_c0 = in_c0,
-                                  .az = az,
-                                  .s = s,
-                                  .row_scale = row_scale,
-                                  .sums = sums,
-                                  .act = act,
-                                  .splits = x.splits};
-    name_state(&run);
-    while (broken_again())
-        GPU_RUN(k_gla_drafts, &shape, i / 2 % LAYERS, &rows.device, rows.n_segs, in, x.splits, n * 4 * shape.M, in_c0,
-                x.splits, n * shape.R, x.g_b, x.t_b, x.c1, x.c1_b, az, row_scale, s, x.residual, x.act_norm, sums, act);
+    const struct cuda_partials partials = draft_partials(&shape, &x, n);
+    const struct cuda_state io = draft_state(&shape, i / 2 % LAYERS, &rows, &x);
+    name_state(&rows, &io, &partials);
+    while (broken_again()) GPU_RUN(k_gla_drafts, &io, &partials, rows.n_segs);
 }
 static void a_session_of_nan_changes_no_other_s_state_in_a_step_with_drafts(void **state) {
     (void)state;

@@ -177,12 +177,34 @@ static void launch_stages(struct trial *t) {
         const struct layer *m = &t->layer[i];
         const struct cuda_step_layer *w = &t->w[i];
         const float *next = i + 1 < t->L ? w[1].mixer_norm : NULL;
-        gpu.k->k_fused_conv(s, i, &t->rows, &m->fc, &x, w->conv, w->conv_b, n, t->az, t->conv_s, t->act_e, t->act_a,
-                            st);
+        gpu.k->k_fused_conv(&(struct cuda_conv){.shape = *s,
+                                                .layer = i,
+                                                .rows = t->rows,
+                                                .n_rows = n,
+                                                .w = w->conv,
+                                                .bias = w->conv_b,
+                                                .az = t->az,
+                                                .s = t->conv_s,
+                                                .s_act = t->act_e,
+                                                .a_act = t->act_a},
+                            &m->fc, &x, st);
         gpu.k->k_fused_linear_pair(&(struct cuda_product){&m->in, t->act_e, t->in, 4 * s->M, n * 4 * s->M},
                                    &(struct cuda_product){&m->c0, t->act_a, t->c0, s->R, n * s->R}, n, st);
-        gpu.k->k_gla_gates(s, i, &t->rows, n, t->in, 4, n * 4 * s->M, t->c0, 4, n * s->R, w->g_b, w->t_b, w->c1,
-                           w->c1_b, t->az, NULL, t->conv_s, w->residual, w->act_norm, t->sums, t->act_e, st);
+        gpu.k->k_gla_gates(
+            &(struct cuda_state){.shape = *s,
+                                 .layer = i,
+                                 .rows = t->rows,
+                                 .c1 = w->c1,
+                                 .c1_b = w->c1_b,
+                                 .az = t->az,
+                                 .s = t->conv_s,
+                                 .residual = w->residual,
+                                 .act_norm = w->act_norm,
+                                 .sums = t->sums,
+                                 .act = t->act_e},
+            &(struct cuda_partials){
+                .in = {t->in, 4, n * 4 * s->M}, .c0 = {t->c0, 4, n * s->R}, .g_b = w->g_b, .t_b = w->t_b},
+            n, st);
         struct cuda_residual residual = {.w = &m->out,
                                          .x = t->act_e,
                                          .sums = {t->sums, s->Ep / 32, s->E, s->norm_eps},

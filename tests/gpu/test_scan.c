@@ -8,11 +8,12 @@ struct scan_case {
     struct cuda_shape shape;
     uint32_t n_rows, layer;
     size_t n_pool, n_tails;
-    float *pool, *tails;                                                                         /* host; before */
-    float *s_plain;                                                                              /* host [n_rows][E] */
-    float *q, *k, *log_alpha, *c0, *c1, *c1_b, *az, *s, *residual, *act_norm, *row_scale, *work; /* device */
-    void *a_act, *z_act;                                                                         /* packed; or NULL */
-    const struct cuda_partials *gates; /* that q, k, log_alpha and c0 are made of; or NULL */
+    float *pool, *tails;                                                /* host; before */
+    float *s_plain;                                                     /* host [n_rows][E] */
+    struct cuda_gates gates;                                            /* device */
+    float *c1, *c1_b, *az, *s, *residual, *act_norm, *row_scale, *work; /* device */
+    void *a_act, *z_act;                                                /* packed; or NULL */
+    const struct cuda_partials *partials;                               /* that the gates are made of; or NULL */
 };
 struct scan_result {
     float *states, *tails, *sums, *act; /* host */
@@ -48,8 +49,11 @@ static struct scan_case scan_case(const struct cuda_shape *shape, uint32_t n_row
     struct scan_case c = {.shape = *shape, .n_rows = n_rows, .layer = gpu_pick(0, LAYERS - 1)};
     c.n_pool = (n_slots + 1) * shape->S_slot, c.n_tails = (n_slots + 1) * shape->conv_slot;
     c.pool = host_random(c.n_pool, -1, 1, CUDA_F32), c.tails = host_random(c.n_tails, -2, 2, shape->dtype);
-    c.q = gpu_from(x->q, n * M), c.k = gpu_from(x->k, n * M), c.log_alpha = gpu_from(x->log_alpha, n * M);
-    c.c0 = gpu_from(x->c0, n * R), c.c1 = gpu_from(x->c1, E * R), c.c1_b = gpu_from(x->c1_b, E);
+    c.gates = (struct cuda_gates){.q = gpu_from(x->q, n * M),
+                                  .k = gpu_from(x->k, n * M),
+                                  .log_alpha = gpu_from(x->log_alpha, n * M),
+                                  .c0 = gpu_from(x->c0, n * R)};
+    c.c1 = gpu_from(x->c1, E * R), c.c1_b = gpu_from(x->c1_b, E);
     /* s as the convolution leaves it, fp32 and packed, is the same number */
     c.s_plain = host_floats(n * E);
     for (size_t i = 0; i < n * Ep; i++) {
@@ -70,6 +74,27 @@ static struct scan_case scan_case(const struct cuda_shape *shape, uint32_t n_row
     return c;
 }
 
+static struct cuda_scan scan_of(const struct scan_case *c, const struct cuda_rows *rows, float *sums, void *act) {
+    return (struct cuda_scan){.io = {.shape = c->shape,
+                                     .layer = c->layer,
+                                     .rows = *rows,
+                                     .c1 = c->c1,
+                                     .c1_b = c->c1_b,
+                                     .az = c->a_act ? NULL : c->az,
+                                     .row_scale = c->row_scale,
+                                     .s = c->a_act ? NULL : c->s,
+                                     .residual = c->residual,
+                                     .act_norm = c->act_norm,
+                                     .sums = sums,
+                                     .act = act},
+                              .gates = c->gates,
+                              .partials = c->partials,
+                              .s_act = act,
+                              .a_act = c->a_act,
+                              .z_act = c->z_act,
+                              .n_rows = c->n_rows,
+                              .work = c->work};
+}
 /* Of the segments first, n (host), in steps of the same rows: all in one, or one after the other. */
 static struct scan_result run(struct scan_case *c, const struct gpu_rows *rows, const int32_t *first, const int32_t *n,
                               uint32_t n_segs, bool together, bool chunkwise) {
@@ -84,13 +109,14 @@ static struct scan_result run(struct scan_case *c, const struct gpu_rows *rows, 
         part.seg_first = at_first + g, part.seg_n = at_n + g;
         uint32_t most = 0;
         for (uint32_t j = g; j < g + step; j++) most = (uint32_t)n[j] > most ? (uint32_t)n[j] : most;
-        if (chunkwise)
-            GPU_RUN(k_scan, &c->shape, c->layer, &part, n_rows, step, most, c->gates, c->q, c->k, c->log_alpha, c->c0,
-                    c->c1, c->c1_b, c->a_act ? NULL : c->az, c->row_scale, c->a_act ? NULL : c->s, act, c->a_act,
-                    c->z_act, c->residual, c->act_norm, c->work, sums, act);
-        else
-            GPU_RUN(k_gla, &c->shape, c->layer, &part, step, c->q, c->k, c->log_alpha, c->c0, c->c1, c->c1_b, c->az,
-                    c->row_scale, c->s, c->residual, c->act_norm, sums, act);
+        struct cuda_scan scan = scan_of(c, &part, sums, act);
+        scan.n_segs = step, scan.most_tok = most;
+        if (chunkwise) {
+            GPU_RUN(k_scan, &scan);
+        } else {
+            scan.io.az = c->az, scan.io.s = c->s;
+            GPU_RUN(k_gla, &scan.io, &c->gates, step);
+        }
     }
     return (struct scan_result){gpu_fetch(c->shape.S, c->n_pool),
                                 gpu_fetch_typed(c->shape.conv, c->n_tails, c->shape.dtype),
@@ -102,14 +128,12 @@ static struct cuda_partials random_partials(const struct cuda_shape *shape, uint
                  stride_c0 = (size_t)n_rows * shape->R + 16;
     const uint32_t splits = gpu_pick(1, 5), splits_c0 = gpu_pick(1, 5);
     return (struct cuda_partials){
-        gpu_from(host_random(splits * stride, -3.0 / splits, 3.0 / splits, CUDA_F32), splits * stride),
-        gpu_from(host_random(splits_c0 * stride_c0, -1, 1, CUDA_F32), splits_c0 * stride_c0),
-        gpu_from(host_random(shape->M, -3, 1, CUDA_F32), shape->M),
-        gpu_from(host_random(shape->M, -1, 1, CUDA_F32), shape->M),
-        splits,
-        splits_c0,
-        stride,
-        stride_c0};
+        .in = {gpu_from(host_random(splits * stride, -3.0 / splits, 3.0 / splits, CUDA_F32), splits * stride), splits,
+               stride},
+        .c0 = {gpu_from(host_random(splits_c0 * stride_c0, -1, 1, CUDA_F32), splits_c0 * stride_c0), splits_c0,
+               stride_c0},
+        .g_b = gpu_from(host_random(shape->M, -3, 1, CUDA_F32), shape->M),
+        .t_b = gpu_from(host_random(shape->M, -1, 1, CUDA_F32), shape->M)};
 }
 /* All segments in one step, with broken ones: pieces begin and end inside tiles of eight rows, right beside others'. */
 static void scan_broken_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
@@ -128,16 +152,16 @@ static void scan_broken_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i
     uint32_t most = 0;
     for (uint32_t g = 0; g < rows.n_segs; g++) most = (uint32_t)rows.seg_n[g] > most ? (uint32_t)rows.seg_n[g] : most;
     const float *az = c.a_act ? NULL : c.az, *s = c.a_act ? NULL : c.s;
-    const struct cuda_partials gates = random_partials(&shape, n_rows);
-    if (i % 2) c.gates = &gates;
+    const struct cuda_partials partials = random_partials(&shape, n_rows);
+    if (i % 2) c.partials = &partials;
     broken_rows_of(n_rows, rows.slot, -1);
-    if (c.gates) OF_PARTS(READ, gates.in, gates.splits, gates.stride, n_rows, 4 * M);
-    if (c.gates) OF_PARTS(READ, gates.in_c0, gates.splits_c0, gates.stride_c0, n_rows, shape.R);
-    const int what = c.gates ? WRITTEN : READ;
-    OF_ROWS(what, c.q, n_rows, M);
-    OF_ROWS(what, c.k, n_rows, M);
-    OF_ROWS(what, c.log_alpha, n_rows, M);
-    OF_ROWS(what, c.c0, n_rows, shape.R);
+    if (c.partials) OF_PARTS(READ, partials.in.at, partials.in.n, partials.in.stride, n_rows, 4 * M);
+    if (c.partials) OF_PARTS(READ, partials.c0.at, partials.c0.n, partials.c0.stride, n_rows, shape.R);
+    const int what = c.partials ? WRITTEN : READ;
+    OF_ROWS(what, c.gates.q, n_rows, M);
+    OF_ROWS(what, c.gates.k, n_rows, M);
+    OF_ROWS(what, c.gates.log_alpha, n_rows, M);
+    OF_ROWS(what, c.gates.c0, n_rows, shape.R);
     OF_ROWS(READ, az, n_rows, 2 * Ep);
     OF_ROWS(READ, c.row_scale, n_rows, 1);
     OF_ROWS(READ, s, n_rows, Ep);
@@ -148,9 +172,10 @@ static void scan_broken_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i
     OF_SLOTS(READ | WRITTEN, shape.S, rows.n_slots + 1, shape.S_slot, CUDA_F32);
     OF_SLOTS(READ | WRITTEN, shape.conv, rows.n_slots + 1, shape.conv_slot, dtype);
     OF_NOBODY(c.work, gpu.k->cuda_scan_bytes(&shape, n_rows));
-    while (broken_again())
-        GPU_RUN(k_scan, &shape, c.layer, &rows.device, n_rows, rows.n_segs, most, c.gates, c.q, c.k, c.log_alpha, c.c0,
-                c.c1, c.c1_b, az, c.row_scale, s, act, c.a_act, c.z_act, c.residual, c.act_norm, c.work, sums, act);
+    c.shape = shape;
+    struct cuda_scan scan = scan_of(&c, &rows.device, sums, act);
+    scan.n_segs = rows.n_segs, scan.most_tok = most;
+    while (broken_again()) GPU_RUN(k_scan, &scan);
 }
 static void a_segment_of_nan_changes_no_other_s_state_or_read_out(void **state) {
     (void)state;
@@ -235,19 +260,19 @@ static void own_gates_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) 
     if (!gpu.k->cuda_scan_prepare(&shape)) fail_msg("%s: not possible on this device", gpu.what);
     struct mixer_inputs x;
     struct scan_case c = scan_case(&shape, n_rows, rows.n_slots, &x);
-    const struct cuda_partials gates = random_partials(&shape, n_rows);
-    GPU_RUN(k_gates, &shape, gates.in, gates.splits, gates.stride, gates.in_c0, gates.splits_c0, gates.stride_c0,
-            gates.g_b, gates.t_b, n_rows, c.q, c.k, c.log_alpha, c.c0);
+    const struct cuda_partials partials = random_partials(&shape, n_rows);
+    GPU_RUN(k_gates, &shape, &partials, &c.gates, n_rows);
     const struct scan_result want = run(&c, &rows, rows.seg_first, rows.seg_n, rows.n_segs, true, true);
-    const float *q = gpu_fetch(c.q, n * M), *k = gpu_fetch(c.k, n * M), *log_alpha = gpu_fetch(c.log_alpha, n * M),
-                *c0 = gpu_fetch(c.c0, n * R);
-    c.q = gpu_floats(n * M), c.k = gpu_floats(n * M), c.log_alpha = gpu_floats(n * M), c.c0 = gpu_floats(n * R);
-    c.gates = &gates;
+    const float *q = gpu_fetch(c.gates.q, n * M), *k = gpu_fetch(c.gates.k, n * M),
+                *log_alpha = gpu_fetch(c.gates.log_alpha, n * M), *c0 = gpu_fetch(c.gates.c0, n * R);
+    c.gates = (struct cuda_gates){
+        .q = gpu_floats(n * M), .k = gpu_floats(n * M), .log_alpha = gpu_floats(n * M), .c0 = gpu_floats(n * R)};
+    c.partials = &partials;
     const struct scan_result got = run(&c, &rows, rows.seg_first, rows.seg_n, rows.n_segs, true, true);
-    gpu_check_same("q", gpu_fetch(c.q, n * M), q, n * M);
-    gpu_check_same("k with its gate", gpu_fetch(c.k, n * M), k, n * M);
-    gpu_check_same("log alpha", gpu_fetch(c.log_alpha, n * M), log_alpha, n * M);
-    gpu_check_same("c0", gpu_fetch(c.c0, n * R), c0, n * R);
+    gpu_check_same("q", gpu_fetch(c.gates.q, n * M), q, n * M);
+    gpu_check_same("k with its gate", gpu_fetch(c.gates.k, n * M), k, n * M);
+    gpu_check_same("log alpha", gpu_fetch(c.gates.log_alpha, n * M), log_alpha, n * M);
+    gpu_check_same("c0", gpu_fetch(c.gates.c0, n * R), c0, n * R);
     check_same("with gates of its own", &c, &got, &want);
 }
 static void gates_of_its_own_have_the_bits_of_k_gates(void **state) {
@@ -276,8 +301,8 @@ static void a_long_segment_has_the_bits_of_its_parts(void **state) {
         if (!gpu.k->cuda_scan_prepare(&shape)) fail_msg("%s: not possible on this device", gpu.what);
         struct mixer_inputs x;
         struct scan_case c = scan_case(&shape, LONGEST, 2, &x);
-        const struct cuda_partials gates = random_partials(&shape, LONGEST); /* of so many rows k_gates makes them */
-        if (i / 2 % 2) c.gates = &gates;
+        const struct cuda_partials partials = random_partials(&shape, LONGEST); /* of so many rows k_gates makes them */
+        if (i / 2 % 2) c.partials = &partials;
         const struct scan_result got = run(&c, &rows, firsts, counts, 2, true, true);
         int32_t first[LONGEST] = {0}, count[LONGEST] = {before};
         uint32_t n_parts = 1;
@@ -312,31 +337,27 @@ static void a_token_alone_has_the_bits_of_a_decode_step(void **state) {
 }
 
 /* Of az, and of a packed. */
-static void break_convolutions(const struct cuda_shape *shape, uint32_t layer, const struct gpu_rows *rows,
-                               const float *az, const float *scale, const float *w, const float *bias, float *host_az) {
+static void break_convolutions(struct cuda_conv c, const struct gpu_rows *rows, float *host_az) {
+    const struct cuda_shape *shape = &c.shape;
     const uint32_t n = rows->n_rows, E = shape->E, Ep = shape->Ep;
     const bool packed = gpu.k->cuda_scan_packed(shape);
-    float *s = gpu_floats((size_t)n * Ep);
-    void *s_act = gpu_act_out(n, E, shape->dtype), *a_act = gpu_act_out(n, E, shape->dtype),
-         *z_act = packed ? gpu_act_out(n, E, shape->dtype) : NULL;
     broken_rows_of(n, rows->slot, -1);
-    OF_ROWS(READ, az, n, 2 * Ep);
-    OF_ROWS(READ, scale, n, 1);
+    OF_ROWS(READ, c.az, n, 2 * Ep);
+    OF_ROWS(READ, c.row_scale, n, 1);
     OF_SLOTS(READ | WRITTEN, shape->conv, rows->n_slots + 1, shape->conv_slot, shape->dtype);
-    OF_ROWS(WRITTEN, s, n, Ep);
-    OF_ACT(WRITTEN, s_act, n, E, shape->dtype);
-    OF_ACT(WRITTEN, a_act, n, E, shape->dtype);
-    if (z_act) OF_ACT(WRITTEN, z_act, n, E, shape->dtype);
-    while (broken_again())
-        GPU_RUN(k_prompt_conv, shape, layer, &rows->device, n, az, scale, w, bias, s, s_act, a_act, z_act);
+    OF_ROWS(WRITTEN, c.s, n, Ep);
+    OF_ACT(WRITTEN, c.s_act, n, E, shape->dtype);
+    OF_ACT(WRITTEN, c.a_act, n, E, shape->dtype);
+    if (c.z_act) OF_ACT(WRITTEN, c.z_act, n, E, shape->dtype);
+    while (broken_again()) GPU_RUN(k_prompt_conv, &c);
     if (!packed) return;
     for (size_t j = 0; j < (size_t)n * 2 * Ep; j++) host_az[j] = gpu_round(host_az[j], shape->dtype);
-    const void *a = packed_half(host_az, n, shape, 0);
+    c.a_act = packed_half(host_az, n, shape, 0);
     broken_rows_of(n, rows->slot, -1);
-    OF_ACT(READ, a, n, E, shape->dtype);
+    OF_ACT(READ, c.a_act, n, E, shape->dtype);
     OF_SLOTS(READ | WRITTEN, shape->conv, rows->n_slots + 1, shape->conv_slot, shape->dtype);
-    OF_ACT(WRITTEN, s_act, n, E, shape->dtype);
-    while (broken_again()) GPU_RUN(k_packed_conv, shape, layer, &rows->device, n, a, w, bias, s_act);
+    OF_ACT(WRITTEN, c.s_act, n, E, shape->dtype);
+    while (broken_again()) GPU_RUN(k_packed_conv, &c);
 }
 static void conv_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     if (dtype == CUDA_F32) return;
@@ -347,32 +368,39 @@ static void conv_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     const size_t n = n_rows, n_pool = (rows.n_slots + 1) * shape.conv_slot;
     const bool packed = gpu.k->cuda_scan_packed(&shape);
     float *host_az = host_random(n * 2 * Ep, -2, 2, CUDA_F32);
-    const float *az = gpu_from(host_az, n * 2 * Ep),
-                *w = gpu_from(host_random((size_t)K * Ep, -1, 1, CUDA_F32), (size_t)K * Ep),
-                *bias = gpu_from(host_random(E, -1, 1, CUDA_F32), E),
-                *scale = gpu_pick(0, 1) ? gpu_from(host_random(n, 0.5, 2, CUDA_F32), n) : NULL;
+    struct cuda_conv c = {.shape = shape,
+                          .layer = layer,
+                          .rows = rows.device,
+                          .n_rows = n_rows,
+                          .w = gpu_from(host_random((size_t)K * Ep, -1, 1, CUDA_F32), (size_t)K * Ep),
+                          .bias = gpu_from(host_random(E, -1, 1, CUDA_F32), E),
+                          .az = gpu_from(host_az, n * 2 * Ep),
+                          .row_scale = gpu_pick(0, 1) ? gpu_from(host_random(n, 0.5, 2, CUDA_F32), n) : NULL,
+                          .s = gpu_floats(n * Ep),
+                          .s_act = gpu_act_out(n_rows, E, dtype),
+                          .a_act = gpu_act_out(n_rows, E, dtype),
+                          .z_act = packed ? gpu_act_out(n_rows, E, dtype) : NULL};
+    const float *scale = c.row_scale;
     float *pool = host_random(n_pool, -2, 2, dtype), *plain[2], *s_packed[2], *a_packed[2];
-    void *z_act = packed ? gpu_act_out(n_rows, E, dtype) : NULL;
     if (gpu.breaks) {
-        shape.conv = gpu_from_typed(pool, n_pool, dtype);
-        break_convolutions(&shape, layer, &rows, az, scale, w, bias, host_az);
+        c.shape.conv = gpu_from_typed(pool, n_pool, dtype);
+        break_convolutions(c, &rows, host_az);
         return;
     }
     for (int parallel = 0; parallel < 2; parallel++) {
-        float *at = gpu_floats(n * Ep);
-        void *s_act = gpu_act_out(n_rows, E, dtype), *a_act = gpu_act_out(n_rows, E, dtype);
-        shape.conv = gpu_from_typed(pool, n_pool, dtype);
+        c.s = gpu_floats(n * Ep), c.s_act = gpu_act_out(n_rows, E, dtype), c.a_act = gpu_act_out(n_rows, E, dtype);
+        c.shape.conv = gpu_from_typed(pool, n_pool, dtype);
         if (parallel) {
-            GPU_RUN(k_prompt_conv, &shape, layer, &rows.device, n_rows, az, scale, w, bias, at, s_act, a_act, z_act);
-            gpu_check_same("the tails of all slots", gpu_fetch_typed(shape.conv, n_pool, dtype), pool, n_pool);
+            GPU_RUN(k_prompt_conv, &c);
+            gpu_check_same("the tails of all slots", gpu_fetch_typed(c.shape.conv, n_pool, dtype), pool, n_pool);
         } else
-            GPU_RUN(k_conv, &shape, layer, &rows.device, rows.n_segs, az, scale, w, bias, at, s_act, a_act);
-        const float *s = gpu_fetch(at, n * Ep);
+            GPU_RUN(k_conv, &c, rows.n_segs);
+        const float *s = gpu_fetch(c.s, n * Ep);
         plain[parallel] = host_floats(n * E);
         for (size_t r = 0; r < n && !packed; r++) /* where k_scan reads it */
             memcpy(plain[parallel] + r * E, s + r * Ep, E * sizeof *s);
-        s_packed[parallel] = gpu_fetch_act(s_act, n_rows, E, dtype);
-        a_packed[parallel] = gpu_fetch_act(a_act, n_rows, E, dtype);
+        s_packed[parallel] = gpu_fetch_act(c.s_act, n_rows, E, dtype);
+        a_packed[parallel] = gpu_fetch_act(c.a_act, n_rows, E, dtype);
     }
     gpu_check("convolution", plain[1], plain[0], n * E, 1e-5, 0);
     gpu_check("convolution, packed", s_packed[1], s_packed[0], n * E, 1e-5, 2 * gpu_ulp(dtype));
@@ -383,18 +411,17 @@ static void conv_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
         host_az[j] = gpu_round(scales ? host_az[j] * scales[j / (2 * Ep)] : host_az[j], dtype);
     float *z = host_floats(n * E);
     for (size_t r = 0; r < n; r++) memcpy(z + r * E, host_az + r * 2 * Ep + Ep, E * sizeof *z);
-    gpu_check_same("z, packed", gpu_fetch_act(z_act, n_rows, E, dtype), z, n * E);
+    gpu_check_same("z, packed", gpu_fetch_act(c.z_act, n_rows, E, dtype), z, n * E);
 
     /* from a packed: k_conv of the rounded a */
-    float *at = gpu_floats(n * Ep);
-    void *s_act = gpu_act_out(n_rows, E, dtype), *a_act = gpu_act_out(n_rows, E, dtype);
-    shape.conv = gpu_from_typed(pool, n_pool, dtype);
-    GPU_RUN(k_packed_conv, &shape, layer, &rows.device, n_rows, packed_half(host_az, n, &shape, 0), w, bias, s_act);
-    const float *got = gpu_fetch_act(s_act, n_rows, E, dtype);
-    gpu_check_same("the tails of all slots", gpu_fetch_typed(shape.conv, n_pool, dtype), pool, n_pool);
-    GPU_RUN(k_conv, &shape, layer, &rows.device, rows.n_segs, gpu_from(host_az, n * 2 * Ep), NULL, w, bias, at, s_act,
-            a_act);
-    gpu_check("convolution of packed rows", got, gpu_fetch_act(s_act, n_rows, E, dtype), n * E, 1e-5,
+    c.s_act = gpu_act_out(n_rows, E, dtype), c.a_act = packed_half(host_az, n, &shape, 0);
+    c.shape.conv = gpu_from_typed(pool, n_pool, dtype);
+    GPU_RUN(k_packed_conv, &c);
+    const float *got = gpu_fetch_act(c.s_act, n_rows, E, dtype);
+    gpu_check_same("the tails of all slots", gpu_fetch_typed(c.shape.conv, n_pool, dtype), pool, n_pool);
+    c.az = gpu_from(host_az, n * 2 * Ep), c.row_scale = NULL, c.a_act = gpu_act_out(n_rows, E, dtype);
+    GPU_RUN(k_conv, &c, rows.n_segs);
+    gpu_check("convolution of packed rows", got, gpu_fetch_act(c.s_act, n_rows, E, dtype), n * E, 1e-5,
               2 * gpu_ulp(dtype));
 }
 static void the_convolution_with_rows_in_parallel_equals_the_other(void **state) {

@@ -34,6 +34,66 @@ static struct cuda_row_sums mixer_sums(const struct backend *be, const float *su
     return (struct cuda_row_sums){.squares = sums, .n_sums = s->Ep / 32, .n = s->E, .eps = s->norm_eps};
 }
 
+/* What E2 and E4 to E8 of a layer take. az: scaled, or with row_scale. c1 as rows of prompts read it. */
+static struct cuda_conv conv_of(const struct backend *be, const struct step *st, uint32_t layer,
+                                const float *row_scale) {
+    const struct cuda_layer *w = &be->layers[layer];
+    return (struct cuda_conv){.shape = be->shape,
+                              .layer = layer,
+                              .rows = st->drafts ? be->draft_rows : be->rows,
+                              .n_rows = st->n_rows,
+                              .w = w->conv,
+                              .bias = w->conv_b,
+                              .az = be->az,
+                              .row_scale = row_scale,
+                              .s = be->s,
+                              .s_act = be->act_e,
+                              .a_act = be->act_a,
+                              .z_act = be->act_z};
+}
+static struct cuda_state state_of(const struct backend *be, const struct step *st, uint32_t layer,
+                                  const float *row_scale) {
+    const struct cuda_layer *w = &be->layers[layer];
+    return (struct cuda_state){.shape = be->shape,
+                               .layer = layer,
+                               .rows = st->drafts ? be->draft_rows : be->rows,
+                               .c1 = st->single ? w->c1_t : w->c1,
+                               .c1_b = w->c1_b,
+                               .az = be->az,
+                               .row_scale = row_scale,
+                               .s = be->s,
+                               .residual = w->residual,
+                               .act_norm = w->act_norm,
+                               .sums = be->sums,
+                               .act = be->act_e};
+}
+
+/* E3 to E8 of a layer from the products of W_in and W_c0. */
+static void enqueue_state(struct backend *be, const struct step *st, const struct cuda_state *io,
+                          const struct cuda_partials *partials) {
+    const struct cuda_gates gates = {.q = be->q, .k = be->k, .log_alpha = be->log_alpha, .c0 = be->c0};
+    if (st->drafts)
+        k_gla_drafts(io, partials, st->n_segs, be->stream);
+    else if (st->single)
+        k_gla_gates(io, partials, st->n_rows, be->stream);
+    else if (be->scan)
+        k_scan(&(struct cuda_scan){.io = *io,
+                                   .gates = gates,
+                                   .partials = partials,
+                                   .s_act = be->act_e,
+                                   .a_act = be->act_a,
+                                   .z_act = be->act_z,
+                                   .n_rows = st->n_rows,
+                                   .n_segs = st->n_segs,
+                                   .most_tok = st->most_tok,
+                                   .work = be->scan_work},
+               be->stream);
+    else {
+        k_gates(&io->shape, partials, &gates, st->n_rows, be->stream);
+        k_gla(io, &gates, st->n_segs, be->stream);
+    }
+}
+
 /* pending: partial sums that the layer before left to add, row_sums of a norm whose scale they still want. */
 static void enqueue_mixer(struct backend *be, const struct step *st, uint32_t layer, uint32_t n_pending,
                           const float *row_sums) {
@@ -58,13 +118,11 @@ static void enqueue_mixer(struct backend *be, const struct step *st, uint32_t la
                                        .row_scale = row_scale},
                stream);
     product(be, st, &w->fc, be->act_d, be->az, 0);
-    const bool scan = be->scan && !st->single;
-    if (scan)
-        k_prompt_conv(s, layer, &be->rows, n, be->az, row_scale, w->conv, w->conv_b, be->s, be->act_e, be->act_a,
-                      be->act_z, stream);
+    const struct cuda_conv conv = conv_of(be, st, layer, row_scale);
+    if (be->scan && !st->single)
+        k_prompt_conv(&conv, stream);
     else
-        k_conv(s, layer, &be->rows, st->n_segs, be->az, row_scale, w->conv, w->conv_b, be->s, be->act_e, be->act_a,
-               stream);
+        k_conv(&conv, st->n_segs, stream);
     const size_t in_stride = partial_stride(n, 4 * s->M), c0_stride = partial_stride(n, s->R);
     const struct cuda_product in = {.w = &w->in,
                                     .x = be->act_e,
@@ -77,27 +135,12 @@ static void enqueue_mixer(struct backend *be, const struct step *st, uint32_t la
         product(be, st, &w->c0, be->act_a, be->c0_part, c0_stride);
     } else
         k_linear_pair(&in, &c0, n, stream);
-    const uint32_t in_splits = splits_of(be, st, &w->in), c0_splits = splits_of(be, st, &w->c0);
-    if (st->drafts) {
-        k_gla_drafts(s, layer, &be->draft_rows, st->n_segs, be->in, in_splits, in_stride, be->c0_part, c0_splits,
-                     c0_stride, w->g_b, w->t_b, w->c1_t, w->c1_b, be->az, row_scale, be->s, w->residual, w->act_norm,
-                     be->sums, be->act_e, stream);
-    } else if (st->single) {
-        k_gla_gates(s, layer, &be->rows, n, be->in, in_splits, in_stride, be->c0_part, c0_splits, c0_stride, w->g_b,
-                    w->t_b, w->c1_t, w->c1_b, be->az, row_scale, be->s, w->residual, w->act_norm, be->sums, be->act_e,
-                    stream);
-    } else if (scan) {
-        const struct cuda_partials gates = {be->in,    be->c0_part, w->g_b,    w->t_b,
-                                            in_splits, c0_splits,   in_stride, c0_stride};
-        k_scan(s, layer, &be->rows, n, st->n_segs, st->most_tok, &gates, be->q, be->k, be->log_alpha, be->c0, w->c1,
-               w->c1_b, be->az, row_scale, be->s, be->act_e, be->act_a, be->act_z, w->residual, w->act_norm,
-               be->scan_work, be->sums, be->act_e, stream);
-    } else {
-        k_gates(s, be->in, in_splits, in_stride, be->c0_part, c0_splits, c0_stride, w->g_b, w->t_b, n, be->q, be->k,
-                be->log_alpha, be->c0, stream);
-        k_gla(s, layer, &be->rows, st->n_segs, be->q, be->k, be->log_alpha, be->c0, w->c1, w->c1_b, be->az, row_scale,
-              be->s, w->residual, w->act_norm, be->sums, be->act_e, stream);
-    }
+    const struct cuda_partials partials = {.in = {be->in, splits_of(be, st, &w->in), in_stride},
+                                           .c0 = {be->c0_part, splits_of(be, st, &w->c0), c0_stride},
+                                           .g_b = w->g_b,
+                                           .t_b = w->t_b};
+    const struct cuda_state io = state_of(be, st, layer, row_scale);
+    enqueue_state(be, st, &io, &partials);
     product(be, st, &w->out, be->act_e, be->d_part, part);
 }
 
@@ -234,47 +277,32 @@ static void enqueue_fused_mixer(struct backend *be, const struct step *st, uint3
     const struct cuda_shape *s = &be->shape;
     const struct cuda_normed x = {be->act_d, be->squares, s->norm_eps, s->D};
     const uint32_t n = st->n_rows;
-    const struct cuda_rows *rows = st->drafts ? &be->draft_rows : &be->rows;
-    const bool as_one = st->single && cuda_conv_pair_runs(s, n, st->drafts);
+    const bool as_one = st->single && cuda_conv_pair_runs(s, n, st->drafts), packed = !st->single && be->act_z;
     const uint32_t splits = as_one ? 4 : cuda_fused_pair_splits(n);
-    const size_t in_stride = (size_t)n * 4 * s->M, c0_stride = (size_t)n * s->R;
-    const struct cuda_product in = {.w = &w->in,
-                                    .x = be->act_e,
-                                    .y = be->in,
-                                    .ldy = 4 * (size_t)s->M,
-                                    .stride = in_stride},
-                              c0 = {.w = &w->c0, .x = be->act_a, .y = be->c0_part, .ldy = s->R, .stride = c0_stride};
+    const struct cuda_product
+        in = {.w = &w->in, .x = be->act_e, .y = be->in, .ldy = 4 * (size_t)s->M, .stride = (size_t)n * 4 * s->M},
+        c0 = {.w = &w->c0, .x = be->act_a, .y = be->c0_part, .ldy = s->R, .stride = (size_t)n * s->R};
+    const struct cuda_conv conv = conv_of(be, st, layer, NULL);
     void *stream = be->stream;
-    const bool packed = !st->single && be->act_z;
-    if (packed)
+    if (packed) {
         k_prompt_az(&w->fc, &x, s->E, n, be->act_a, be->act_z, stream);
-    else if (!st->single || as_one)
-        (as_one ? k_fused_linear : k_prompt_linear)(&w->fc, &x, n, be->az, 2 * (size_t)s->Ep, stream);
-    else
-        k_fused_conv(s, layer, rows, &w->fc, &x, w->conv, w->conv_b, n, be->az, be->s, be->act_e, be->act_a, stream);
-    if (packed)
-        k_packed_conv(s, layer, &be->rows, n, be->act_a, w->conv, w->conv_b, be->act_e, stream);
-    else if (!st->single)
-        k_prompt_conv(s, layer, &be->rows, n, be->az, NULL, w->conv, w->conv_b, be->s, be->act_e, be->act_a, NULL,
-                      stream);
+        k_packed_conv(&conv, stream);
+    } else if (!st->single) {
+        k_prompt_linear(&w->fc, &x, n, be->az, 2 * (size_t)s->Ep, stream);
+        k_prompt_conv(&conv, stream);
+    } else if (as_one) {
+        k_fused_linear(&w->fc, &x, n, be->az, 2 * (size_t)s->Ep, stream);
+    } else {
+        k_fused_conv(&conv, &w->fc, &x, stream);
+    }
     if (as_one)
-        k_conv_pair(s, layer, rows, be->az, w->conv, w->conv_b, &w->in, &w->c0, n, be->s, be->in, in_stride,
-                    be->c0_part, c0_stride, stream);
+        k_conv_pair(&conv, &in, &c0, stream);
     else
         k_fused_linear_pair(&in, &c0, n, stream);
-    if (st->drafts) {
-        k_gla_drafts(s, layer, rows, st->n_segs, be->in, splits, in_stride, be->c0_part, splits, c0_stride, w->g_b,
-                     w->t_b, w->c1_t, w->c1_b, be->az, NULL, be->s, w->residual, w->act_norm, be->sums, be->act_e,
-                     stream);
-    } else if (st->single) {
-        k_gla_gates(s, layer, &be->rows, n, be->in, splits, in_stride, be->c0_part, splits, c0_stride, w->g_b, w->t_b,
-                    w->c1_t, w->c1_b, be->az, NULL, be->s, w->residual, w->act_norm, be->sums, be->act_e, stream);
-    } else {
-        const struct cuda_partials gates = {be->in, be->c0_part, w->g_b, w->t_b, splits, splits, in_stride, c0_stride};
-        k_scan(s, layer, &be->rows, n, st->n_segs, st->most_tok, &gates, be->q, be->k, be->log_alpha, be->c0, w->c1,
-               w->c1_b, be->az, NULL, be->s, be->act_e, be->act_a, be->act_z, w->residual, w->act_norm, be->scan_work,
-               be->sums, be->act_e, stream);
-    }
+    const struct cuda_partials partials = {
+        .in = {be->in, splits, in.stride}, .c0 = {be->c0_part, splits, c0.stride}, .g_b = w->g_b, .t_b = w->t_b};
+    const struct cuda_state io = state_of(be, st, layer, NULL);
+    enqueue_state(be, st, &io, &partials);
     residual(be, st,
              &(struct cuda_residual){.w = &w->out,
                                      .x = be->act_e,

@@ -21,14 +21,10 @@ struct pair_half {
     size_t ldy, stride;
     uint32_t tiles, O;
 }; // y: [4][n_rows][ldy]
-struct pair_job {
-    cuda_shape shape;
-    uint32_t layer, n_rows, KT, most_k; // k-tiles of the longest slice
-    uint32_t splits, most_tiles;        // of the outputs
-    cuda_rows rows;
-    const float *az, *conv, *bias;
-    float *s;
-    pair_half in, c0; // of s, of a
+struct pair_job : cuda_conv {
+    uint32_t KT, most_k;         // k-tiles of the longest slice
+    uint32_t splits, most_tiles; // of the outputs
+    pair_half in, c0;            // of s, of a
 };
 static __host__ __device__ uint32_t pair_weights(uint32_t most_k,
                                                  uint32_t NT) { // bytes of a warp's weights, and of its sums later
@@ -73,7 +69,7 @@ __global__ void __launch_bounds__(PAIR_WARPS<NT, ROUNDS, TILES> * 32,
     for (uint32_t j = 0; j < PAIR_TAPS; j++) {
 #pragma unroll
         for (int i = 0; i < 8; i++) weight[j][i] = 0;
-        if (mine && j + K >= PAIR_TAPS) load_floats(weight[j], job.conv + e + (size_t)(j + K - PAIR_TAPS) * Ep);
+        if (mine && j + K >= PAIR_TAPS) load_floats(weight[j], job.w + e + (size_t)(j + K - PAIR_TAPS) * Ep);
     }
     if (mine) load_floats(bias, job.bias + e);
     narrow<8> tap[ROUNDS]
@@ -214,28 +210,14 @@ template <class T> static void pair_choose(const pair_job &job, void *stream) {
         pair_launch<T, 3, 1, 18>(job, stream);
 }
 
-void k_conv_pair(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const float *az,
-                 const float *conv, const float *bias, const struct cuda_matrix *w_in, const struct cuda_matrix *w_c0,
-                 uint32_t n_rows, float *s, float *in, size_t in_stride, float *c0, size_t c0_stride, void *stream) {
-    const auto half_of = [](const struct cuda_matrix *w, float *y, size_t stride) {
-        return pair_half{(const uint4 *)w->data, y, w->rows, stride, cuda_pad16(w->rows) / 16, w->rows};
-    };
-    const uint32_t KT = shape->E / 16;
-    const pair_job job = {*shape,
-                          layer,
-                          n_rows,
-                          KT,
-                          (KT + PAIR_SLICES - 1) / PAIR_SLICES,
-                          0,
-                          0,
-                          *rows,
-                          az,
-                          conv,
-                          bias,
-                          s,
-                          half_of(w_in, in, in_stride),
-                          half_of(w_c0, c0, c0_stride)};
-    if (shape->dtype == CUDA_F16)
+static pair_half pair_half_of(const struct cuda_product *p) {
+    return {(const uint4 *)p->w->data, p->y, p->ldy, p->stride, cuda_pad16(p->w->rows) / 16, p->w->rows};
+}
+void k_conv_pair(const struct cuda_conv *c, const struct cuda_product *in, const struct cuda_product *c0,
+                 void *stream) {
+    const uint32_t KT = c->shape.E / 16;
+    const pair_job job = {*c, KT, (KT + PAIR_SLICES - 1) / PAIR_SLICES, 0, 0, pair_half_of(in), pair_half_of(c0)};
+    if (c->shape.dtype == CUDA_F16)
         pair_choose<__half>(job, stream);
     else
         pair_choose<__nv_bfloat16>(job, stream);

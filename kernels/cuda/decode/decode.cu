@@ -424,23 +424,21 @@ void k_fused_linear(const struct cuda_matrix *w, const struct cuda_normed *in, u
     fused(w, in->act, n_rows, true, out_plain{norm_of(in, n_rows), y, ldy, w->rows}, stream);
 }
 
-void k_fused_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows,
-                  const struct cuda_matrix *w, const struct cuda_normed *in, const float *conv, const float *bias,
-                  uint32_t n_rows, float *az, float *s, void *s_act, void *a_act, void *stream) {
+void k_fused_conv(const struct cuda_conv *conv, const struct cuda_matrix *w, const struct cuda_normed *in,
+                  void *stream) {
+    const uint32_t n_rows = conv->n_rows;
     dispatch_case c = {};
-    c.op = rows->lead ? DISPATCH_DRAFT_CONV : DISPATCH_DECODE_CONV, c.device = this_device(), c.dtype = shape->dtype,
-    c.n_rows = n_rows, c.shape = shape, c.coded = w->format != CUDA_STORED;
+    c.op = conv->rows.lead ? DISPATCH_DRAFT_CONV : DISPATCH_DECODE_CONV, c.device = this_device();
+    c.dtype = conv->shape.dtype, c.n_rows = n_rows, c.shape = &conv->shape, c.coded = w->format != CUDA_STORED;
     const enum dispatch_kernel kernel = dispatch_kernel_of(&c),
                                product = kernel_of(DISPATCH_DECODE_PRODUCT, w, n_rows, DISPATCH_PLAIN);
     if (kernel != CONV_FEW_4 && kernel != CONV_FEW_8) {
-        k_fused_linear(w, in, n_rows, az, 2 * (size_t)shape->Ep, stream);
-        conv_rows(shape, layer, rows, az, conv, bias, n_rows, s, s_act, a_act, stream);
+        k_fused_linear(w, in, n_rows, conv->az, 2 * (size_t)conv->shape.Ep, stream);
+        conv_rows(*conv, stream);
     } else if (kernel == CONV_FEW_4)
-        few(product, w, in->act, n_rows, false,
-            out_conv<4>{norm_of(in, n_rows), *shape, layer, *rows, conv, bias, az, s, s_act, a_act}, stream);
+        few(product, w, in->act, n_rows, false, out_conv<4>{*conv, norm_of(in, n_rows)}, stream);
     else
-        few(product, w, in->act, n_rows, false,
-            out_conv<8>{norm_of(in, n_rows), *shape, layer, *rows, conv, bias, az, s, s_act, a_act}, stream);
+        few(product, w, in->act, n_rows, false, out_conv<8>{*conv, norm_of(in, n_rows)}, stream);
 }
 
 void k_fused_ffn(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, void *act, void *stream) {

@@ -3,28 +3,28 @@
 #include "kernels/cuda/epilogue.cuh"
 #include "kernels/cuda/gates.cuh"
 
-template <class T>
-__global__ void conv_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, const float *az, const float *row_scale,
-                            const float *w, const float *bias, float *s, T *s_act, T *a_act) {
+template <class T> __global__ void conv_kernel(cuda_conv c) {
+    const cuda_shape &shape = c.shape;
+    const cuda_rows &rows = c.rows;
     const uint32_t e = blockIdx.x * blockDim.x + threadIdx.x, K = shape.K, ring = shape.conv_ring, Ep = shape.Ep,
                    Ek = (shape.E + 15) / 16 * 16;
     const bool mine = e < shape.E;
-    const float b = mine ? bias[e] : 0;
+    const float b = mine ? c.bias[e] : 0;
     let_next_start();
     const uint32_t first = (uint32_t)rows.seg_first[blockIdx.y], n = (uint32_t)rows.seg_n[blockIdx.y];
-    T *tail = (T *)shape.conv + (size_t)rows.slot[first] * shape.conv_slot + layer * shape.conv_layer + e;
+    T *tail = (T *)shape.conv + (size_t)rows.slot[first] * shape.conv_slot + c.layer * shape.conv_layer + e;
     uint32_t place = (uint32_t)(rows.pos[first] % ring); // of position p: p mod ring
     float weight[8], tap[8];
-    if (mine) conv_taps(weight, tap, w + e, tail, K, ring, Ep, place); // the tail was written a step ago
+    if (mine) conv_taps(weight, tap, c.w + e, tail, K, ring, Ep, place); // the tail was written a step ago
     wait_for_inputs();
     if (!mine) return;
     for (uint32_t t = 0; t < n; t++) {
-        const float a = az[(size_t)(first + t) * 2 * Ep + e] * (row_scale ? row_scale[first + t] : 1.0f),
+        const float a = c.az[(size_t)(first + t) * 2 * Ep + e] * (c.row_scale ? c.row_scale[first + t] : 1.0f),
                     sum = conv_sum(weight, tap, a, b);
         const T stored = from_float<T>(a);
-        s[(size_t)(first + t) * Ep + e] = sum;
-        s_act[act_at<T>(first + t, e, Ek)] = from_float<T>(sum);
-        a_act[act_at<T>(first + t, e, Ek)] = stored;
+        c.s[(size_t)(first + t) * Ep + e] = sum;
+        ((T *)c.s_act)[act_at<T>(first + t, e, Ek)] = from_float<T>(sum);
+        ((T *)c.a_act)[act_at<T>(first + t, e, Ek)] = stored;
         tail[(size_t)place * Ep] = stored;
         place = place + 1 == ring ? 0 : place + 1;
         tap[7] = to_float(stored); // as a later step would read it
@@ -33,11 +33,9 @@ __global__ void conv_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, co
     }
 }
 
-void k_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_segs,
-            const float *az, const float *row_scale, const float *w, const float *bias, float *s, void *s_act,
-            void *a_act, void *stream) {
-    FOR_DTYPE(shape->dtype, (launch(conv_kernel<T>, dim3((shape->E + 127) / 128, n_segs), dim3(128), 0, stream, *shape,
-                                    layer, *rows, az, row_scale, w, bias, s, (T *)s_act, (T *)a_act)));
+void k_conv(const struct cuda_conv *c, uint32_t n_segs, void *stream) {
+    const dim3 grid((c->shape.E + 127) / 128, n_segs);
+    FOR_DTYPE(c->shape.dtype, (launch(conv_kernel<T>, grid, dim3(128), 0, stream, *c)));
 }
 
 // The same of single tokens in 16 bit, E a multiple of 8. A warp: eight rows by RUN, 32 channels; a lane: RUN rows,
@@ -45,14 +43,14 @@ void k_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_ro
 // of the same session in this step come from these.
 enum { CONV_WARPS = 4 };
 template <class T, int MOST_K, int RUN, bool DRAFTS>
-__global__ void __launch_bounds__(CONV_WARPS * 32)
-    conv_rows_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, uint32_t n_rows, const float *az, const float *w,
-                     const float *bias, float *s, T *s_act, T *a_act) {
+__global__ void __launch_bounds__(CONV_WARPS * 32) conv_rows_kernel(cuda_conv c) {
+    const cuda_shape &shape = c.shape;
+    const cuda_rows &rows = c.rows;
     const uint32_t lane = threadIdx.x % 32, r0 = blockIdx.y * 8 * RUN + lane / 4,
                    e = (blockIdx.x * CONV_WARPS + threadIdx.x / 32) * 32 + lane % 4 * 8;
     const uint32_t K = shape.K, ring = shape.conv_ring, Ep = shape.Ep;
     let_next_start();
-    if (r0 >= n_rows || e >= shape.E) return;
+    if (r0 >= c.n_rows || e >= shape.E) return;
     narrow<8> tap[RUN][MOST_K]; // before the newest, oldest first and ending at tap[MOST_K - 2]; written a step ago
     T *to[RUN];                 // the newest one's place, NULL: no row
     float weight[MOST_K][8], b[8];
@@ -60,9 +58,9 @@ __global__ void __launch_bounds__(CONV_WARPS * 32)
     for (int i = 0; i < RUN; i++) {
         const uint32_t r = r0 + 8 * i;
         to[i] = NULL;
-        if (r >= n_rows) continue;
+        if (r >= c.n_rows) continue;
         const uint32_t place = (uint32_t)(rows.pos[r] % ring);
-        T *tail = (T *)shape.conv + (size_t)(uint32_t)rows.slot[r] * shape.conv_slot + layer * shape.conv_layer + e;
+        T *tail = (T *)shape.conv + (size_t)(uint32_t)rows.slot[r] * shape.conv_slot + c.layer * shape.conv_layer + e;
         to[i] = tail + (size_t)place * Ep;
 #pragma unroll
         for (uint32_t j = 1; j < MOST_K; j++) {
@@ -75,19 +73,19 @@ __global__ void __launch_bounds__(CONV_WARPS * 32)
     for (uint32_t j = 0; j < MOST_K; j++) {
 #pragma unroll
         for (int i = 0; i < 8; i++) weight[j][i] = 0;
-        if (j + K >= MOST_K) load_floats(weight[j], w + e + (size_t)(j + K - MOST_K) * Ep);
+        if (j + K >= MOST_K) load_floats(weight[j], c.w + e + (size_t)(j + K - MOST_K) * Ep);
     }
-    load_floats(b, bias + e);
+    load_floats(b, c.bias + e);
     wait_for_inputs();
     float a[RUN][8];
 #pragma unroll
     for (int i = 0; i < RUN; i++)
-        if (to[i]) load_floats(a[i], az + (size_t)(r0 + 8 * i) * 2 * Ep + e);
+        if (to[i]) load_floats(a[i], c.az + (size_t)(r0 + 8 * i) * 2 * Ep + e);
     if (DRAFTS)
 #pragma unroll
         for (int i = 0; i < RUN; i++)
             if (to[i])
-                taps_of_step<T, MOST_K>(tap[i], rows.lead[r0 + 8 * i], K, az + (size_t)(r0 + 8 * i) * 2 * Ep + e, Ep);
+                taps_of_step<T, MOST_K>(tap[i], rows.lead[r0 + 8 * i], K, c.az + (size_t)(r0 + 8 * i) * 2 * Ep + e, Ep);
 #pragma unroll
     for (int i = 0; i < RUN; i++) {
         if (!to[i]) continue;
@@ -95,69 +93,61 @@ __global__ void __launch_bounds__(CONV_WARPS * 32)
         float sum[8];
         conv_eight<T, MOST_K>(sum, weight, tap[i], a[i], b);
         const narrow<8> stored = narrowed<T>(a[i]);
-        store_floats(s + (size_t)r * Ep + e, sum);
-        store_narrow<T>(s_act, act_at<T>(r, e, shape.E), narrowed<T>(sum));
-        store_narrow<T>(a_act, act_at<T>(r, e, shape.E), stored);
+        store_floats(c.s + (size_t)r * Ep + e, sum);
+        store_narrow<T>(c.s_act, act_at<T>(r, e, shape.E), narrowed<T>(sum));
+        store_narrow<T>(c.a_act, act_at<T>(r, e, shape.E), stored);
         *(narrow<8> *)to[i] = stored;
     }
 }
 
-template <class T, int MOST_K, int RUN>
-static void conv_rows_launch(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows,
-                             const float *az, const float *w, const float *bias, uint32_t n_rows, float *s, void *s_act,
-                             void *a_act, void *stream) {
-    const dim3 grid((shape->E + CONV_WARPS * 32 - 1) / (CONV_WARPS * 32), (n_rows + 8 * RUN - 1) / (8 * RUN));
-    launch(rows->lead ? conv_rows_kernel<T, MOST_K, RUN, true> : conv_rows_kernel<T, MOST_K, RUN, false>, grid,
-           dim3(CONV_WARPS * 32), 0, stream, *shape, layer, *rows, n_rows, az, w, bias, s, (T *)s_act, (T *)a_act);
+template <class T, int MOST_K, int RUN> static void conv_rows_launch(const cuda_conv &c, void *stream) {
+    const dim3 grid((c.shape.E + CONV_WARPS * 32 - 1) / (CONV_WARPS * 32), (c.n_rows + 8 * RUN - 1) / (8 * RUN));
+    launch(c.rows.lead ? conv_rows_kernel<T, MOST_K, RUN, true> : conv_rows_kernel<T, MOST_K, RUN, false>, grid,
+           dim3(CONV_WARPS * 32), 0, stream, c);
 }
-void conv_rows(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const float *az,
-               const float *w, const float *bias, uint32_t n_rows, float *s, void *s_act, void *a_act, void *stream) {
+void conv_rows(const cuda_conv &conv, void *stream) {
     dispatch_case c = {};
-    c.op = DISPATCH_CONV_ROWS, c.device = this_device(), c.dtype = shape->dtype, c.n_rows = n_rows, c.shape = shape;
+    c.op = DISPATCH_CONV_ROWS, c.device = this_device(), c.dtype = conv.shape.dtype, c.n_rows = conv.n_rows;
+    c.shape = &conv.shape;
     const enum dispatch_kernel kernel = dispatch_kernel_of(&c);
-    const bool half = shape->dtype == CUDA_F16;
+    const bool half = conv.shape.dtype == CUDA_F16;
     const auto start =
         kernel == CONV_ROWS_8_1   ? half ? conv_rows_launch<__half, 8, 1> : conv_rows_launch<__nv_bfloat16, 8, 1>
           : kernel == CONV_ROWS_4_1 ? half ? conv_rows_launch<__half, 4, 1> : conv_rows_launch<__nv_bfloat16, 4, 1>
           : half ? conv_rows_launch<__half, 4, 2>
                                   : conv_rows_launch<__nv_bfloat16, 4, 2>;
-    start(shape, layer, rows, az, w, bias, n_rows, s, s_act, a_act, stream);
+    start(conv, stream);
 }
 
-__global__ void gates_kernel(cuda_shape shape, const float *in, uint32_t splits, size_t split_stride,
-                             const float *in_c0, uint32_t splits_c0, size_t split_stride_c0, const float *g_b,
-                             const float *t_b, float *q, float *k, float *log_alpha, float *c0) {
+__global__ void gates_kernel(cuda_shape shape, cuda_partials in, cuda_gates out) {
     const size_t r = blockIdx.x;
     float bias_g[4], bias_t[4]; // M up to 128
-    gate_biases(shape, g_b, t_b, bias_g, bias_t);
+    gate_biases(shape, in.g_b, in.t_b, bias_g, bias_t);
     let_next_start();
     wait_for_inputs();
-    gates_of(shape, in, splits, split_stride, (uint32_t)r, bias_g, bias_t,
-             [&](uint32_t m, float q_m, float k_m, float log_alpha_m) {
-                 q[r * shape.M + m] = q_m, k[r * shape.M + m] = k_m, log_alpha[r * shape.M + m] = log_alpha_m;
-             });
+    gates_of(shape, in.in, (uint32_t)r, bias_g, bias_t, [&](uint32_t m, float q, float k, float log_alpha) {
+        out.q[r * shape.M + m] = q, out.k[r * shape.M + m] = k, out.log_alpha[r * shape.M + m] = log_alpha;
+    });
     for (uint32_t i = threadIdx.x; i < shape.R; i += 32)
-        c0[r * shape.R + i] = low_rank_of(shape, in_c0, splits_c0, split_stride_c0, (uint32_t)r, i);
+        out.c0[r * shape.R + i] = low_rank_of(shape, in.c0, (uint32_t)r, i);
 }
 
-void k_gates(const struct cuda_shape *shape, const float *in, uint32_t splits, size_t split_stride, const float *in_c0,
-             uint32_t splits_c0, size_t split_stride_c0, const float *g_b, const float *t_b, uint32_t n_rows, float *q,
-             float *k, float *log_alpha, float *c0, void *stream) {
-    launch(gates_kernel, dim3(n_rows), dim3(32), 0, stream, *shape, in, splits, split_stride, in_c0, splits_c0,
-           split_stride_c0, g_b, t_b, q, k, log_alpha, c0);
+void k_gates(const struct cuda_shape *shape, const struct cuda_partials *in, const struct cuda_gates *out,
+             uint32_t n_rows, void *stream) {
+    launch(gates_kernel, dim3(n_rows), dim3(32), 0, stream, *shape, *in, *out);
 }
 
 // A block: one segment, CHANNELS channels, four threads a channel: thread (group, quad) holds rows m = group, group +
 // 16, ... of four channels of S in registers. The read-out adds a thread's rows, then the 16 groups in order. GATES:
 // each block makes the gates of its one token itself, from the partial products; its first warp does.
 enum { GLA_GROUPS = 16, GLA_MOST_R = 128 };
-struct gla_gates { // ready (q, k, log_alpha, c0), or partial products and biases
-    const float *q, *k, *log_alpha, *c0;
-    gates_in partial;
+struct gla_gates { // ready, or what they are made of
+    cuda_gates ready;
+    cuda_partials partial;
 };
 template <class T, bool GATES, int CHANNELS, int MOST_M>
 __global__ void __launch_bounds__(CHANNELS * 4, (MOST_M > 64 ? 128 : 256) / CHANNELS)
-    gla_kernel(state_io io, gla_gates in) {
+    gla_kernel(cuda_state io, gla_gates in) {
     constexpr uint32_t THREADS = CHANNELS * 4, QUADS = CHANNELS / 4, GLA_MOST = MOST_M / GLA_GROUPS;
     __shared__ float4 part[GLA_GROUPS][QUADS];
     __shared__ float qs[128], ks[128], as[128], us[CHANNELS], lows[THREADS / 32][GLA_MOST_R];
@@ -195,20 +185,17 @@ __global__ void __launch_bounds__(CHANNELS * 4, (MOST_M > 64 ? 128 : 256) / CHAN
         const float scale = io.row_scale ? io.row_scale[r] : 1.0f;
         const float a_in = channel < shape.E && lane4 == 0 ? io.az[(size_t)r * 2 * Ep + channel] * scale : 0.0f;
         for (uint32_t i = lane; i < R; i += 32) // each warp for itself
-            low[i] = GATES
-                         ? low_rank_of(shape, in.partial.in_c0, in.partial.splits_c0, in.partial.split_stride_c0, r, i)
-                         : in.c0[(size_t)r * R + i];
+            low[i] = GATES ? low_rank_of(shape, in.partial.c0, r, i) : in.ready.c0[(size_t)r * R + i];
         if (GATES) {
             if (threadIdx.x < 32)
-                gates_of(shape, in.partial.in, in.partial.splits, in.partial.split_stride, r, bias_g, bias_t,
-                         [&](uint32_t m, float q, float k, float log_alpha) {
-                             qs[m] = q, ks[m] = k, as[m] = expf(log_alpha);
-                         });
+                gates_of(shape, in.partial.in, r, bias_g, bias_t, [&](uint32_t m, float q, float k, float log_alpha) {
+                    qs[m] = q, ks[m] = k, as[m] = expf(log_alpha);
+                });
         } else
             for (uint32_t m = threadIdx.x; m < M; m += THREADS) {
-                qs[m] = in.q[(size_t)r * M + m];
-                ks[m] = in.k[(size_t)r * M + m];
-                as[m] = expf(in.log_alpha[(size_t)r * M + m]);
+                qs[m] = in.ready.q[(size_t)r * M + m];
+                ks[m] = in.ready.k[(size_t)r * M + m];
+                as[m] = expf(in.ready.log_alpha[(size_t)r * M + m]);
             }
         __syncwarp(); // the low rank
         {
@@ -261,7 +248,7 @@ __global__ void __launch_bounds__(CHANNELS * 4, (MOST_M > 64 ? 128 : 256) / CHAN
 }
 
 template <bool GATES, int CHANNELS>
-static void gla(const state_io &io, uint32_t n_segs, const gla_gates &in, void *stream) {
+static void gla(const cuda_state &io, uint32_t n_segs, const gla_gates &in, void *stream) {
     const dim3 grid((io.shape.Ep + CHANNELS - 1) / CHANNELS, n_segs);
 #define GLA(MOST_M)                                                                                                    \
     FOR_DTYPE(io.shape.dtype,                                                                                          \
@@ -272,21 +259,17 @@ static void gla(const state_io &io, uint32_t n_segs, const gla_gates &in, void *
         GLA(128);
 }
 // Many channels a block share the gates; with few rows they would leave the state to too few multiprocessors.
-template <bool GATES> static void gla(const state_io &io, uint32_t n_segs, const gla_gates &in, void *stream) {
+template <bool GATES> static void gla(const cuda_state &io, uint32_t n_segs, const gla_gates &in, void *stream) {
     if (n_segs < 4)
         gla<GATES, 32>(io, n_segs, in, stream);
     else
         gla<GATES, 128>(io, n_segs, in, stream);
 }
 
-void k_gla(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_segs,
-           const float *q, const float *k, const float *log_alpha, const float *c0, const float *c1, const float *c1_b,
-           const float *az, const float *row_scale, const float *s, const float *residual, const float *act_norm,
-           float *sums, void *act, void *stream) {
-    gla<false>(state_io{*shape, layer, *rows, c1, c1_b, az, row_scale, s, residual, act_norm, sums, act}, n_segs,
-               gla_gates{q, k, log_alpha, c0, {}}, stream);
+void k_gla(const struct cuda_state *io, const struct cuda_gates *gates, uint32_t n_segs, void *stream) {
+    gla<false>(*io, n_segs, gla_gates{*gates, {}}, stream);
 }
 
-void gla_of_partial(const state_io &io, const gates_in &in, uint32_t n_rows, void *stream) {
-    gla<true>(io, n_rows, gla_gates{NULL, NULL, NULL, NULL, in}, stream);
+void gla_of_partial(const cuda_state &io, const cuda_partials &in, uint32_t n_rows, void *stream) {
+    gla<true>(io, n_rows, gla_gates{{}, in}, stream);
 }

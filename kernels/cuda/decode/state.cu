@@ -124,7 +124,7 @@ __device__ __forceinline__ void state_rows(const float *tile, const float *q, co
 // A block: a row, `panels` of it, at least 4 warps; PW warps a panel share the groups. Shared memory: the panels'
 // tiles.
 template <class T, int PW, int THREADS>
-__global__ void __launch_bounds__(THREADS, 2) state_few_kernel(state_io io, gates_in in) {
+__global__ void __launch_bounds__(THREADS, 2) state_few_kernel(cuda_state io, cuda_partials in) {
     constexpr int PARTS = 4 / PW, G = STATE_GROUPS / PW, PANELS = THREADS / 32 / PW, WARPS = THREADS / 32;
     extern __shared__ __align__(128) unsigned char smem[];
     __shared__ float raw[4 * 128], low[128];
@@ -160,9 +160,9 @@ __global__ void __launch_bounds__(THREADS, 2) state_few_kernel(state_io io, gate
 #pragma unroll 1
     for (uint32_t i = threadIdx.x; i < 4 * M + max(R, (uint32_t)STATE_EARLY_R); i += THREADS) {
         const bool gate = i < 4 * M;
-        const float *from = gate ? in.in + (size_t)r * 4 * M + i : in.in_c0 + (size_t)r * R + (i - 4 * M);
-        const uint32_t splits = gate ? in.splits : i < 4 * M + R ? in.splits_c0 : 0;
-        const size_t stride = gate ? in.split_stride : in.split_stride_c0;
+        const float *from = gate ? in.in.at + (size_t)r * 4 * M + i : in.c0.at + (size_t)r * R + (i - 4 * M);
+        const uint32_t splits = gate ? in.in.n : i < 4 * M + R ? in.c0.n : 0;
+        const size_t stride = gate ? in.in.stride : in.c0.stride;
         float v[4], sum = 0;
 #pragma unroll
         for (uint32_t p = 0; p < 4; p++) v[p] = p < splits ? from[p * stride] : 0.0f;
@@ -303,7 +303,7 @@ template <class R> __device__ __forceinline__ uint32_t rows_used(uint32_t n_all,
     return n;
 }
 // Asks for k and alpha of a row's deferred tokens, by a warp.
-__device__ __forceinline__ void ask_deferred(const state_io &io, uint2 row, const row_gates &at, float *to) {
+__device__ __forceinline__ void ask_deferred(const cuda_state &io, uint2 row, const row_gates &at, float *to) {
     const uint32_t lane = threadIdx.x % 32;
     for (uint32_t i = 0; i < (row.y & 0xff); i++) {
         const float *from = deferred_at(io, row.x, i) + io.shape.Ep;
@@ -350,7 +350,7 @@ __device__ __forceinline__ float sum_groups(float *groups, const float4 (&o)[4])
 // the ring's barriers. I: M / 16 at most.
 template <class T, int I, bool WHOLE>
 __global__ void __launch_bounds__(256, 1)
-    state_kernel(state_io io, gates_in in, uint32_t n_rows, uint32_t step, uint32_t bufs) {
+    state_kernel(cuda_state io, cuda_partials in, uint32_t n_rows, uint32_t step, uint32_t bufs) {
     extern __shared__ __align__(128) unsigned char smem[];
     const uint32_t M = WHOLE ? 16 * I : io.shape.M, Ep = io.shape.Ep, R = io.shape.R, warp = threadIdx.x / 32,
                    lane = threadIdx.x % 32, part = lane / 8, quad = lane % 8;
@@ -398,13 +398,10 @@ __global__ void __launch_bounds__(256, 1)
         const uint32_t r = first + (t + warp) * step;
         const uint2 row = rows[t + warp];
         ask_deferred(io, row, at, gates + (set * n_warps + warp) * at.size());
-        gate_sums(io.shape, in.in, in.splits, in.split_stride, r, sums);
+        gate_sums(io.shape, in.in, r, sums);
 #pragma unroll
         for (uint32_t i = lane, j = 0; j < 4; j++)
-            if (32 * j < R)
-                low_sums[j] = i + 32 * j < R
-                                  ? low_rank_of(io.shape, in.in_c0, in.splits_c0, in.split_stride_c0, r, i + 32 * j)
-                                  : 0.0f;
+            if (32 * j < R) low_sums[j] = i + 32 * j < R ? low_rank_of(io.shape, in.c0, r, i + 32 * j) : 0.0f;
     };
     const auto make_gates = [&](uint32_t t, uint32_t set) {
         if (t + warp >= n) return;
@@ -553,7 +550,7 @@ void k_write_back(const struct cuda_shape *shape, uint32_t n_layers, const struc
 // ---- launchers ----
 
 template <int PW, int THREADS>
-static void state_few(const state_io &io, const gates_in &in, uint32_t n_rows, void *stream) {
+static void state_few(const cuda_state &io, const cuda_partials &in, uint32_t n_rows, void *stream) {
     constexpr uint32_t PANELS = THREADS / 32 / PW;
     const uint32_t bytes = PANELS * io.shape.M * 128;
     FOR_DTYPE(io.shape.dtype, {
@@ -562,7 +559,7 @@ static void state_few(const state_io &io, const gates_in &in, uint32_t n_rows, v
                bytes, stream, io, in);
     });
 }
-static void state_many(const state_io &io, const gates_in &in, enum dispatch_kernel kernel, uint32_t n_rows,
+static void state_many(const cuda_state &io, const cuda_partials &in, enum dispatch_kernel kernel, uint32_t n_rows,
                        void *stream) {
     const uint32_t M = io.shape.M, warps = M <= 64 ? 8 : 4,
                    gates = 2 * warps * row_gates(M, io.shape.R, io.rows.deferred).size() * 4,
@@ -596,20 +593,14 @@ bool cuda_state_defers(const struct cuda_shape *shape, uint32_t n_rows) {
     const enum dispatch_kernel kernel = kernel_of(shape, n_rows);
     return kernel == STATE_4_WHOLE || kernel == STATE_4 || kernel == STATE_8;
 }
-void k_gla_gates(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows,
-                 const float *in, uint32_t splits, size_t split_stride, const float *in_c0, uint32_t splits_c0,
-                 size_t split_stride_c0, const float *g_b, const float *t_b, const float *c1, const float *c1_b,
-                 const float *az, const float *row_scale, const float *s, const float *residual, const float *act_norm,
-                 float *sums, void *act, void *stream) {
-    const state_io io = {*shape, layer, *rows, c1, c1_b, az, row_scale, s, residual, act_norm, sums, act};
-    const gates_in partial = {in, in_c0, g_b, t_b, splits, splits_c0, split_stride, split_stride_c0};
-    const enum dispatch_kernel kernel = kernel_of(shape, n_rows);
+void k_gla_gates(const struct cuda_state *io, const struct cuda_partials *in, uint32_t n_rows, void *stream) {
+    const enum dispatch_kernel kernel = kernel_of(&io->shape, n_rows);
     if (kernel == GLA)
-        gla_of_partial(io, partial, n_rows, stream);
+        gla_of_partial(*io, *in, n_rows, stream);
     else if (kernel == STATE_FEW_4)
-        state_few<4, 512>(io, partial, n_rows, stream);
+        state_few<4, 512>(*io, *in, n_rows, stream);
     else if (kernel == STATE_FEW_1)
-        state_few<1, 256>(io, partial, n_rows, stream);
+        state_few<1, 256>(*io, *in, n_rows, stream);
     else
-        state_many(io, partial, kernel, n_rows, stream);
+        state_many(*io, *in, kernel, n_rows, stream);
 }

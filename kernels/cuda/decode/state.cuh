@@ -34,7 +34,7 @@ __device__ __forceinline__ void low_rank_parts(float (&sum)[PARTS], const float 
 struct channel_in {
     float a, z, s, scale;
 };
-__device__ __forceinline__ channel_in read_channel(const state_io &io, uint32_t r, uint32_t e) {
+__device__ __forceinline__ channel_in read_channel(const cuda_state &io, uint32_t r, uint32_t e) {
     channel_in x = {0, 0, 0, io.row_scale ? io.row_scale[r] : 1.0f};
     if (e < io.shape.E) {
         const float *az = io.az + (size_t)r * 2 * io.shape.Ep + e;
@@ -44,7 +44,7 @@ __device__ __forceinline__ channel_in read_channel(const state_io &io, uint32_t 
 }
 // o of a channel -> gated, and the panel's sum of squares; a whole warp calls it.
 template <class T>
-__device__ __forceinline__ void finish_channel(const state_io &io, const channel_in &x, uint32_t r, uint32_t e,
+__device__ __forceinline__ void finish_channel(const cuda_state &io, const channel_in &x, uint32_t r, uint32_t e,
                                                float residual, float act_norm, float o) {
     float out = 0;
     if (e < io.shape.E) {
@@ -54,7 +54,7 @@ __device__ __forceinline__ void finish_channel(const state_io &io, const channel
     const float square = warp_sum(out * out);
     if (threadIdx.x % 32 == 0) io.sums[(size_t)r * (io.shape.Ep / 32) + e / 32] = square;
 }
-__device__ __forceinline__ float *deferred_at(const state_io &io, uint32_t slot,
+__device__ __forceinline__ float *deferred_at(const cuda_state &io, uint32_t slot,
                                               uint32_t i) { // token i's u [Ep], k [M4], alpha [M4]
     return io.shape.deferred + (size_t)slot * io.shape.deferred_slot + io.layer * io.shape.deferred_layer +
            i * io.shape.deferred_token;

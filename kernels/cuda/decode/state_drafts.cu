@@ -7,7 +7,7 @@
 #include "state_drafts.cuh"
 
 template <class T, int I, bool WHOLE>
-__global__ void __launch_bounds__(DRAFT_WARPS * 32, 2) state_drafts_kernel(state_io io, gates_in in) {
+__global__ void __launch_bounds__(DRAFT_WARPS * 32, 2) state_drafts_kernel(cuda_state io, cuda_partials in) {
     __shared__ __align__(16) draft_rows sh;
     const draft_place p(io.shape, WHOLE ? 16 * I : io.shape.M);
     const uint32_t warp = threadIdx.x / 32;
@@ -50,28 +50,23 @@ __global__ void __launch_bounds__(DRAFT_WARPS * 32, 2) state_drafts_kernel(state
 }
 
 template <int I, bool WHOLE>
-static void state_drafts(const state_io &io, const gates_in &in, uint32_t n_segs, void *stream) {
+static void state_drafts(const cuda_state &io, const cuda_partials &in, uint32_t n_segs, void *stream) {
     FOR_DTYPE(io.shape.dtype, {
         launch(state_drafts_kernel<T, I, WHOLE>, dim3((io.shape.Ep / 32 + PANELS - 1) / PANELS, n_segs),
                dim3(DRAFT_WARPS * 32), 0, stream, io, in);
     });
 }
-void k_gla_drafts(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_segs,
-                  const float *in, uint32_t splits, size_t split_stride, const float *in_c0, uint32_t splits_c0,
-                  size_t split_stride_c0, const float *g_b, const float *t_b, const float *c1, const float *c1_b,
-                  const float *az, const float *row_scale, const float *s, const float *residual, const float *act_norm,
-                  float *sums, void *act, void *stream) {
-    const state_io io = {*shape, layer, *rows, c1, c1_b, az, row_scale, s, residual, act_norm, sums, act};
-    const gates_in partial = {in, in_c0, g_b, t_b, splits, splits_c0, split_stride, split_stride_c0};
+void k_gla_drafts(const struct cuda_state *io, const struct cuda_partials *in, uint32_t n_segs, void *stream) {
+    const struct cuda_shape *shape = &io->shape;
     dispatch_case c = {};
     c.op = DISPATCH_DRAFT_STATE, c.device = this_device(), c.dtype = shape->dtype, c.n_rows = n_segs, c.shape = shape;
     const enum dispatch_kernel kernel = dispatch_kernel_of(&c);
     if (kernel == STATE_DRAFTS_MANY_4_WHOLE || kernel == STATE_DRAFTS_MANY_4 || kernel == STATE_DRAFTS_MANY_8)
-        state_drafts_many(io, partial, n_segs, kernel, stream);
+        state_drafts_many(*io, *in, n_segs, kernel, stream);
     else if (kernel == STATE_DRAFTS_4_WHOLE)
-        state_drafts<4, true>(io, partial, n_segs, stream);
+        state_drafts<4, true>(*io, *in, n_segs, stream);
     else if (kernel == STATE_DRAFTS_4)
-        state_drafts<4, false>(io, partial, n_segs, stream);
+        state_drafts<4, false>(*io, *in, n_segs, stream);
     else
-        state_drafts<8, false>(io, partial, n_segs, stream);
+        state_drafts<8, false>(*io, *in, n_segs, stream);
 }

@@ -9,7 +9,7 @@ static_assert((int)MOST_ROWS <= (int)DRAFT_WARPS && MOST_ROWS <= 2 * PANEL_WARPS
               "a warp makes the gates of a row, and has the inputs of two at most");
 
 // k and alpha of the slot's token i, in the first or second place.
-__device__ __forceinline__ float *late_gates(const state_io &io, uint32_t slot, uint32_t i, bool second) {
+__device__ __forceinline__ float *late_gates(const cuda_state &io, uint32_t slot, uint32_t i, bool second) {
     return deferred_at(io, slot, i) + io.shape.Ep + (second ? 2 * ((io.shape.M + 3) / 4 * 4) : 0);
 }
 
@@ -30,7 +30,7 @@ struct draft_place {
         there = panel < s.Ep / 32, mine = e < s.E;
     }
     // The first row of the panel in a slot's S.
-    __device__ __forceinline__ float *S_of(const state_io &io, uint32_t slot) const {
+    __device__ __forceinline__ float *S_of(const cuda_state &io, uint32_t slot) const {
         return io.shape.S + (size_t)slot * io.shape.S_slot + io.layer * io.shape.S_layer + (size_t)panel * M * 32;
     }
 };
@@ -38,7 +38,7 @@ struct draft_place {
 struct draft_channel {
     const float *c1;
     float bias_u, residual, act_norm;
-    __device__ __forceinline__ draft_channel(const state_io &io, const draft_place &p) {
+    __device__ __forceinline__ draft_channel(const cuda_state &io, const draft_place &p) {
         c1 = io.c1 + (p.mine ? p.e : 0);
         bias_u = p.mine ? io.c1_b[p.e] : 0.0f, residual = p.mine ? io.residual[p.e] : 0.0f;
         act_norm = p.mine ? io.act_norm[p.e] : 0.0f;
@@ -55,7 +55,7 @@ __device__ __forceinline__ void load_panel(float (&v)[I][G], const float *S, con
             v[i][g] = p.there && (WHOLE || 16 * i + p.m0 + g < p.M) ? S[(size_t)(16 * i + p.m0 + g) * 32] : 0.0f;
 }
 // k and alpha of the slot's tokens that S does not hold yet. By the whole block.
-__device__ __forceinline__ void load_late(draft_rows &sh, const state_io &io, const draft_place &p, uint32_t slot,
+__device__ __forceinline__ void load_late(draft_rows &sh, const cuda_state &io, const draft_place &p, uint32_t slot,
                                           uint32_t n_late, bool second) {
     const uint32_t M = p.M, M4 = (M + 3) / 4 * 4;
     for (uint32_t l = 0; l < n_late; l++)
@@ -99,22 +99,22 @@ __device__ __forceinline__ void read_out(float (&o)[G], const float (&v)[I][G], 
 
 // q, k and alpha of a row, and its low rank, by a warp. keep: where k and alpha stay; NULL: nowhere.
 template <int MOST>
-__device__ __forceinline__ void make_row(const state_io &io, const gates_in &in, draft_rows &sh, uint32_t t, uint32_t r,
-                                         const float (&bias_g)[MOST], const float (&bias_t)[MOST], float *keep) {
+__device__ __forceinline__ void make_row(const cuda_state &io, const cuda_partials &in, draft_rows &sh, uint32_t t,
+                                         uint32_t r, const float (&bias_g)[MOST], const float (&bias_t)[MOST],
+                                         float *keep) {
     const uint32_t R = io.shape.R, M4 = (io.shape.M + 3) / 4 * 4;
-    gates_of(io.shape, in.in, in.splits, in.split_stride, r, bias_g, bias_t,
-             [&](uint32_t m, float q, float k, float log_alpha) {
-                 const float alpha = expf(log_alpha);
-                 sh.q[t][m] = q, sh.k[t][m] = k, sh.a[t][m] = alpha;
-                 if (keep) keep[m] = k, keep[M4 + m] = alpha;
-             });
+    gates_of(io.shape, in.in, r, bias_g, bias_t, [&](uint32_t m, float q, float k, float log_alpha) {
+        const float alpha = expf(log_alpha);
+        sh.q[t][m] = q, sh.k[t][m] = k, sh.a[t][m] = alpha;
+        if (keep) keep[m] = k, keep[M4 + m] = alpha;
+    });
     for (uint32_t i = threadIdx.x % 32; i < max(R, (uint32_t)STATE_EARLY_R); i += 32)
-        sh.low[t][i] = i < R ? low_rank_of(io.shape, in.in_c0, in.splits_c0, in.split_stride_c0, r, i) : 0.0f;
+        sh.low[t][i] = i < R ? low_rank_of(io.shape, in.c0, r, i) : 0.0f;
 }
 
 // u of the n rows of a segment, whose gates and low ranks are there (E4, E5); by the whole block. x: of the rows h and
 // h + 4, which this warp finishes. A draft's u stays, too.
-__device__ __forceinline__ void make_u(draft_rows &sh, const state_io &io, const draft_place &p,
+__device__ __forceinline__ void make_u(draft_rows &sh, const cuda_state &io, const draft_place &p,
                                        const draft_channel &channel, const float (&early)[1][STATE_EARLY_R / 4],
                                        const channel_in (&x)[2], uint32_t n, uint32_t slot) {
     const uint32_t lane = threadIdx.x % 32;
@@ -138,7 +138,7 @@ __device__ __forceinline__ void make_u(draft_rows &sh, const state_io &io, const
 }
 // The n rows of a segment from `first` on, one after the other (E6, E7); what the first leaves is S.
 template <class T, int I, bool WHOLE>
-__device__ __forceinline__ void run_rows(draft_rows &sh, const state_io &io, const draft_place &p,
+__device__ __forceinline__ void run_rows(draft_rows &sh, const cuda_state &io, const draft_place &p,
                                          const draft_channel &channel, const channel_in (&x)[2], float (&v)[I][G],
                                          float *S, uint32_t first, uint32_t n) {
     const uint32_t lane = threadIdx.x % 32;
@@ -166,5 +166,5 @@ __device__ __forceinline__ void run_rows(draft_rows &sh, const state_io &io, con
     }
 }
 
-void state_drafts_many(const state_io &io, const gates_in &in, uint32_t n_segs, enum dispatch_kernel kernel,
+void state_drafts_many(const cuda_state &io, const cuda_partials &in, uint32_t n_segs, enum dispatch_kernel kernel,
                        void *stream);

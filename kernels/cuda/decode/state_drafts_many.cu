@@ -9,7 +9,7 @@ struct segments {
     uint4 *list;   // the warp's 32: first row, rows, slot, what S lacks
     uint32_t left; // those of them to come
     uint32_t at, step, n_segs;
-    __device__ __forceinline__ bool find(const state_io &io) { // there is one more
+    __device__ __forceinline__ bool find(const cuda_state &io) { // there is one more
         for (; !left && at < n_segs; at += 32 * step) {
             const uint32_t i = at + threadIdx.x % 32 * step;
             uint4 own = {0, i < n_segs ? (uint32_t)io.rows.seg_n[i] : 0, io.shape.n_slots, 0};
@@ -50,7 +50,7 @@ template <int I> constexpr uint32_t AT_ONCE = I <= 4 ? 4 : 2;
 
 template <class T, int I, bool WHOLE>
 __global__ void __launch_bounds__(DRAFT_WARPS * 32, AT_ONCE<I>)
-    state_drafts_many_kernel(state_io io, gates_in in, uint32_t n_segs) {
+    state_drafts_many_kernel(cuda_state io, cuda_partials in, uint32_t n_segs) {
     __shared__ __align__(16) draft_many_shared sh;
     const draft_place p(io.shape, WHOLE ? 16 * I : io.shape.M);
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(DRAFT_WARPS * 32, AT_ONCE<I>)
 }
 
 template <int I, bool WHOLE>
-static void launch_many(const state_io &io, const gates_in &in, uint32_t n_segs, void *stream) {
+static void launch_many(const cuda_state &io, const cuda_partials &in, uint32_t n_segs, void *stream) {
     // As many blocks as the device has room for: more would start when others end, and wait for everything anew.
     const uint32_t across = (io.shape.Ep / 32 + PANELS - 1) / PANELS,
                    runs = std::min(n_segs, std::max(1u, AT_ONCE<I> * multiprocessors() / across));
@@ -104,7 +104,7 @@ static void launch_many(const state_io &io, const gates_in &in, uint32_t n_segs,
                n_segs);
     });
 }
-void state_drafts_many(const state_io &io, const gates_in &in, uint32_t n_segs, enum dispatch_kernel kernel,
+void state_drafts_many(const cuda_state &io, const cuda_partials &in, uint32_t n_segs, enum dispatch_kernel kernel,
                        void *stream) {
     if (kernel == STATE_DRAFTS_MANY_4_WHOLE)
         launch_many<4, true>(io, in, n_segs, stream);

@@ -6,10 +6,9 @@
 // come from the lanes of earlier rows, as 16-bit pairs, or from the slot's tail. s or z_act may be NULL.
 enum { TILES = 4 };
 template <class T, int MOST_K>
-__global__ void __launch_bounds__(256, MOST_K == 4 ? 2 : 1)
-    prompt_conv_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, uint32_t n_rows, const float *az,
-                       const float *row_scale, const float *w, const float *bias, float *s, T *s_act, T *a_act,
-                       T *z_act) {
+__global__ void __launch_bounds__(256, MOST_K == 4 ? 2 : 1) prompt_conv_kernel(cuda_conv c) {
+    const cuda_shape &shape = c.shape;
+    const cuda_rows &rows = c.rows;
     const uint32_t lane = threadIdx.x % 32, in_tile = lane / 4, K = shape.K, Ep = shape.Ep,
                    Ek = (shape.E + 15) / 16 * 16;
     const uint32_t e = (blockIdx.x * 8 + threadIdx.x / 32) * 32 + lane % 4 * 8, from = blockIdx.y * TILES * 8 + in_tile;
@@ -18,24 +17,24 @@ __global__ void __launch_bounds__(256, MOST_K == 4 ? 2 : 1)
     int32_t slot[TILES + 1]; // of the rows from - 8, from, from + 8, ...
 #pragma unroll
     for (int i = 0; i <= TILES; i++)
-        slot[i] = from + 8 * i >= 8 && from + 8 * i - 8 < n_rows ? rows.slot[from + 8 * i - 8] : -1;
+        slot[i] = from + 8 * i >= 8 && from + 8 * i - 8 < c.n_rows ? rows.slot[from + 8 * i - 8] : -1;
     float weight[MOST_K][8], b[8]; // by distance: weight[d] that of the tap d tokens before
 #pragma unroll
     for (uint32_t d = 0; d < MOST_K; d++) {
-        const float4 *at = (const float4 *)(w + (size_t)(K - 1 - d) * Ep + e);
+        const float4 *at = (const float4 *)(c.w + (size_t)(K - 1 - d) * Ep + e);
         const float4 x = mine && d < K ? at[0] : make_float4(0, 0, 0, 0),
                      y = mine && d < K ? at[1] : make_float4(0, 0, 0, 0);
         weight[d][0] = x.x, weight[d][1] = x.y, weight[d][2] = x.z, weight[d][3] = x.w, weight[d][4] = y.x,
         weight[d][5] = y.y, weight[d][6] = y.z, weight[d][7] = y.w;
     }
 #pragma unroll
-    for (uint32_t i = 0; i < 8; i++) b[i] = mine ? bias[e + i] : 0.0f;
+    for (uint32_t i = 0; i < 8; i++) b[i] = mine ? c.bias[e + i] : 0.0f;
     wait_for_inputs();
     float4 a[TILES + 1][2];
 #pragma unroll
     for (int i = 0; i <= TILES; i++) {
         const bool there = mine && slot[i] >= 0 && (i > 0 || in_tile + K > 8);
-        const float4 *at = (const float4 *)(az + (size_t)(from + 8 * i - 8) * 2 * Ep + e);
+        const float4 *at = (const float4 *)(c.az + (size_t)(from + 8 * i - 8) * 2 * Ep + e);
         a[i][0] = there ? at[0] : make_float4(0, 0, 0, 0), a[i][1] = there ? at[1] : make_float4(0, 0, 0, 0);
     }
     T before[8]; // the inputs of the eight rows before, as a later step would read them
@@ -46,16 +45,16 @@ __global__ void __launch_bounds__(256, MOST_K == 4 ? 2 : 1)
         float x[8] = {a[tile][0].x, a[tile][0].y, a[tile][0].z, a[tile][0].w,
                       a[tile][1].x, a[tile][1].y, a[tile][1].z, a[tile][1].w};
         T now[8];
-        const float scale = row_scale && there ? row_scale[r] : 1.0f;
+        const float scale = c.row_scale && there ? c.row_scale[r] : 1.0f;
 #pragma unroll
         for (int i = 0; i < 8; i++) x[i] *= scale, now[i] = from_float<T>(x[i]);
-        if (z_act && tile > 0 && there && mine) {
-            const float4 *at = (const float4 *)(az + (size_t)r * 2 * Ep + Ep + e), y = at[0], z = at[1];
+        if (c.z_act && tile > 0 && there && mine) {
+            const float4 *at = (const float4 *)(c.az + (size_t)r * 2 * Ep + Ep + e), y = at[0], z = at[1];
             const float v[8] = {y.x, y.y, y.z, y.w, z.x, z.y, z.z, z.w};
             uint4 packed_z;
 #pragma unroll
             for (int i = 0; i < 8; i++) ((T *)&packed_z)[i] = from_float<T>(v[i] * scale);
-            *(uint4 *)(z_act + act_at<T>(r, e, Ek)) = packed_z;
+            *(uint4 *)((T *)c.z_act + act_at<T>(r, e, Ek)) = packed_z;
         }
         if (tile > 0) {
             float sum[8];
@@ -79,7 +78,7 @@ __global__ void __launch_bounds__(256, MOST_K == 4 ? 2 : 1)
                     its_slot != slot[tile]) { // a slot's rows are neighbours: that token came in an earlier step
                     const uint32_t place = (uint32_t)((rows.pos[r] + shape.conv_ring - d) % shape.conv_ring);
                     const uint4 old = *(const uint4 *)((const T *)shape.conv + slot[tile] * shape.conv_slot +
-                                                       layer * shape.conv_layer + e + (size_t)place * Ep);
+                                                       c.layer * shape.conv_layer + e + (size_t)place * Ep);
                     pair[0] = old.x, pair[1] = old.y, pair[2] = old.z, pair[3] = old.w;
                 }
 #pragma unroll
@@ -91,16 +90,16 @@ __global__ void __launch_bounds__(256, MOST_K == 4 ? 2 : 1)
             if (there && mine) {
 #pragma unroll
                 for (int i = 0; i < 8; i++) sum[i] = silu(__fmaf_rn(weight[0][i], x[i], sum[i]));
-                if (s) {
-                    float4 *to = (float4 *)(s + (size_t)r * Ep + e);
+                if (c.s) {
+                    float4 *to = (float4 *)(c.s + (size_t)r * Ep + e);
                     to[0] = make_float4(sum[0], sum[1], sum[2], sum[3]),
                     to[1] = make_float4(sum[4], sum[5], sum[6], sum[7]);
                 }
                 uint4 packed_s, packed_a;
 #pragma unroll
                 for (int i = 0; i < 8; i++) ((T *)&packed_s)[i] = from_float<T>(sum[i]), ((T *)&packed_a)[i] = now[i];
-                *(uint4 *)(s_act + act_at<T>(r, e, Ek)) = packed_s;
-                *(uint4 *)(a_act + act_at<T>(r, e, Ek)) = packed_a;
+                *(uint4 *)((T *)c.s_act + act_at<T>(r, e, Ek)) = packed_s;
+                *(uint4 *)((T *)c.a_act + act_at<T>(r, e, Ek)) = packed_a;
             }
         }
 #pragma unroll
@@ -123,9 +122,10 @@ template <class T> __device__ __forceinline__ void widen(float (&x)[8], const ui
 }
 // The taps of row r, some of which came in an earlier step.
 template <class T, int MOST_K>
-__device__ __forceinline__ void packed_taps(uint4 (&tap)[MOST_K], const cuda_shape &shape, uint32_t layer,
-                                            const cuda_rows &rows, uint32_t r, uint32_t e, const T *at,
-                                            const ptrdiff_t (&back)[MOST_K], uint32_t K) {
+__device__ __forceinline__ void packed_taps(uint4 (&tap)[MOST_K], const cuda_conv &c, uint32_t r, uint32_t e,
+                                            const T *at, const ptrdiff_t (&back)[MOST_K], uint32_t K) {
+    const cuda_shape &shape = c.shape;
+    const cuda_rows &rows = c.rows;
     const int32_t slot = rows.slot[r];
     const int64_t pos = rows.pos[r];
 #pragma unroll
@@ -133,7 +133,7 @@ __device__ __forceinline__ void packed_taps(uint4 (&tap)[MOST_K], const cuda_sha
         const uint32_t place = (uint32_t)((pos + shape.conv_ring - d) % shape.conv_ring);
         const T *from = d <= r && rows.slot[r - d] == slot
                             ? at + back[d]
-                            : (const T *)shape.conv + slot * shape.conv_slot + layer * shape.conv_layer + e +
+                            : (const T *)shape.conv + slot * shape.conv_slot + c.layer * shape.conv_layer + e +
                                   (size_t)place * shape.Ep;
         tap[d] = d < K ? *(const uint4 *)from : make_uint4(0, 0, 0, 0);
     }
@@ -143,9 +143,10 @@ __device__ __forceinline__ void packed_taps(uint4 (&tap)[MOST_K], const cuda_sha
 // long as its bytes, so they are few: the tap d tokens before a row of eight lies a fixed way off, whether a row's taps
 // are all of the step is known before, and what is the row's own is asked for an eight ahead. EXACT: K is MOST_K.
 template <class T, int MOST_K, bool EXACT, int EIGHTS = TILES>
-__global__ void __launch_bounds__(256, MOST_K == 4 ? 3 : 2)
-    packed_conv_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, uint32_t n_rows, const T *a_act,
-                       const float *w, const float *bias, T *s_act) {
+__global__ void __launch_bounds__(256, MOST_K == 4 ? 3 : 2) packed_conv_kernel(cuda_conv c) {
+    const cuda_shape &shape = c.shape;
+    const cuda_rows &rows = c.rows;
+    const uint32_t n_rows = c.n_rows;
     const uint32_t lane = threadIdx.x % 32, in_tile = lane / 4, K = EXACT ? MOST_K : shape.K, Ep = shape.Ep,
                    Ek = (shape.E + 15) / 16 * 16;
     const uint32_t e = (blockIdx.x * 8 + threadIdx.x / 32) * 32 + lane % 4 * 8,
@@ -155,14 +156,14 @@ __global__ void __launch_bounds__(256, MOST_K == 4 ? 3 : 2)
     float weight[MOST_K][8], b[8]; // by distance
 #pragma unroll
     for (uint32_t d = 0; d < MOST_K; d++) {
-        const float4 *at = (const float4 *)(w + (size_t)(K - 1 - d) * Ep + e);
+        const float4 *at = (const float4 *)(c.w + (size_t)(K - 1 - d) * Ep + e);
         const float4 x = d < K ? at[0] : make_float4(0, 0, 0, 0), y = d < K ? at[1] : make_float4(0, 0, 0, 0);
         weight[d][0] = x.x, weight[d][1] = x.y, weight[d][2] = x.z, weight[d][3] = x.w, weight[d][4] = y.x,
         weight[d][5] = y.y, weight[d][6] = y.z, weight[d][7] = y.w;
     }
 #pragma unroll
     for (uint32_t i = 0; i < 8; i++)
-        b[i] = K < 8 ? bias[e + i] + 0.0f : bias[e + i]; // as conv_sum, which adds taps of weight 0
+        b[i] = K < 8 ? c.bias[e + i] + 0.0f : c.bias[e + i]; // as conv_sum, which adds taps of weight 0
     uint32_t whole = 0; // rows whose taps are all rows of the step: a slot's rows are neighbours
 #pragma unroll
     for (int i = 0; i < EIGHTS; i++) {
@@ -173,8 +174,8 @@ __global__ void __launch_bounds__(256, MOST_K == 4 ? 3 : 2)
     ptrdiff_t back[MOST_K];        // from a row to that d before
 #pragma unroll
     for (int d = 0; d < MOST_K; d++) back[d] = in_tile >= d ? -8 * d : 64 - 8 * d - (ptrdiff_t)panel;
-    const T *at = a_act + act_at<T>(from, e, Ek);
-    T *to = s_act + act_at<T>(from, e, Ek);
+    const T *at = (const T *)c.a_act + act_at<T>(from, e, Ek);
+    T *to = (T *)c.s_act + act_at<T>(from, e, Ek);
     wait_for_inputs();
     const uint32_t end = min(n_rows, from - in_tile + EIGHTS * 8);
     uint4 newest = from < end ? *(const uint4 *)at : make_uint4(0, 0, 0, 0);
@@ -186,7 +187,7 @@ __global__ void __launch_bounds__(256, MOST_K == 4 ? 3 : 2)
 #pragma unroll
             for (int d = 1; d < MOST_K; d++) tap[d] = d < K ? *(const uint4 *)(at + back[d]) : make_uint4(0, 0, 0, 0);
         } else // some of them came in an earlier step
-            packed_taps<T, MOST_K>(tap, shape, layer, rows, r, e, at, back, K);
+            packed_taps<T, MOST_K>(tap, c, r, e, at, back, K);
         if (r + 8 < end) newest = *(const uint4 *)(at + panel);
         float sum[8];
 #pragma unroll
@@ -205,34 +206,29 @@ __global__ void __launch_bounds__(256, MOST_K == 4 ? 3 : 2)
     }
 }
 
-static dim3 conv_grid(const struct cuda_shape *shape, uint32_t n_rows) {
-    return dim3((shape->E + 255) / 256, (n_rows + 8 * TILES - 1) / (8 * TILES));
+static dim3 conv_grid(const struct cuda_conv *c) {
+    return dim3((c->shape.E + 255) / 256, (c->n_rows + 8 * TILES - 1) / (8 * TILES));
 }
-void k_prompt_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows,
-                   const float *az, const float *row_scale, const float *w, const float *bias, float *s, void *s_act,
-                   void *a_act, void *z_act, void *stream) {
-    if (wide_scan_possible(shape))
-        s = NULL;
+void k_prompt_conv(const struct cuda_conv *conv, void *stream) {
+    cuda_conv c = *conv;
+    if (wide_scan_possible(&c.shape))
+        c.s = NULL;
     else
-        z_act = NULL;
+        c.z_act = NULL;
 #define CONV(MOST_K)                                                                                                   \
-    FOR_16_BIT(shape->dtype,                                                                                           \
-               (launch(prompt_conv_kernel<T, MOST_K>, conv_grid(shape, n_rows), dim3(256), 0, stream, *shape, layer,   \
-                       *rows, n_rows, az, row_scale, w, bias, s, (T *)s_act, (T *)a_act, (T *)z_act)))
-    if (shape->K <= 4)
+    FOR_16_BIT(c.shape.dtype, (launch(prompt_conv_kernel<T, MOST_K>, conv_grid(&c), dim3(256), 0, stream, c)))
+    if (c.shape.K <= 4)
         CONV(4);
     else
         CONV(8);
 #undef CONV
 }
-void k_packed_conv(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows,
-                   const void *a_act, const float *w, const float *bias, void *s_act, void *stream) {
+void k_packed_conv(const struct cuda_conv *c, void *stream) {
 #define CONV(...)                                                                                                      \
-    FOR_16_BIT(shape->dtype, (launch(packed_conv_kernel<T, __VA_ARGS__>, conv_grid(shape, n_rows), dim3(256), 0,       \
-                                     stream, *shape, layer, *rows, n_rows, (const T *)a_act, w, bias, (T *)s_act)))
-    if (shape->K == 4)
+    FOR_16_BIT(c->shape.dtype, (launch(packed_conv_kernel<T, __VA_ARGS__>, conv_grid(c), dim3(256), 0, stream, *c)))
+    if (c->shape.K == 4)
         CONV(4, true);
-    else if (shape->K < 4)
+    else if (c->shape.K < 4)
         CONV(4, false);
     else
         CONV(8, false);

@@ -31,9 +31,11 @@ __device__ __forceinline__ uint32_t by_pairs(uint32_t t, uint32_t i) { return i 
 
 // A block: 16 tokens of a piece as queries.
 template <int MP>
-__global__ void __launch_bounds__(SCORES_THREADS)
-    scores_kernel(cuda_shape shape, cuda_rows rows, const float *q, const float *k, const float *log_alpha,
-                  const float *c0, uint32_t RP, scan_work work) {
+__global__ void __launch_bounds__(SCORES_THREADS) scores_kernel(cuda_scan scan, uint32_t RP, scan_work work) {
+    const cuda_shape &shape = scan.io.shape;
+    const cuda_rows &rows = scan.io.rows;
+    const float *const q = scan.gates.q, *const k = scan.gates.k, *const log_alpha = scan.gates.log_alpha,
+                       *const c0 = scan.gates.c0;
     constexpr uint32_t LD = MP + 4; // rows of neighbouring lanes in different banks
     extern __shared__ float4 scan_shared[];
     float *b = (float *)scan_shared, *ks = b + PIECE * LD, *qs = ks + PIECE * LD, *qd = qs + SUB * LD,
@@ -145,7 +147,7 @@ template <int MP, int CHANNELS, bool DIRECT> struct scan_place {
 
 // Asks for the n tokens of the piece that begins in row r0.
 template <int MP, int CHANNELS, bool DIRECT>
-__device__ __forceinline__ void scan_fetch(const scan_place<MP, CHANNELS, DIRECT> &my, const scan_in &in,
+__device__ __forceinline__ void scan_fetch(const scan_place<MP, CHANNELS, DIRECT> &my, const cuda_state &in,
                                            const scan_work &work, size_t r0, uint32_t n, float *to) {
     constexpr uint32_t THREADS = CHANNELS * 8;
     const uint32_t tid = my.tid, RP = my.RP;
@@ -172,7 +174,7 @@ __device__ __forceinline__ void scan_fetch(const scan_place<MP, CHANNELS, DIRECT
 
 // E4: u of the thread's tiles, channels by tokens; scale: of the tokens' rows.
 template <int MP, int CHANNELS, bool DIRECT>
-__device__ __forceinline__ void scan_make_u(const scan_place<MP, CHANNELS, DIRECT> &my, const scan_in &in,
+__device__ __forceinline__ void scan_make_u(const scan_place<MP, CHANNELS, DIRECT> &my, const cuda_state &in,
                                             const float *now, uint32_t n, const float (&bias)[2],
                                             const float4 *c1_shared, float4 *u_shared, float (&scale)[2][2]) {
     const uint32_t n_tiles = (n + 7) / 8;
@@ -213,9 +215,8 @@ __device__ __forceinline__ void scan_operand_c1(const scan_place<MP, CHANNELS, D
 
 // A piece of one token: S goes through shared memory, a lane a channel.
 template <class T, int MP, int CHANNELS, bool DIRECT>
-__device__ __forceinline__ void scan_one_token(const scan_place<MP, CHANNELS, DIRECT> &my, const cuda_shape &shape,
-                                               const scan_in &in, size_t r, float *plain, float (&S)[MP / 32][4],
-                                               float *sums, T *act) {
+__device__ __forceinline__ void scan_one_token(const scan_place<MP, CHANNELS, DIRECT> &my, const cuda_scan &in,
+                                               size_t r, float *plain, float (&S)[MP / 32][4]) {
     constexpr uint32_t OWN = MP / 32;
     float *part = plain + CHANNELS * MP;
 #pragma unroll
@@ -224,7 +225,7 @@ __device__ __forceinline__ void scan_one_token(const scan_place<MP, CHANNELS, DI
         for (uint32_t i = 0; i < 4; i++)
             plain[((my.quarter * OWN + x) * 8 + my.pair + i % 2) * CHANNELS + my.c_lane + i / 2 * 8] = S[x][i];
     __syncthreads(); // S before other threads change it
-    one_token<T, CHANNELS, 8>(shape, in, r, my.e0, plain + my.tid % CHANNELS, CHANNELS, part, sums, act);
+    one_token<T, CHANNELS, 8>(in, r, my.e0, plain + my.tid % CHANNELS, CHANNELS, part);
     __syncthreads(); // S of other threads
 #pragma unroll
     for (uint32_t x = 0; x < OWN; x++)
@@ -291,8 +292,9 @@ scan_gate(const scan_place<MP, CHANNELS, DIRECT> &my, const float *now, uint32_t
 // for an order of its k that the second operand shares; warps hand them to each other in shared memory.
 template <class T, int MP, int CHANNELS, bool DIRECT>
 __global__ void __launch_bounds__(CHANNELS * 8, 1)
-    scan_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, scan_in in, uint32_t RP, scan_work work,
-                uint32_t n_buffers, float *sums, T *act) {
+    scan_kernel(cuda_scan scan, uint32_t RP, scan_work work, uint32_t n_buffers) {
+    const cuda_state &in = scan.io;
+    const cuda_shape &shape = in.shape;
     constexpr uint32_t TILES = MP / 8, OWN = TILES / 4; // tiles of S
     extern __shared__ float4 scan_shared[];
     const scan_sizes sizes = {MP, RP, CHANNELS, DIRECT ? 1 : 3};
@@ -306,13 +308,13 @@ __global__ void __launch_bounds__(CHANNELS * 8, 1)
     const uint32_t e0 = blockIdx.x * CHANNELS, c_lane = half * 16 + row; // channels c_lane and c_lane + 8
     const scan_place<MP, CHANNELS, DIRECT> my = {tid, lane,   row, pair, half, quarter,
                                                  e0,  c_lane, E,   Ep,   RP,   {quarter, 7 - quarter}};
-    const uint32_t first = (uint32_t)rows.seg_first[blockIdx.y], n_tok = (uint32_t)rows.seg_n[blockIdx.y],
-                   slot = (uint32_t)rows.slot[first];
-    const int64_t pos = rows.pos[first];
+    const scan_segment seg = segment_at(in.rows, blockIdx.y);
+    const uint32_t first = seg.first, n_tok = seg.n_tok;
+    const int64_t pos = seg.pos;
     let_next_start();
     // S was last written a step ago, so it comes before the inputs are ready
-    float *S_memory =
-        shape.S + slot * shape.S_slot + layer * shape.S_layer + (size_t)((e0 + c_lane) / 32) * M * 32 + c_lane % 32;
+    float *S_memory = shape.S + seg.slot * shape.S_slot + in.layer * shape.S_layer +
+                      (size_t)((e0 + c_lane) / 32) * M * 32 + c_lane % 32;
     const bool in_state = e0 + c_lane < Ep; // then c_lane + 8 too
     float S[OWN][4];
 #pragma unroll
@@ -332,7 +334,7 @@ __global__ void __launch_bounds__(CHANNELS * 8, 1)
     }
     wait_for_inputs();
     const auto fetch = [&](uint32_t lo, uint32_t n, float *to) { scan_fetch(my, in, work, first + lo, n, to); };
-    const auto add_squares = [&](size_t r, uint32_t n_done) { scan_add_squares(my, squares, r, n_done, sums); };
+    const auto add_squares = [&](size_t r, uint32_t n_done) { scan_add_squares(my, squares, r, n_done, in.sums); };
     uint32_t n = piece_length(pos, 0, n_tok), n_before = 0, buffer = 0;
     if (n > 1) fetch(0, n, buffers);
     asked();
@@ -349,7 +351,7 @@ __global__ void __launch_bounds__(CHANNELS * 8, 1)
             asked();
         }
         if (n == 1) // nothing came for this piece
-            scan_one_token<T>(my, shape, in, r0, now, S, sums, act);
+            scan_one_token<T>(my, scan, r0, now, S);
         else {
             const uint32_t n_tiles = (n + 7) / 8;
             float z_own[2][4], s_own[2][4];
@@ -405,7 +407,7 @@ __global__ void __launch_bounds__(CHANNELS * 8, 1)
                 for (int i = 0; i < 4; i++)
                     S[x][i] =
                         __fmaf_rn(now[my.at_decay() + (quarter * OWN + x) * 8 + pair + i % 2], S[x][i], more[x][i]);
-            scan_gate<T>(my, now, n, r0, o, own, scale, z_own, s_own, residual, norm, squares, act);
+            scan_gate<T>(my, now, n, r0, o, own, scale, z_own, s_own, residual, norm, squares, (T *)in.act);
             n_before = n;
         }
         if (n_buffers == 1) {
@@ -418,7 +420,7 @@ __global__ void __launch_bounds__(CHANNELS * 8, 1)
     }
     __syncthreads(); // the last piece's squares
     add_squares((size_t)first + n_tok - n_before, n_before);
-    keep_tail<T>(shape, layer, in, first, n_tok, slot, pos, e0, CHANNELS, CHANNELS * 8);
+    keep_tail<T>(scan, seg, e0, CHANNELS, CHANNELS * 8);
 #pragma unroll
     for (uint32_t x = 0; x < OWN; x++)
 #pragma unroll
@@ -469,27 +471,21 @@ size_t cuda_scan_bytes(const struct cuda_shape *shape, uint32_t n_rows) {
     return (size_t)n_rows * (3 * pad_M(shape) + PIECE + pad_R(shape)) * sizeof(float);
 }
 
-static void launch_scores(const struct cuda_shape *shape, const struct cuda_rows *rows, uint32_t n_segs,
-                          uint32_t most_tok, const float *q, const float *k, const float *log_alpha, const float *c0,
-                          const scan_work &work, void *stream) {
-    const dim3 pieces(4 * ((most_tok + PIECE - 2) / PIECE + 1), n_segs);
-#define SCORES(MP)                                                                                                     \
-    launch(scores_kernel<MP>, pieces, dim3(SCORES_THREADS), scores_bytes(MP), stream, *shape, *rows, q, k, log_alpha,  \
-           c0, pad_R(shape), work)
-    if (pad_M(shape) == 64)
-        SCORES(64);
-    else
-        SCORES(128);
+static void launch_scores(const cuda_scan &x, const scan_work &work, void *stream) {
+    const dim3 pieces(4 * ((x.most_tok + PIECE - 2) / PIECE + 1), x.n_segs);
+    const uint32_t MP = pad_M(&x.io.shape), RP = pad_R(&x.io.shape);
+    launch(MP == 64 ? scores_kernel<64> : scores_kernel<128>, pieces, dim3(SCORES_THREADS), scores_bytes(MP), stream, x,
+           RP, work);
 }
-static void launch_scan(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_segs,
-                        const scan_in &in, const scan_work &work, float *sums, void *act, void *stream) {
-    const dim3 channels((shape->Ep + SCAN_CHANNELS - 1) / SCAN_CHANNELS, n_segs);
+static void launch_scan(const cuda_scan &x, const scan_work &work, void *stream) {
+    const cuda_shape *shape = &x.io.shape;
+    const dim3 channels((shape->Ep + SCAN_CHANNELS - 1) / SCAN_CHANNELS, x.n_segs);
     const scan_sizes sizes = {pad_M(shape), pad_R(shape), SCAN_CHANNELS, SCAN_DIRECT ? 1 : 3};
     const uint32_t n_buffers = buffers_of(sizes);
 #define SCAN(MP)                                                                                                       \
-    FOR_16_BIT(shape->dtype, (launch(scan_kernel<T, MP, SCAN_CHANNELS, SCAN_DIRECT>, channels,                         \
-                                     dim3(SCAN_CHANNELS * 8), scan_bytes(sizes, n_buffers), stream, *shape, layer,     \
-                                     *rows, in, sizes.RP, work, n_buffers, sums, (T *)act)))
+    FOR_16_BIT(shape->dtype,                                                                                           \
+               (launch(scan_kernel<T, MP, SCAN_CHANNELS, SCAN_DIRECT>, channels, dim3(SCAN_CHANNELS * 8),              \
+                       scan_bytes(sizes, n_buffers), stream, x, sizes.RP, work, n_buffers)))
     if (sizes.MP == 64)
         SCAN(64);
     else
@@ -501,35 +497,16 @@ static scan_work parts_of(const struct cuda_shape *shape, uint32_t n_rows, void 
     return {p, p + n * MP, p + 2 * n * MP, p + n * (2 * MP + PIECE), p + n * (2 * MP + PIECE + pad_R(shape))};
 }
 
-void k_scan(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows,
-            uint32_t n_segs, uint32_t most_tok, const struct cuda_partials *gates, float *q, float *k, float *log_alpha,
-            float *c0, const float *c1, const float *c1_b, const float *az, const float *row_scale, const float *s,
-            const void *s_act, const void *a_act, const void *z_act, const float *residual, const float *act_norm,
-            void *work, float *sums, void *act, void *stream) {
-    const scan_in in = {q,
-                        k,
-                        log_alpha,
-                        c0,
-                        c1,
-                        c1_b,
-                        az,
-                        row_scale,
-                        s,
-                        residual,
-                        act_norm,
-                        s_act,
-                        wide_scan_possible(shape) ? a_act : NULL,
-                        z_act};
-    if (gates && scan_gates_of(shape, n_rows) == GATES_ALONE) {
-        k_gates(shape, gates->in, gates->splits, gates->stride, gates->in_c0, gates->splits_c0, gates->stride_c0,
-                gates->g_b, gates->t_b, n_rows, q, k, log_alpha, c0, stream);
-        gates = NULL;
+void k_scan(const struct cuda_scan *scan, void *stream) {
+    const struct cuda_shape *shape = &scan->io.shape;
+    cuda_scan x = *scan;
+    if (x.partials && scan_gates_of(shape, x.n_rows) == GATES_ALONE) {
+        k_gates(shape, x.partials, &x.gates, x.n_rows, stream);
+        x.partials = NULL;
     }
-    if (wide_scan_possible(shape)) {
-        wide_scan(shape, layer, rows, n_rows, n_segs, most_tok, gates, in, work, sums, act, stream);
-        return;
-    }
-    const scan_work parts = parts_of(shape, n_rows, work);
-    launch_scores(shape, rows, n_segs, most_tok, q, k, log_alpha, c0, parts, stream);
-    launch_scan(shape, layer, rows, n_segs, in, parts, sums, act, stream);
+    if (wide_scan_possible(shape)) return wide_scan(x, stream);
+    x.a_act = NULL;
+    const scan_work parts = parts_of(shape, x.n_rows, x.work);
+    launch_scores(x, parts, stream);
+    launch_scan(x, parts, stream);
 }

@@ -10,57 +10,64 @@ __device__ __forceinline__ uint32_t piece_length(int64_t pos, uint32_t lo, uint3
     return n < n_tok - lo ? n : n_tok - lo;
 }
 
-struct scan_in {
-    float *q, *k, *log_alpha, *c0; // of all rows
-    const float *c1, *c1_b, *az, *row_scale, *s, *residual, *act_norm;
-    const void *s_act, *a_act, *z_act; // packed; scan_wide.cu reads these alone, and scan.cu has no a_act
-};
 // a or z (from column Ep on) of a row.
-template <class T>
-__device__ __forceinline__ float az_of(const cuda_shape &shape, const scan_in &in, size_t r, uint32_t e, bool z) {
-    if (in.a_act)
-        return to_float(((const T *)(z ? in.z_act : in.a_act))[act_at<T>((uint32_t)r, e, (shape.E + 15) / 16 * 16)]);
-    return in.az[r * 2 * shape.Ep + z * shape.Ep + e] * (in.row_scale ? in.row_scale[r] : 1.0f);
+template <class T> __device__ __forceinline__ float az_of(const cuda_scan &x, size_t r, uint32_t e, bool z) {
+    const cuda_state &io = x.io;
+    if (x.a_act)
+        return to_float(((const T *)(z ? x.z_act : x.a_act))[act_at<T>((uint32_t)r, e, (io.shape.E + 15) / 16 * 16)]);
+    return io.az[r * 2 * io.shape.Ep + z * io.shape.Ep + e] * (io.row_scale ? io.row_scale[r] : 1.0f);
 }
 
-// The channels' inputs that the tail keeps: of the last conv_ring tokens, as single tokens would leave them. By so many
-// threads, from the first on.
+// A segment of a step.
+struct scan_segment {
+    uint32_t first, n_tok, slot; // its first row
+    int64_t pos;                 // of its first token
+};
+__device__ __forceinline__ scan_segment segment_at(const cuda_rows &rows, uint32_t i) {
+    const uint32_t first = (uint32_t)rows.seg_first[i];
+    return {first, (uint32_t)rows.seg_n[i], (uint32_t)rows.slot[first], rows.pos[first]};
+}
+
+// The inputs that the tail keeps of channels e0 and on: of the last conv_ring tokens, as single tokens would leave
+// them. By so many threads, from the first on.
 template <class T>
-__device__ __forceinline__ void keep_tail(const cuda_shape &shape, uint32_t layer, const scan_in &in, uint32_t first,
-                                          uint32_t n_tok, uint32_t slot, int64_t pos, uint32_t e0, uint32_t channels,
+__device__ __forceinline__ void keep_tail(const cuda_scan &x, const scan_segment &seg, uint32_t e0, uint32_t channels,
                                           uint32_t threads) {
-    const uint32_t ring = shape.conv_ring, Ep = shape.Ep, from = n_tok > ring ? n_tok - ring : 0;
-    for (uint32_t i = threadIdx.x; i < (n_tok - from) * channels; i += threads) {
+    const cuda_shape &shape = x.io.shape;
+    const uint32_t ring = shape.conv_ring, Ep = shape.Ep, from = seg.n_tok > ring ? seg.n_tok - ring : 0;
+    for (uint32_t i = threadIdx.x; i < (seg.n_tok - from) * channels; i += threads) {
         const uint32_t t = from + i / channels, e = e0 + i % channels;
         if (e >= shape.E) continue;
-        T *tail = (T *)shape.conv + slot * shape.conv_slot + layer * shape.conv_layer + e;
-        const size_t r = first + t;
-        tail[(size_t)((pos + t) % ring) * Ep] = from_float<T>(az_of<T>(shape, in, r, e, false));
+        T *tail = (T *)shape.conv + seg.slot * shape.conv_slot + x.io.layer * shape.conv_layer + e;
+        const size_t r = seg.first + t;
+        tail[(size_t)((seg.pos + t) % ring) * Ep] = from_float<T>(az_of<T>(x, r, e, false));
     }
 }
 
 // A token that is a piece by itself: what gla_kernel does, sum by sum. S: of this thread's channel, rows m `stride`
 // apart; part [16][CHANNELS] in shared memory. The block's first CHANNELS * GROUPS threads work.
 template <class T, int CHANNELS, int GROUPS>
-__device__ void one_token(const cuda_shape &shape, const scan_in &in, size_t r, uint32_t e0, float *S, uint32_t stride,
-                          float *part, float *sums, T *act) {
+__device__ void one_token(const cuda_scan &x, size_t r, uint32_t e0, float *S, uint32_t stride, float *part) {
+    const cuda_state &io = x.io;
+    const cuda_shape &shape = io.shape;
+    const cuda_gates &gates = x.gates;
     const uint32_t M = shape.M, R = shape.R, Ep = shape.Ep, c = threadIdx.x % CHANNELS, e = e0 + c;
     float low[4] = {0, 0, 0, 0}, u = 0;
     if (e < shape.E) {
         for (uint32_t i = 0; i < R; i += 4)
 #pragma unroll
             for (uint32_t j = 0; j < 4; j++)
-                if (i + j < R) low[j] = __fmaf_rn(in.c1[(size_t)e * R + i + j], in.c0[r * R + i + j], low[j]);
-        const float a = az_of<T>(shape, in, r, e, false);
-        u = sigmoid((low[0] + low[1]) + (low[2] + low[3]) + in.c1_b[e]) * a;
+                if (i + j < R) low[j] = __fmaf_rn(io.c1[(size_t)e * R + i + j], gates.c0[r * R + i + j], low[j]);
+        const float a = az_of<T>(x, r, e, false);
+        u = sigmoid((low[0] + low[1]) + (low[2] + low[3]) + io.c1_b[e]) * a;
     }
     for (uint32_t group = threadIdx.x / CHANNELS; group < 16 && threadIdx.x < CHANNELS * GROUPS && e < Ep;
          group += GROUPS) {
         float o = 0;
         for (uint32_t m = group; m < M; m += 16) {
-            const float km = in.k[r * M + m], v = __fmaf_rn(expf(in.log_alpha[r * M + m]), S[m * stride], km * u);
+            const float km = gates.k[r * M + m], v = __fmaf_rn(expf(gates.log_alpha[r * M + m]), S[m * stride], km * u);
             S[m * stride] = v;
-            o = __fmaf_rn(in.q[r * M + m], v, o);
+            o = __fmaf_rn(gates.q[r * M + m], v, o);
         }
         part[group * CHANNELS + c] = o;
     }
@@ -70,12 +77,12 @@ __device__ void one_token(const cuda_shape &shape, const scan_in &in, size_t r, 
         for (uint32_t group = 0; group < 16; group++) sum += part[group * CHANNELS + c];
         if (e < shape.E) {
             const size_t at = act_at<T>((uint32_t)r, e, (shape.E + 15) / 16 * 16);
-            const float s = in.a_act ? to_float(((const T *)in.s_act)[at]) : in.s[r * Ep + e];
-            out = __fmaf_rn(in.residual[e], s, sum) * silu(az_of<T>(shape, in, r, e, true));
-            act[at] = from_float<T>(out * in.act_norm[e]);
+            const float s = x.a_act ? to_float(((const T *)x.s_act)[at]) : io.s[r * Ep + e];
+            out = __fmaf_rn(io.residual[e], s, sum) * silu(az_of<T>(x, r, e, true));
+            ((T *)io.act)[at] = from_float<T>(out * io.act_norm[e]);
         }
         const float square = warp_sum(out * out);
-        if (c % 32 == 0) sums[r * (Ep / 32) + e / 32] = square;
+        if (c % 32 == 0) io.sums[r * (Ep / 32) + e / 32] = square;
     }
 }
 
@@ -123,6 +130,4 @@ static inline enum dispatch_kernel scan_gates_of(const cuda_shape *shape, uint32
 bool wide_scan_possible(const cuda_shape *shape);
 bool wide_scan_prepare(const cuda_shape *shape);
 size_t wide_scan_bytes(const cuda_shape *shape, uint32_t n_rows);
-void wide_scan(const cuda_shape *shape, uint32_t layer, const cuda_rows *rows, uint32_t n_rows, uint32_t n_segs,
-               uint32_t most_tok, const cuda_partials *gates, const scan_in &in, void *work, float *sums, void *act,
-               void *stream);
+void wide_scan(const cuda_scan &x, void *stream);

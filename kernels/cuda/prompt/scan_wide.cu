@@ -29,8 +29,8 @@ __device__ __forceinline__ float4 operand_of_four(const float2 &x) { // rows g +
 
 // Makes u of the next piece.
 template <class T, int RS, int CH>
-__device__ __forceinline__ void make_u(const wide_place &p, const wide_barriers &b, const scan_in &in, uint32_t R,
-                                       uint32_t E) {
+__device__ __forceinline__ void make_u(const wide_place &p, const wide_barriers &b, const cuda_state &in) {
+    const uint32_t R = in.shape.R, E = in.shape.E;
     using mem = wide_memory<RS, CH>;
     using word = typename wide_types<CH>::word;
     using four = typename wide_types<CH>::four;
@@ -196,7 +196,7 @@ __device__ __forceinline__ void carry_state(const wide_place &p, const wide_barr
 }
 // Reads the piece before out: gates, sums of squares, W_o's operand in the place of s.
 template <class T, int RS, int CH>
-__device__ __forceinline__ void read_out(const wide_place &p, const wide_barriers &b, const scan_in &in) {
+__device__ __forceinline__ void read_out(const wide_place &p, const wide_barriers &b, const cuda_state &in) {
     using mem = wide_memory<RS, CH>;
     constexpr uint32_t GATE_STAGES = mem::GATE_STAGES;
     const float residual[2] = {p.mine ? in.residual[p.e] : 0.0f, p.mine ? in.residual[p.e + 1] : 0.0f},
@@ -255,7 +255,7 @@ __device__ __forceinline__ void read_out(const wide_place &p, const wide_barrier
 // The same with one channel a lane. A pair of lanes has two channels as one lane has with 64, and a warp the first,
 // third, fifth and seventh or the others of the pairs of a tile of 16: so squares are summed in the same order.
 template <class T, int RS, int CH>
-__device__ __forceinline__ void read_out_narrow(const wide_place &p, const wide_barriers &b, const scan_in &in) {
+__device__ __forceinline__ void read_out_narrow(const wide_place &p, const wide_barriers &b, const cuda_state &in) {
     using mem = wide_memory<RS, CH>;
     constexpr uint32_t GATE_STAGES = mem::GATE_STAGES;
     const bool second = p.lane / 4 % 2; // of the pair
@@ -321,33 +321,32 @@ __device__ __forceinline__ void read_out_narrow(const wide_place &p, const wide_
 // takes away what was read out.
 template <class T, int RS, int CH>
 __global__ void __launch_bounds__(WIDE_THREADS, 1)
-    wide_scan_kernel(const __grid_constant__ cuda_shape shape, uint32_t layer, const __grid_constant__ cuda_rows rows,
-                     const __grid_constant__ scan_in in, const __grid_constant__ wide_work work,
-                     const __grid_constant__ wide_maps maps, float *sums, T *act) {
+    wide_scan_kernel(const __grid_constant__ cuda_scan x, const __grid_constant__ wide_work work,
+                     const __grid_constant__ wide_maps maps) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     using mem = wide_memory<RS, CH>;
     extern __shared__ __align__(128) float4 scan_shared[];
     unsigned char *memory = (unsigned char *)scan_shared;
+    const cuda_shape &shape = x.io.shape;
     const wide_barriers b = barriers_of<RS, CH>(memory);
-    const uint32_t M = shape.M, R = shape.R, E = shape.E, Ep = shape.Ep, Ek = (E + 15) / 16 * 16, tid = threadIdx.x,
-                   lane = tid % 32, warp = tid / 32 % 4;
+    const uint32_t M = shape.M, E = shape.E, Ep = shape.Ep, Ek = (E + 15) / 16 * 16, tid = threadIdx.x, lane = tid % 32,
+                   warp = tid / 32 % 4;
     const uint32_t e0 = blockIdx.x * CH, row = lane / 4, pair = lane % 4 * 2,
                    e = CH == 64 ? e0 + warp * 16 + row * 2                                   // channels e and e + 1
                                 : e0 + warp / 2 * 16 + row / 2 * 4 + warp % 2 * 2 + row % 2; // channel e
-    const uint32_t first = (uint32_t)rows.seg_first[blockIdx.y], n_tok = (uint32_t)rows.seg_n[blockIdx.y],
-                   slot = (uint32_t)rows.slot[first];
-    const int64_t pos = rows.pos[first];
+    const scan_segment seg = segment_at(x.io.rows, blockIdx.y);
+    const uint32_t first = seg.first, n_tok = seg.n_tok;
+    const int64_t pos = seg.pos;
     const uint32_t begin = piece_length(pos, 0, n_tok) == 1 ? 1 : 0,
                    end = n_tok > 1 && n_tok - 1 >= begin && (pos + n_tok - 1) % PIECE == 0 ? n_tok - 1 : n_tok;
     const uint32_t in_tile = (e - e0) / 16 * 256 + e % 16 / 8 * 128 + e % 8 * 2; // where e lies
     const wide_place p = {memory, first, begin, end, pos, lane, warp, pair, e0, e, in_tile, e < E};
     let_next_start();
     if (tid == 0) make_barriers<RS, CH>(b);
-    float *S_all = shape.S + slot * shape.S_slot + layer * shape.S_layer;
+    float *S_all = shape.S + seg.slot * shape.S_slot + x.io.layer * shape.S_layer;
     auto alone = [&](uint32_t t) { // before and after the others
         const uint32_t at = e0 + tid % CH;
-        one_token<T, CH, 256 / CH>(shape, in, first + t, e0, S_all + (size_t)(at / 32) * M * 32 + at % 32, 32,
-                                   (float *)memory, sums, act);
+        one_token<T, CH, 256 / CH>(x, first + t, e0, S_all + (size_t)(at / 32) * M * 32 + at % 32, 32, (float *)memory);
         __syncthreads(); // S; and the memory is free
     };
     if (begin) {
@@ -371,23 +370,23 @@ __global__ void __launch_bounds__(WIDE_THREADS, 1)
         if (warp == 0)
             fetch_scores<RS, CH>(p, b, work);
         else if (warp == 1)
-            fetch_low<T, RS, CH>(p, width, b, work, in, maps);
+            fetch_low<T, RS, CH>(p, width, b, work, x, maps);
         else if (warp == 2)
-            fetch_gates<T, RS, CH>(p, width, b, in, maps);
+            fetch_gates<T, RS, CH>(p, width, b, x, maps);
         else
-            take_away<T, RS, CH>(p, width, b, maps, Ep, sums, act);
+            take_away<T, RS, CH>(p, width, b, maps, x.io);
         all_meet();
         more_registers<128>();
     } else if (role == 0) {
-        make_u<T, RS, CH>(p, b, in, R, E);
-        keep_tail<T>(shape, layer, in, first, n_tok, slot, pos, e0, CH, 128); // while others have a piece to go
+        make_u<T, RS, CH>(p, b, x.io);
+        keep_tail<T>(x, seg, e0, CH, 128); // while others have a piece to go
         all_meet();
     } else if (role == 2) {
         more_registers<152>();
         if constexpr (CH == 64)
-            read_out<T, RS, CH>(p, b, in);
+            read_out<T, RS, CH>(p, b, x.io);
         else
-            read_out_narrow<T, RS, CH>(p, b, in);
+            read_out_narrow<T, RS, CH>(p, b, x.io);
         all_meet();
         fewer_registers<128>();
     } else {
@@ -442,26 +441,21 @@ static CUtensorMap tiles_map(const void *data, uint32_t Ek, uint32_t n_rows, uin
            CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     return map;
 }
-template <int CH>
-static void launch_wide_scan(const cuda_shape *shape, uint32_t layer, const cuda_rows *rows, uint32_t n_rows,
-                             uint32_t n_segs, const scan_in &in, const wide_work &work, float *sums, void *act,
-                             void *stream) {
-    const dim3 channels((shape->Ep + CH - 1) / CH, n_segs);
-    const uint32_t Ek = cuda_pad16(shape->E);
-    const wide_maps maps = {tiles_map(in.a_act, Ek, n_rows, CH), tiles_map(in.z_act, Ek, n_rows, CH),
-                            tiles_map(in.s_act, Ek, n_rows, CH), tiles_map(act, Ek, n_rows, CH)};
+template <int CH> static void launch_wide_scan(const cuda_scan &x, const wide_work &work, void *stream) {
+    const cuda_shape *shape = &x.io.shape;
+    const dim3 channels((shape->Ep + CH - 1) / CH, x.n_segs);
+    const uint32_t Ek = cuda_pad16(shape->E), n_rows = x.n_rows;
+    const wide_maps maps = {tiles_map(x.a_act, Ek, n_rows, CH), tiles_map(x.z_act, Ek, n_rows, CH),
+                            tiles_map(x.s_act, Ek, n_rows, CH), tiles_map(x.io.act, Ek, n_rows, CH)};
     FOR_16_BIT(shape->dtype, FOR_STEPS_OF_R(shape, (launch(wide_scan_kernel<T, RS, CH>, channels, dim3(WIDE_THREADS),
-                                                           wide_memory<RS, CH>::TOTAL, stream, *shape, layer, *rows, in,
-                                                           work, maps, sums, (T *)act))));
+                                                           wide_memory<RS, CH>::TOTAL, stream, x, work, maps))));
 }
-void wide_scan(const cuda_shape *shape, uint32_t layer, const cuda_rows *rows, uint32_t n_rows, uint32_t n_segs,
-               uint32_t most_tok, const cuda_partials *gates, const scan_in &in, void *work, float *sums, void *act,
-               void *stream) {
-    const wide_work parts = wide_parts(n_rows, wide_pad_R(shape), work);
-    launch_wide_scores(shape, rows, n_segs, most_tok, gates, in, parts, stream);
-    const enum dispatch_kernel kernel = scan_kernel_of(shape, most_tok, n_segs);
+void wide_scan(const cuda_scan &x, void *stream) {
+    const wide_work parts = wide_parts(x.n_rows, wide_pad_R(&x.io.shape), x.work);
+    launch_wide_scores(x, parts, stream);
+    const enum dispatch_kernel kernel = scan_kernel_of(&x.io.shape, x.most_tok, x.n_segs);
     if (kernel == WIDE_SCAN_4_NARROW || kernel == WIDE_SCAN_6_NARROW || kernel == WIDE_SCAN_8_NARROW)
-        launch_wide_scan<32>(shape, layer, rows, n_rows, n_segs, in, parts, sums, act, stream);
+        launch_wide_scan<32>(x, parts, stream);
     else
-        launch_wide_scan<64>(shape, layer, rows, n_rows, n_segs, in, parts, sums, act, stream);
+        launch_wide_scan<64>(x, parts, stream);
 }

@@ -40,9 +40,8 @@ static inline uint32_t wide_pad_R(const cuda_shape *shape) {
     return kernel == WIDE_SCAN_4 ? 32 : kernel == WIDE_SCAN_6 ? 48 : 64;
 }
 
-// scan_wide_scores.cu; gates: or NULL.
-void launch_wide_scores(const cuda_shape *shape, const cuda_rows *rows, uint32_t n_segs, uint32_t most_tok,
-                        const cuda_partials *gates, const scan_in &in, const wide_work &work, void *stream);
+// scan_wide_scores.cu
+void launch_wide_scores(const cuda_scan &x, const wide_work &work, void *stream);
 
 // ---- instructions ----
 __device__ __forceinline__ float exp2_fast(float x) {
@@ -248,7 +247,7 @@ __device__ __forceinline__ void fetch_scores(const wide_place &p, const wide_bar
 // One warp: of each piece, a and c0.
 template <class T, int RS, int CH>
 __device__ __forceinline__ void fetch_low(const wide_place &p, const wide_width &width, const wide_barriers &b,
-                                          const wide_work &work, const scan_in &in, const wide_maps &maps) {
+                                          const wide_work &work, const cuda_scan &in, const wide_maps &maps) {
     using mem = wide_memory<RS, CH>;
     constexpr uint32_t RP = RS * 8, LOW_STAGES = mem::LOW_STAGES;
     uint32_t n;
@@ -266,7 +265,7 @@ __device__ __forceinline__ void fetch_low(const wide_place &p, const wide_width 
 // One warp: of each piece, z and s.
 template <class T, int RS, int CH>
 __device__ __forceinline__ void fetch_gates(const wide_place &p, const wide_width &width, const wide_barriers &b,
-                                            const scan_in &in, const wide_maps &maps) {
+                                            const cuda_scan &in, const wide_maps &maps) {
     using mem = wide_memory<RS, CH>;
     constexpr uint32_t GATE_STAGES = mem::GATE_STAGES;
     uint32_t n;
@@ -284,9 +283,10 @@ __device__ __forceinline__ void fetch_gates(const wide_place &p, const wide_widt
 // One warp: what was read out leaves.
 template <class T, int RS, int CH>
 __device__ __forceinline__ void take_away(const wide_place &p, const wide_width &width, const wide_barriers &b,
-                                          const wide_maps &maps, uint32_t Ep, float *sums, T *act) {
+                                          const wide_maps &maps, const cuda_state &io) {
     using mem = wide_memory<RS, CH>;
     constexpr uint32_t GATE_STAGES = mem::GATE_STAGES;
+    const uint32_t Ep = io.shape.Ep;
     uint32_t n;
     for (uint32_t lo = p.begin, it = 0; lo < p.end; lo += n, it++) {
         n = piece_length(p.pos, lo, p.end);
@@ -299,19 +299,20 @@ __device__ __forceinline__ void take_away(const wide_place &p, const wide_width 
             for (uint32_t i = p.lane; i < (shift + n + 7) / 8 * CH; i += 32) {
                 const uint32_t t = i / CH * 8 + i % 8 - shift, column = i % CH / 8 * 8;
                 if (t < n && p.e0 + column < width.Ek)
-                    *(uint4 *)(act + act_at<T>(r0 + t, p.e0 + column, width.Ek)) = *(const uint4 *)(at + i * 16);
+                    *(uint4 *)((T *)io.act + act_at<T>(r0 + t, p.e0 + column, width.Ek)) =
+                        *(const uint4 *)(at + i * 16);
             }
         if constexpr (CH == 64) {
             for (uint32_t i = p.lane; i < 2 * n; i += 32) { // over two warps
                 const uint32_t t = i / 2, half = i % 2;
                 const float *square = (const float *)(at - mem::S_ROWS + t / 8 * mem::TILE + half * 512) + t % 8;
                 if (p.e0 + half * 32 < Ep)
-                    sums[(size_t)(r0 + t) * (Ep / 32) + p.e0 / 32 + half] = square[0] + square[64];
+                    io.sums[(size_t)(r0 + t) * (Ep / 32) + p.e0 / 32 + half] = square[0] + square[64];
             }
         } else
             for (uint32_t t = p.lane; t < n; t += 32) { // over four, in the same order
                 const float *square = (const float *)(at - mem::S_ROWS + mem::SQUARES) + t;
-                sums[(size_t)(r0 + t) * (Ep / 32) + p.e0 / 32] =
+                io.sums[(size_t)(r0 + t) * (Ep / 32) + p.e0 / 32] =
                     (square[0] + square[PIECE]) + (square[2 * PIECE] + square[3 * PIECE]);
             }
         if (p.lane == 0) stores_read();
