@@ -272,41 +272,49 @@ struct cuda_scan {
  * fp32. S and the conv tails of the segments' slots move on. Bytes a row: 6 E read (not packed: 10 E), 2 E written; S
  * read and written once a segment. Twin ref_gla. */
 void k_scan(const struct cuda_scan *x, void *stream);
-/* q/k norm (option) and rotary; qkv [splits][n_rows][(H + Hk + Hv) P], times row_scale where not NULL -> q fp32
- * [n_rows][H P]; key and value into the ring. The rows are list[0..n_list). */
-void k_rope(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const int32_t *list,
-            uint32_t n_list, const float *qkv, uint32_t splits, size_t split_stride, const float *row_scale,
-            const float *turn, const float *q_norm, const float *k_norm, float *q, void *stream);
-/* E9 over blocks of 32 keys, after k_rope: partial results o [n_list][n_blocks][H P] and (max, sum)
- * [n_list][n_blocks][H][2]. Bytes: values once, keys once for four heads. P is a multiple of 8 (fp32: 4). */
+/* Queries, keys and values as W_qkv's product leaves them, and what turns them. */
+struct cuda_heads {
+    struct cuda_parts qkv;        /* of (H + Hk + Hv) P columns */
+    const float *row_scale;       /* [n_rows], of qkv; NULL: 1 */
+    const float *turn;            /* [n_rows][rot_dim / 2][2]: k_embed's */
+    const float *q_norm, *k_norm; /* [P], where shape.qk_norm */
+};
+/* What E9 of some rows takes and gives. */
+struct cuda_window {
+    struct cuda_shape shape; /* keys, values: the rings */
+    uint32_t layer;
+    struct cuda_rows rows;
+    const int32_t *list; /* [n_list] rows; NULL (k_decode_window, k_draft_window): rows 0 .. n_list */
+    uint32_t n_list;
+    struct cuda_heads heads; /* not of k_window and k_window_combine */
+    float *q;                /* [n_rows][H P]: what k_rope leaves for k_window */
+    float *part;             /* [n_list][cuda_window_blocks][H P]: partial results, */
+    float *part_ml;          /* [n_list][cuda_window_blocks][H][2]: and their (maximum, sum) */
+    void *act;               /* [n_rows][H P] packed */
+};
+/* q/k norm (option) and rotary: heads -> q; key and value into the ring. */
+void k_rope(const struct cuda_window *a, void *stream);
+/* E9 over blocks of 32 keys, after k_rope: partial results. Bytes: values once, keys once for four heads. P is a
+ * multiple of 8 (fp32: 4). */
 uint32_t cuda_window_blocks(const struct cuda_shape *shape);
 /* Once before k_window: asks the device for the shared memory that its blocks need. False: it has less. */
 bool cuda_window_prepare(const struct cuda_shape *shape);
-void k_window(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const int32_t *list,
-              uint32_t n_list, const float *q, float *part, float *part_ml, void *stream);
-/* Puts the blocks together, in order: act [n_rows][H P] packed. Twin ref_window. */
-void k_window_combine(const struct cuda_shape *shape, const int32_t *list, uint32_t n_list, const float *part,
-                      const float *part_ml, void *act, void *stream);
+void k_window(const struct cuda_window *a, void *stream);
+/* Puts the blocks together, in order: act. Twin ref_window. */
+void k_window_combine(const struct cuda_window *a, void *stream);
 /* k_rope, k_window and k_window_combine of rows that are the only ones of their session in the list, which reads the
- * window at the bandwidth of memory: 16 bit, one key head, H = Hv a multiple of 4, P = 64 or 128. part, part_ml: as
- * k_window's. list NULL: rows 0 .. n_list. single: they are the only ones in the whole step, so that all keys but their
- * own may be read before the inputs are ready; and turn, if the list is NULL and has up to 8 rows. Bytes: values once,
- * keys once for four heads or two (most of it from the cache). Few rows and many on Hopper take kernels of their own
- * (swa_decode_near.cu, swa_decode_many.cu), to the same bits. */
+ * window at the bandwidth of memory: 16 bit, one key head, H = Hv a multiple of 4, P = 64 or 128. single: they are the
+ * only ones in the whole step, so that all keys but their own may be read before the inputs are ready; and turn, if the
+ * list is NULL and has up to 8 rows. Bytes: values once, keys once for four heads or two (most of it from the cache).
+ * Few rows and many on Hopper take kernels of their own (swa_decode_near.cu, swa_decode_many.cu), to the same bits. */
 bool cuda_decode_window_possible(const struct cuda_shape *shape);
-void k_decode_window(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const int32_t *list,
-                     uint32_t n_list, bool single, const float *qkv, uint32_t splits, size_t split_stride,
-                     const float *row_scale, const float *turn, const float *q_norm, const float *k_norm, float *part,
-                     float *part_ml, void *act, void *stream);
+void k_decode_window(const struct cuda_window *a, bool single, void *stream);
 /* k_decode_window of a step with drafts, to the same bits, a row a step: rows list[0 .. n_list) of the step, in order,
- * and each session's behind one another (rows->lead); of a session whose rows are more than the list has, those before
+ * and each session's behind one another (rows.lead); of a session whose rows are more than the list has, those before
  * them come in a call before. Bytes: values once a session, keys once for two heads (most of it from the cache). Twin
  * ref_window. */
 enum { CUDA_DRAFT_WINDOW_ROWS = 256 }; /* at most so many */
-void k_draft_window(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const int32_t *list,
-                    uint32_t n_list, const float *qkv, uint32_t splits, size_t split_stride, const float *row_scale,
-                    const float *turn, const float *q_norm, const float *k_norm, float *part, float *part_ml, void *act,
-                    void *stream);
+void k_draft_window(const struct cuda_window *a, void *stream);
 struct cuda_ffn_act {
     uint32_t n_rows, F;
     enum cuda_dtype dtype;
@@ -348,19 +356,25 @@ struct cuda_prompts cuda_prompt_tiles(const struct cuda_shape *shape, const stru
                                       uint32_t n_prompts, const int64_t *pos, struct cuda_prompt_tile *tile);
 /* Bytes of k_prompt_window's workspace for a step of n_rows: queries, keys and values, and k_prompt_places'. */
 size_t cuda_prompt_window_bytes(const struct cuda_shape *shape, uint32_t n_rows);
+struct cuda_prompt_window {
+    struct cuda_shape shape; /* keys, values: the rings */
+    uint32_t layer;
+    struct cuda_rows rows;
+    uint32_t n_rows; /* of the step */
+    struct cuda_prompts prompts;
+    struct cuda_heads heads; /* qkv.at NULL: k_prompt_heads has left them in `work` */
+    void *work;              /* cuda_prompt_window_bytes */
+    void *act;               /* [n_rows][H P] packed: the prompts' rows of it are written */
+};
 /* E9 of prompts of any length at any positions, at most one of a session: q/k norm, rotary, attention over the ring
  * (positions before the prompt's first row) and the step's own rows, then the keys and values of the last ring_keys
- * rows of each prompt go into the ring. qkv [splits][n_rows][(H + Hk + Hv) P] of all rows of the step, times row_scale
- * where not NULL; work as above; act [n_rows][H P] packed: the prompts' rows of it are written. Queries, keys, values
- * and weights are 16 bit, scores and sums fp32. Keys are taken in tiles of absolute positions, so a row's bits depend
- * neither on its neighbours nor on where the prompt was split. Rows of the session before and after its prompt, in the
- * same step, may take k_decode_window before and after this. FLOP: 4 H P a visible key. Bytes: keys and values once a
- * tile of queries, most of it from the cache. Twin ref_window. */
-void k_prompt_window(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows,
-                     const struct cuda_prompts *prompts, const float *qkv, uint32_t splits, size_t split_stride,
-                     const float *row_scale, const float *turn, const float *q_norm, const float *k_norm, void *work,
-                     void *act, void *stream);
-/* qkv NULL: k_prompt_heads has left them in `work`. Before its first call in a step, once, where all rows of the step
+ * rows of each prompt go into the ring. Queries, keys, values and weights are 16 bit, scores and sums fp32. Keys are
+ * taken in tiles of absolute positions, so a row's bits depend neither on its neighbours nor on where the prompt was
+ * split. Rows of the session before and after its prompt, in the same step, may take k_decode_window before and after
+ * this. FLOP: 4 H P a visible key. Bytes: keys and values once a tile of queries, most of it from the cache. Twin
+ * ref_window. */
+void k_prompt_window(const struct cuda_prompt_window *a, void *stream);
+/* Before k_prompt_heads' first call in a step, once, where all rows of the step
  * are prompts': where their keys and values go in the rings. Bytes: 20 a row. */
 void k_prompt_places(const struct cuda_shape *shape, const struct cuda_rows *rows, uint32_t n_rows,
                      const struct cuda_prompts *prompts, void *work, void *stream);

@@ -216,8 +216,17 @@ static void launch_stages(struct trial *t) {
         gpu.k->k_fused_residual(&residual, n, st);
         if (!t->plus) continue;
         gpu.k->k_fused_linear(&m->qkv, &x, n, t->qkv, (2 * (size_t)s->H + 1) * s->P, st);
-        gpu.k->k_decode_window(s, i, &t->rows, NULL, n, true, t->qkv, 1, 0, NULL, t->turn, w->q_norm, w->k_norm,
-                               t->part, t->part_ml, t->act_q, st);
+        gpu.k->k_decode_window(
+            &(struct cuda_window){
+                .shape = *s,
+                .layer = i,
+                .rows = t->rows,
+                .n_list = n,
+                .heads = {.qkv = {t->qkv, 1, 0}, .turn = t->turn, .q_norm = w->q_norm, .k_norm = w->k_norm},
+                .part = t->part,
+                .part_ml = t->part_ml,
+                .act = t->act_q},
+            true, st);
         residual.sums.squares = NULL;
         residual.w = &m->ao, residual.x = t->act_q, residual.y = NULL, residual.next_norm = w->ffn_norm;
         gpu.k->k_fused_residual(&residual, n, st);

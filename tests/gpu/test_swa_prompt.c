@@ -103,8 +103,19 @@ static struct outputs attend(struct inputs *in, const struct gpu_rows *rows, con
                 GPU_RUN(k_prompt_places, s, &rows->device, n_rows, &prompts, work);
                 GPU_RUN(k_prompt_heads, s, in->layer, in->w, &in->normed, n_rows, in->turn, work);
             }
-            GPU_RUN(k_prompt_window, s, in->layer, &rows->device, n_rows, &prompts, in->w ? NULL : in->qkv, in->splits,
-                    in->stride, in->row_scale, in->turn, in->q_norm, in->k_norm, work, act);
+            GPU_RUN(k_prompt_window,
+                    &(struct cuda_prompt_window){.shape = *s,
+                                                 .layer = in->layer,
+                                                 .rows = rows->device,
+                                                 .n_rows = n_rows,
+                                                 .prompts = prompts,
+                                                 .heads = {.qkv = {in->w ? NULL : in->qkv, in->splits, in->stride},
+                                                           .row_scale = in->row_scale,
+                                                           .turn = in->turn,
+                                                           .q_norm = in->q_norm,
+                                                           .k_norm = in->k_norm},
+                                                 .work = work,
+                                                 .act = act});
         }
     }
     if (gpu.breaks) return (struct outputs){NULL, NULL, NULL};

@@ -46,8 +46,16 @@ static void rope_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     OF_ROWS(WRITTEN, q, n_rows, H * P);
     name_rings(READ | WRITTEN, &s);
     while (broken_again())
-        GPU_RUN(k_rope, &s, layer, &rows.device, list_at, n_list, qkv_at, splits, stride, NULL, turn_at, q_norm_at,
-                k_norm_at, q);
+        GPU_RUN(
+            k_rope,
+            &(struct cuda_window){
+                .shape = s,
+                .layer = layer,
+                .rows = rows.device,
+                .list = list_at,
+                .n_list = n_list,
+                .heads = {.qkv = {qkv_at, splits, stride}, .turn = turn_at, .q_norm = q_norm_at, .k_norm = k_norm_at},
+                .q = q});
     if (gpu.breaks) return;
     for (uint32_t j = 0; j < n_list; j++) {
         const uint32_t r = (uint32_t)list[j], slot = (uint32_t)rows.slot[r];
@@ -144,15 +152,24 @@ static void window_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     float *part = gpu_floats(n_list * blocks * H * P), *part_ml = gpu_floats(n_list * blocks * H * 2);
     void *act = gpu_act_out(n_rows, H * P, dtype);
     if (!gpu.k->cuda_window_prepare(&s)) fail_msg("%s: the window's kernel does not fit this GPU", gpu.what);
-    const float *q_at = gpu_from(q, (size_t)n_rows * H * P);
+    float *q_at = gpu_from(q, (size_t)n_rows * H * P);
+    const struct cuda_window a = {.shape = s,
+                                  .layer = layer,
+                                  .rows = rows.device,
+                                  .list = at_list,
+                                  .n_list = n_list,
+                                  .q = q_at,
+                                  .part = part,
+                                  .part_ml = part_ml,
+                                  .act = act};
     broken_rows_of(n_rows, rows.slot, -1);
     OF_ROWS(READ, q_at, n_rows, H * P);
     name_rings(READ, &s);
     OF_LIST(WRITTEN, part_ml, list, n_list, blocks * H * 2);
     OF_ACT(WRITTEN, act, n_rows, H * P, dtype);
     while (broken_again()) {
-        GPU_RUN(k_window, &s, layer, &rows.device, at_list, n_list, q_at, part, part_ml);
-        GPU_RUN(k_window_combine, &s, at_list, n_list, part, part_ml, act);
+        GPU_RUN(k_window, &a);
+        GPU_RUN(k_window_combine, &a);
     }
     if (gpu.breaks) return;
     float *got = gpu_fetch_act(act, n_rows, H * P, dtype), *ref = host_floats((size_t)H * P),
@@ -197,6 +214,10 @@ struct decode_inputs {
     size_t stride;
     float *qkv, *turn, *q_norm, *k_norm; /* on the device */
 };
+static struct cuda_heads heads_of(const struct decode_inputs *in) {
+    return (struct cuda_heads){
+        .qkv = {in->qkv, in->splits, in->stride}, .turn = in->turn, .q_norm = in->q_norm, .k_norm = in->k_norm};
+}
 
 /* act of the n_list rows (of n_rows) of the list. */
 static float *decode_act(const struct decode_inputs *in, const struct gpu_rows *rows, const int32_t *list,
@@ -213,8 +234,17 @@ static float *decode_act(const struct decode_inputs *in, const struct gpu_rows *
     name_rings(READ | WRITTEN, s);
     OF_ACT(WRITTEN, act, n_rows, s->H * s->P, s->dtype);
     while (broken_again())
-        GPU_RUN(k_decode_window, s, in->layer, &rows->device, list_at, n_list, single, in->qkv, in->splits, in->stride,
-                NULL, in->turn, in->q_norm, in->k_norm, part, part_ml, act);
+        GPU_RUN(k_decode_window,
+                &(struct cuda_window){.shape = *s,
+                                      .layer = in->layer,
+                                      .rows = rows->device,
+                                      .list = list_at,
+                                      .n_list = n_list,
+                                      .heads = heads_of(in),
+                                      .part = part,
+                                      .part_ml = part_ml,
+                                      .act = act},
+                single);
     return gpu.breaks ? NULL : gpu_fetch_act(act, n_rows, s->H * s->P, s->dtype);
 }
 /* Rows of the list, again and again, and padding rows between them: so many that a block takes several ranges, or each
@@ -351,8 +381,15 @@ static float *draft_act(const struct decode_inputs *in, const struct gpu_rows *r
     OF_ACT(WRITTEN, act, n_rows, s->H * s->P, s->dtype);
     while (broken_again())
         for (uint32_t i = 0; i < n_rows; i = i ? n_rows : some)
-            GPU_RUN(k_draft_window, s, in->layer, &rows->device, list_at + i, i ? n_rows - i : some, in->qkv,
-                    in->splits, in->stride, NULL, in->turn, in->q_norm, in->k_norm, part, part_ml, act);
+            GPU_RUN(k_draft_window, &(struct cuda_window){.shape = *s,
+                                                          .layer = in->layer,
+                                                          .rows = rows->device,
+                                                          .list = list_at + i,
+                                                          .n_list = i ? n_rows - i : some,
+                                                          .heads = heads_of(in),
+                                                          .part = part,
+                                                          .part_ml = part_ml,
+                                                          .act = act});
     return gpu.breaks ? NULL : gpu_fetch_act(act, n_rows, s->H * s->P, s->dtype);
 }
 /* Tokens with drafts behind them against steps of single tokens: what they give and what they leave in the rings. A

@@ -144,77 +144,89 @@ static void enqueue_mixer(struct backend *be, const struct step *st, uint32_t la
     product(be, st, &w->out, be->act_e, be->d_part, part);
 }
 
-/* qkv in `splits` partial sums, or NULL where they are turned and in 16 bits (k_prompt_heads) -> act_q. */
-struct attend {
-    uint32_t layer, splits;
-    const float *qkv;
-    size_t stride;
-    const float *row_scale;
-};
+/* What E9 of a layer takes, of rows list[0..n). heads: from W_qkv's product. */
+static struct cuda_window window_of(const struct backend *be, const struct step *st, uint32_t layer,
+                                    const struct cuda_heads *heads) {
+    return (struct cuda_window){.shape = be->shape,
+                                .layer = layer,
+                                .rows = st->drafts ? be->draft_rows : be->rows,
+                                .heads = *heads,
+                                .q = be->aq,
+                                .part = be->part,
+                                .part_ml = be->part_ml,
+                                .act = be->act_q};
+}
 
 /* Rows list[0..n) after the keys that their rings hold: no other row of a session is among them, or (k_window) only
  * some between two multiples of the chunk. */
-static void attend_rows(struct backend *be, const struct attend *a, const int32_t *list, uint32_t n) {
-    const struct cuda_layer *w = &be->layers[a->layer];
-    const struct cuda_shape *s = &be->shape;
+static void attend_rows(struct backend *be, struct cuda_window *a, const int32_t *list, uint32_t n) {
     if (!n) return;
-    k_rope(s, a->layer, &be->rows, list, n, be->qkv, a->splits, a->stride, a->row_scale, be->turn, w->q_norm, w->k_norm,
-           be->aq, be->stream);
+    a->list = list, a->n_list = n;
+    k_rope(a, be->stream);
     for (uint32_t i = 0; i < n; i += be->part_rows) {
-        const uint32_t some = n - i < be->part_rows ? n - i : be->part_rows;
-        k_window(s, a->layer, &be->rows, list + i, some, be->aq, be->part, be->part_ml, be->stream);
-        k_window_combine(s, list + i, some, be->part, be->part_ml, be->act_q, be->stream);
+        a->list = list + i, a->n_list = n - i < be->part_rows ? n - i : be->part_rows;
+        k_window(a, be->stream);
+        k_window_combine(a, be->stream);
     }
 }
 
 /* The same for rows that are the only ones of their session, by the decode steps' kernel where there is one. */
-static void attend_alone(struct backend *be, const struct attend *a, const int32_t *list, uint32_t n, bool single) {
-    const struct cuda_layer *w = &be->layers[a->layer];
+static void attend_alone(struct backend *be, struct cuda_window *a, const int32_t *list, uint32_t n, bool single) {
     if (!be->decode_window) {
         attend_rows(be, a, list, n);
         return;
     }
     for (uint32_t i = 0; i < n; i += be->part_rows) {
-        const uint32_t some = n - i < be->part_rows ? n - i : be->part_rows;
-        k_decode_window(&be->shape, a->layer, &be->rows, single && n == some ? NULL : list + i, some, single, be->qkv,
-                        a->splits, a->stride, a->row_scale, be->turn, w->q_norm, w->k_norm, be->part, be->part_ml,
-                        be->act_q, be->stream);
+        a->n_list = n - i < be->part_rows ? n - i : be->part_rows;
+        a->list = single && a->n_list == n ? NULL : list + i;
+        k_decode_window(a, single, be->stream);
     }
 }
 
 /* Of a token and its drafts each row sees those before it. A row's own range and the cut of its sums are those of a
  * step of its own. */
-static void attend_drafts(struct backend *be, const struct attend *a, uint32_t n) {
-    const struct cuda_layer *w = &be->layers[a->layer];
+static void attend_drafts(struct backend *be, struct cuda_window *a, uint32_t n) {
     const uint32_t most = be->part_rows < CUDA_DRAFT_WINDOW_ROWS ? be->part_rows : CUDA_DRAFT_WINDOW_ROWS;
     if (!be->decode_window) {
         attend_rows(be, a, be->list, n);
         return;
     }
-    for (uint32_t i = 0; i < n; i += most)
-        k_draft_window(&be->shape, a->layer, &be->draft_rows, be->list + i, n - i < most ? n - i : most, be->qkv,
-                       a->splits, a->stride, a->row_scale, be->turn, w->q_norm, w->k_norm, be->part, be->part_ml,
-                       be->act_q, be->stream);
+    for (uint32_t i = 0; i < n; i += most) {
+        a->list = be->list + i, a->n_list = n - i < most ? n - i : most;
+        k_draft_window(a, be->stream);
+    }
 }
 
-/* E9's attention. A row's kernel depends on its own piece alone, so its bits do not depend on the rest of the step. */
-static void enqueue_attention(struct backend *be, const struct step *st, const struct attend *a) {
-    const struct cuda_layer *w = &be->layers[a->layer];
+/* E9's attention. A row's kernel depends on its own piece alone, so its bits do not depend on the rest of the step.
+ * qkv: of k_prompt_window, with a NULL where k_prompt_heads has turned them. */
+static void enqueue_attention(struct backend *be, const struct step *st, uint32_t layer, struct cuda_parts qkv,
+                              const float *row_scale) {
+    const struct cuda_layer *w = &be->layers[layer];
+    struct cuda_heads heads = {
+        .qkv = qkv, .row_scale = row_scale, .turn = be->turn, .q_norm = w->q_norm, .k_norm = w->k_norm};
+    const struct cuda_prompt_window prompts = {.shape = be->shape,
+                                               .layer = layer,
+                                               .rows = be->rows,
+                                               .n_rows = st->n_rows,
+                                               .prompts = st->prompts,
+                                               .heads = heads,
+                                               .work = be->window_work,
+                                               .act = be->act_q};
+    heads.qkv.at = be->qkv;
+    struct cuda_window a = window_of(be, st, layer, &heads);
     if (st->drafts) {
-        attend_drafts(be, a, st->n_rows);
+        attend_drafts(be, &a, st->n_rows);
     } else if (st->single) {
-        attend_alone(be, a, be->list, st->n_rows, true);
+        attend_alone(be, &a, be->list, st->n_rows, true);
     } else if (be->prompt_window) {
-        attend_alone(be, a, be->list, st->n_head, false);
-        if (st->n_tiles)
-            k_prompt_window(&be->shape, a->layer, &be->rows, st->n_rows, &st->prompts, a->qkv, a->splits, a->stride,
-                            a->row_scale, be->turn, w->q_norm, w->k_norm, be->window_work, be->act_q, be->stream);
-        attend_alone(be, a, be->list + st->n_head, st->n_tail, false);
+        attend_alone(be, &a, be->list, st->n_head, false);
+        if (st->n_tiles) k_prompt_window(&prompts, be->stream);
+        attend_alone(be, &a, be->list + st->n_head, st->n_tail, false);
     } else {
         for (uint32_t phase = 0, first = 0; phase < st->n_phases; first = be->phase_end[phase++]) {
             const uint32_t alone_end = be->alone_end[phase];
-            attend_alone(be, a, be->list + first, alone_end - first, false);
-            attend_rows(be, a, be->list + alone_end, be->phase_end[phase] - alone_end);
+            attend_alone(be, &a, be->list + first, alone_end - first, false);
+            attend_rows(be, &a, be->list + alone_end, be->phase_end[phase] - alone_end);
         }
     }
 }
@@ -239,9 +251,9 @@ static void enqueue_attention_and_ffn(struct backend *be, const struct step *st,
                                        .act = be->act_d,
                                        .row_scale = row_scale},
                stream);
-    const struct attend a = {layer, splits_of(be, st, &w->qkv), be->qkv, partial_stride(n, width), row_scale};
-    product(be, st, &w->qkv, be->act_d, be->qkv, a.stride);
-    enqueue_attention(be, st, &a);
+    const struct cuda_parts qkv = {be->qkv, splits_of(be, st, &w->qkv), partial_stride(n, width)};
+    product(be, st, &w->qkv, be->act_d, be->qkv, qkv.stride);
+    enqueue_attention(be, st, layer, qkv, row_scale);
     product(be, st, &w->ao, be->act_q, be->d_part, part);
     k_add_norm(&(struct cuda_add_norm){.n_rows = n,
                                        .n = s->D,
@@ -332,7 +344,7 @@ static void enqueue_fused_attention_and_ffn(struct backend *be, const struct ste
         k_prompt_heads(s, layer, &w->qkv, &x, n, be->turn, be->window_work, stream);
     else
         (st->single ? k_fused_linear : k_prompt_linear)(&w->qkv, &x, n, be->qkv, width, stream);
-    enqueue_attention(be, st, &(struct attend){layer, 1, turns ? NULL : be->qkv, 0, NULL});
+    enqueue_attention(be, st, layer, (struct cuda_parts){turns ? NULL : be->qkv, 1, 0}, NULL);
     residual(be, st,
              &(struct cuda_residual){.w = &w->ao,
                                      .x = be->act_q,

@@ -4,31 +4,29 @@
 
 // A warp a head: queries, keys, then values.
 enum { ROPE_WARPS = 4, ROPE_MOST_P = 256 };
-template <class T>
-__global__ void __launch_bounds__(ROPE_WARPS * 32)
-    rope_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, const int32_t *list, const float *qkv,
-                uint32_t splits, size_t split_stride, const float *row_scale, const float2 *turn, const float *q_norm,
-                const float *k_norm, float *q) {
+template <class T> __global__ void __launch_bounds__(ROPE_WARPS * 32) rope_kernel(cuda_window a) {
+    const cuda_shape &shape = a.shape;
+    const cuda_heads &heads = a.heads;
     __shared__ float head[ROPE_WARPS][ROPE_MOST_P];
-    const uint32_t r = (uint32_t)list[blockIdx.x], warp = threadIdx.x / 32, lane = threadIdx.x % 32, P = shape.P;
+    const uint32_t r = (uint32_t)a.list[blockIdx.x], warp = threadIdx.x / 32, lane = threadIdx.x % 32, P = shape.P;
     const uint32_t half = shape.rot_dim / 2, h = blockIdx.y * ROPE_WARPS + warp,
                    n_heads = shape.H + shape.Hk + shape.Hv;
-    const size_t at = (size_t)(rows.pos[r] % shape.ring_keys), slot = (size_t)rows.slot[r];
+    const size_t at = (size_t)(a.rows.pos[r] % shape.ring_keys), slot = (size_t)a.rows.slot[r];
     let_next_start();
     wait_for_inputs();
     if (h >= n_heads) return;
-    const float *in = qkv + (size_t)r * n_heads * P + h * P;
-    const float scale = row_scale ? row_scale[r] : 1.0f;
+    const float *in = heads.qkv.at + (size_t)r * n_heads * P + h * P;
+    const float scale = heads.row_scale ? heads.row_scale[r] : 1.0f;
     float squares = 0;
     for (uint32_t p = lane; p < P; p += 32) {
         float v = 0;
-        for (uint32_t i = 0; i < splits; i++) v += in[i * split_stride + p];
+        for (uint32_t i = 0; i < heads.qkv.n; i++) v += in[i * heads.qkv.stride + p];
         v *= scale;
         head[warp][p] = v;
         squares += v * v;
     }
     if (h >= shape.H + shape.Hk) {
-        T *value = (T *)shape.values + slot * shape.values_slot + layer * shape.values_layer + at * shape.Hv * P +
+        T *value = (T *)shape.values + slot * shape.values_slot + a.layer * shape.values_layer + at * shape.Hv * P +
                    (h - shape.H - shape.Hk) * P;
         for (uint32_t p = lane; p < P; p += 32) value[p] = from_float<T>(head[warp][p]);
         return;
@@ -36,32 +34,30 @@ __global__ void __launch_bounds__(ROPE_WARPS * 32)
     const bool is_q = h < shape.H;
     if (shape.qk_norm) {
         float down = rsqrtf(warp_sum(squares) / P + shape.qk_norm_eps);
-        for (uint32_t p = lane; p < P; p += 32) head[warp][p] *= down * (is_q ? q_norm[p] : k_norm[p]);
+        for (uint32_t p = lane; p < P; p += 32) head[warp][p] *= down * (is_q ? heads.q_norm[p] : heads.k_norm[p]);
     }
     __syncwarp(); // pairs are read across lanes
-    T *key = (T *)shape.keys + slot * shape.keys_slot + layer * shape.keys_layer + at * shape.Hk * P;
+    T *key = (T *)shape.keys + slot * shape.keys_slot + a.layer * shape.keys_layer + at * shape.Hk * P;
     for (uint32_t p = lane; p < P; p += 32) {
         float v = head[warp][p];
         if (p < 2 * half) {
             uint32_t i = shape.rot_interleaved ? p / 2 : p % half;
             bool second = shape.rot_interleaved ? p & 1 : p >= half;
             float other = head[warp][shape.rot_interleaved ? p ^ 1 : second ? p - half : p + half];
-            float2 w = turn[(size_t)r * half + i];
+            float2 w = ((const float2 *)heads.turn)[(size_t)r * half + i];
             v = second ? v * w.x + other * w.y : v * w.x - other * w.y;
         }
         if (is_q)
-            q[(size_t)r * shape.H * P + h * P + p] = v;
+            a.q[(size_t)r * shape.H * P + h * P + p] = v;
         else
             key[(h - shape.H) * P + p] = from_float<T>(v);
     }
 }
 
-void k_rope(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const int32_t *list,
-            uint32_t n_list, const float *qkv, uint32_t splits, size_t split_stride, const float *row_scale,
-            const float *turn, const float *q_norm, const float *k_norm, float *q, void *stream) {
-    dim3 grid(n_list, (shape->H + shape->Hk + shape->Hv + ROPE_WARPS - 1) / ROPE_WARPS);
-    FOR_DTYPE(shape->dtype, (launch(rope_kernel<T>, grid, dim3(ROPE_WARPS * 32), 0, stream, *shape, layer, *rows, list,
-                                    qkv, splits, split_stride, row_scale, (const float2 *)turn, q_norm, k_norm, q)));
+void k_rope(const struct cuda_window *a, void *stream) {
+    const struct cuda_shape *shape = &a->shape;
+    const dim3 grid(a->n_list, (shape->H + shape->Hk + shape->Hv + ROPE_WARPS - 1) / ROPE_WARPS);
+    FOR_DTYPE(shape->dtype, (launch(rope_kernel<T>, grid, dim3(ROPE_WARPS * 32), 0, stream, *a)));
 }
 
 // A block: one row, up to 4 heads, 128 threads, some blocks of 32 keys one after the other. Keys and values are copied
@@ -85,9 +81,8 @@ key_row_bytes(uint32_t P, uint32_t size) { // a stride that spreads neighbouring
 }
 // PT = P when the heads are of a common size (the divisions below become shifts), else 0.
 template <class T, int PT>
-__global__ void __launch_bounds__(WINDOW_THREADS)
-    window_kernel(cuda_shape shape, uint32_t layer, cuda_rows rows, const int32_t *list, uint32_t n_blocks,
-                  uint32_t per_block, const float *q, float *part, float *part_ml) {
+__global__ void __launch_bounds__(WINDOW_THREADS) window_kernel(cuda_window a, uint32_t n_blocks, uint32_t per_block) {
+    const cuda_shape &shape = a.shape;
     extern __shared__ __align__(16) unsigned char smem[];
     constexpr uint32_t N = chunk<T>::N;
     const uint32_t P = PT ? PT : shape.P, h0 = blockIdx.x * WINDOW_HEADS;
@@ -100,13 +95,13 @@ __global__ void __launch_bounds__(WINDOW_THREADS)
     float *sums = weights + WINDOW_HEADS * WINDOW_KEYS; // [groups][nh P]
     let_next_start();
     wait_for_inputs();
-    const uint32_t r = (uint32_t)list[blockIdx.y];
-    const int64_t pos = rows.pos[r], oldest = pos + 1 > shape.visible ? pos + 1 - shape.visible : 0;
+    const uint32_t r = (uint32_t)a.list[blockIdx.y];
+    const int64_t pos = a.rows.pos[r], oldest = pos + 1 > shape.visible ? pos + 1 - shape.visible : 0;
     const uint32_t n_all = (uint32_t)(pos + 1 - oldest), first = blockIdx.z * per_block,
                    last = min(first + per_block, n_blocks);
-    const size_t slot = (size_t)rows.slot[r], ld_k = (size_t)shape.Hk * P, ld_v = (size_t)shape.Hv * P;
-    const T *keys = (const T *)shape.keys + slot * shape.keys_slot + layer * shape.keys_layer;
-    const T *values = (const T *)shape.values + slot * shape.values_slot + layer * shape.values_layer;
+    const size_t slot = (size_t)a.rows.slot[r], ld_k = (size_t)shape.Hk * P, ld_v = (size_t)shape.Hv * P;
+    const T *keys = (const T *)shape.keys + slot * shape.keys_slot + a.layer * shape.keys_layer;
+    const T *values = (const T *)shape.values + slot * shape.values_slot + a.layer * shape.values_layer;
     const uint32_t oldest_at = (uint32_t)(oldest % shape.ring_keys);
     auto place = [&](uint32_t j) {
         uint32_t at = oldest_at + j;
@@ -137,13 +132,13 @@ __global__ void __launch_bounds__(WINDOW_THREADS)
     };
     stage(first);
     asked();
-    for (uint32_t i = threadIdx.x; i < nh * P; i += WINDOW_THREADS) qs[i] = q[(size_t)r * shape.H * P + h0 * P + i];
+    for (uint32_t i = threadIdx.x; i < nh * P; i += WINDOW_THREADS) qs[i] = a.q[(size_t)r * shape.H * P + h0 * P + i];
     const float scale = rsqrtf((float)P);
     const uint32_t key = threadIdx.x / 4, quarter = threadIdx.x % 4, c = threadIdx.x % chunks,
                    group = threadIdx.x / chunks;
     for (uint32_t b = first; b < last; b++) {
         const uint32_t n = n_of(b);
-        float *ml = part_ml + (((size_t)blockIdx.y * n_blocks + b) * shape.H + h0) * 2;
+        float *ml = a.part_ml + (((size_t)blockIdx.y * n_blocks + b) * shape.H + h0) * 2;
         if (n == 0) { // fewer keys than blocks
             if (threadIdx.x < nh) ml[threadIdx.x * 2] = -INFINITY, ml[threadIdx.x * 2 + 1] = 0;
             continue;
@@ -220,7 +215,7 @@ __global__ void __launch_bounds__(WINDOW_THREADS)
             for (int d = 0; d < N; d++) sums[group * nh * P + c * N + d] = acc[d];
         }
         __syncthreads(); // the groups' sums; this block's stage is free
-        float *out = part + ((size_t)blockIdx.y * n_blocks + b) * shape.H * P + h0 * P;
+        float *out = a.part + ((size_t)blockIdx.y * n_blocks + b) * shape.H * P + h0 * P;
         for (uint32_t i = threadIdx.x; i < nh * P; i += WINDOW_THREADS) {
             float sum = 0;
             for (uint32_t g = 0; g < groups; g++) sum += sums[g * nh * P + i];
@@ -253,24 +248,24 @@ bool cuda_window_prepare(const struct cuda_shape *shape) {
     return allowed;
 }
 
-void k_window(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const int32_t *list,
-              uint32_t n_list, const float *q, float *part, float *part_ml, void *stream) {
-    const uint32_t n_blocks = cuda_window_blocks(shape), head_groups = (shape->H + WINDOW_HEADS - 1) / WINDOW_HEADS;
+void k_window(const struct cuda_window *a, void *stream) {
+    const struct cuda_shape *shape = &a->shape;
+    const uint32_t n_list = a->n_list, n_blocks = cuda_window_blocks(shape),
+                   head_groups = (shape->H + WINDOW_HEADS - 1) / WINDOW_HEADS;
     uint32_t per_block =
         n_list * head_groups * n_blocks / 528; /* four blocks a multiprocessor of an H200; longer runs overlap better */
     per_block = per_block < 1 ? 1 : per_block > 16 ? 16 : per_block;
     /* head groups first: together they read whole rows of values, neighbours in memory at the same time */
     dim3 grid(head_groups, n_list, (n_blocks + per_block - 1) / per_block);
     FOR_DTYPE(shape->dtype, (launch(window_kernel_for<T>(shape), grid, dim3(WINDOW_THREADS), window_smem(shape), stream,
-                                    *shape, layer, *rows, list, n_blocks, per_block, q, part, part_ml)));
+                                    *a, n_blocks, per_block)));
 }
 
 // A block: 128 outputs of one row. The heads' weights of the blocks are made once by the first warps.
 enum { COMBINE_THREADS = 128 };
 template <class T>
-__global__ void __launch_bounds__(COMBINE_THREADS)
-    window_combine_kernel(cuda_shape shape, const int32_t *list, uint32_t n_blocks, const float *part,
-                          const float *part_ml, T *act) {
+__global__ void __launch_bounds__(COMBINE_THREADS) window_combine_kernel(cuda_window a, uint32_t n_blocks) {
+    const cuda_shape &shape = a.shape;
     extern __shared__ float weight[]; // [heads of this block][n_blocks]
     __shared__ float scale[COMBINE_THREADS];
     const uint32_t n = shape.H * shape.P, K = (n + 15) / 16 * 16, i = blockIdx.y * COMBINE_THREADS + threadIdx.x;
@@ -279,7 +274,7 @@ __global__ void __launch_bounds__(COMBINE_THREADS)
     let_next_start();
     wait_for_inputs();
     for (uint32_t g = threadIdx.x / 32; g < nh; g += COMBINE_THREADS / 32) {
-        const float2 *ml = (const float2 *)part_ml + (size_t)blockIdx.x * n_blocks * shape.H + h0 + g;
+        const float2 *ml = (const float2 *)a.part_ml + (size_t)blockIdx.x * n_blocks * shape.H + h0 + g;
         const uint32_t lane = threadIdx.x % 32;
         float top = -INFINITY, total = 0;
         for (uint32_t b = lane; b < n_blocks; b += 32) top = fmaxf(top, ml[(size_t)b * shape.H].x);
@@ -297,21 +292,20 @@ __global__ void __launch_bounds__(COMBINE_THREADS)
     __syncthreads(); // weights of the blocks
     if (i >= n) return;
     const uint32_t g = i / shape.P - h0;
-    const float *mine = part + (size_t)blockIdx.x * n_blocks * n + i;
+    const float *mine = a.part + (size_t)blockIdx.x * n_blocks * n + i;
     float sum = 0;
 #pragma unroll 8
     for (uint32_t b = 0; b < n_blocks; b++) {
         float w = weight[g * n_blocks + b];
         if (w != 0) sum += w * mine[(size_t)b * n];
     }
-    act[act_at<T>((uint32_t)list[blockIdx.x], i, K)] = from_float<T>(sum * scale[g]);
+    ((T *)a.act)[act_at<T>((uint32_t)a.list[blockIdx.x], i, K)] = from_float<T>(sum * scale[g]);
 }
 
-void k_window_combine(const struct cuda_shape *shape, const int32_t *list, uint32_t n_list, const float *part,
-                      const float *part_ml, void *act, void *stream) {
+void k_window_combine(const struct cuda_window *a, void *stream) {
+    const struct cuda_shape *shape = &a->shape;
     const uint32_t n_blocks = cuda_window_blocks(shape), heads = COMBINE_THREADS / shape->P + 2;
-    FOR_DTYPE(shape->dtype, (launch(window_combine_kernel<T>,
-                                    dim3(n_list, (shape->H * shape->P + COMBINE_THREADS - 1) / COMBINE_THREADS),
-                                    dim3(COMBINE_THREADS), (size_t)heads * n_blocks * sizeof(float), stream, *shape,
-                                    list, n_blocks, part, part_ml, (T *)act)));
+    const dim3 grid(a->n_list, (shape->H * shape->P + COMBINE_THREADS - 1) / COMBINE_THREADS);
+    FOR_DTYPE(shape->dtype, (launch(window_combine_kernel<T>, grid, dim3(COMBINE_THREADS),
+                                    (size_t)heads * n_blocks * sizeof(float), stream, *a, n_blocks)));
 }

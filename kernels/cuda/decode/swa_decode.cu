@@ -189,21 +189,10 @@ template <class T> static void decode(const decode_window &a, uint32_t n_list, v
         decode<T, 128>(a, n_list, stream);
 }
 
-void k_decode_window(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const int32_t *list,
-                     uint32_t n_list, bool single, const float *qkv, uint32_t splits, size_t split_stride,
-                     const float *row_scale, const float *turn, const float *q_norm, const float *k_norm, float *part,
-                     float *part_ml, void *act, void *stream) {
-    const decode_window a = {*shape,    layer,
-                             *rows,     list,
-                             single,    (shape->visible + RANGE - 1) / RANGE,
-                             1,         qkv,
-                             splits,    split_stride,
-                             row_scale, (const float2 *)turn,
-                             q_norm,    k_norm,
-                             part,      (float2 *)part_ml,
-                             act};
-    if (shape->dtype == CUDA_F16)
-        decode<__half>(a, n_list, stream);
+void k_decode_window(const struct cuda_window *window, bool single, void *stream) {
+    const decode_window a = decode_window_of(window, single);
+    if (a.shape.dtype == CUDA_F16)
+        decode<__half>(a, window->n_list, stream);
     else
-        decode<__nv_bfloat16>(a, n_list, stream);
+        decode<__nv_bfloat16>(a, window->n_list, stream);
 }

@@ -6,6 +6,7 @@
 
 enum { WARPS = 8, TILE = 8, TILES = 2, STEP = WARPS * TILE, RANGE = STEP * TILES, THREADS = WARPS * 32 };
 
+// A cuda_window as the kernels read it: flat, as nesting its heads costs draft_window_kernel registers.
 struct decode_window {
     cuda_shape shape;
     uint32_t layer;
@@ -23,6 +24,16 @@ struct decode_window {
     float2 *part_ml; // [row of the list][n_ranges][H]: maximum, in powers of two, and sum
     void *act;
 };
+static inline decode_window decode_window_of(const struct cuda_window *w, bool early) {
+    const cuda_heads &heads = w->heads;
+    decode_window a = {};
+    a.shape = w->shape, a.layer = w->layer, a.rows = w->rows, a.list = w->list;
+    a.early = early, a.n_ranges = (w->shape.visible + RANGE - 1) / RANGE, a.per_block = 1;
+    a.qkv = heads.qkv.at, a.splits = heads.qkv.n, a.split_stride = heads.qkv.stride, a.row_scale = heads.row_scale;
+    a.turn = (const float2 *)heads.turn, a.q_norm = heads.q_norm, a.k_norm = heads.k_norm;
+    a.part = w->part, a.part_ml = (float2 *)w->part_ml, a.act = w->act;
+    return a;
+}
 
 // 2^x.
 __device__ __forceinline__ float power(float x) {

@@ -390,21 +390,10 @@ template <class T> static void draft_window(const decode_window &a, uint32_t n_l
         draft_window<T, 128>(a, n_list, stream);
     decode_combine(a, n_list, stream);
 }
-void k_draft_window(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, const int32_t *list,
-                    uint32_t n_list, const float *qkv, uint32_t splits, size_t split_stride, const float *row_scale,
-                    const float *turn, const float *q_norm, const float *k_norm, float *part, float *part_ml, void *act,
-                    void *stream) {
-    const decode_window a = {*shape,    layer,
-                             *rows,     list,
-                             true,      (shape->visible + RANGE - 1) / RANGE,
-                             1,         qkv,
-                             splits,    split_stride,
-                             row_scale, (const float2 *)turn,
-                             q_norm,    k_norm,
-                             part,      (float2 *)part_ml,
-                             act};
-    if (shape->dtype == CUDA_F16)
-        draft_window<__half>(a, n_list, stream);
+void k_draft_window(const struct cuda_window *window, void *stream) {
+    const decode_window a = decode_window_of(window, true);
+    if (a.shape.dtype == CUDA_F16)
+        draft_window<__half>(a, window->n_list, stream);
     else
-        draft_window<__nv_bfloat16>(a, n_list, stream);
+        draft_window<__nv_bfloat16>(a, window->n_list, stream);
 }

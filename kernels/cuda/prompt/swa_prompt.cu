@@ -53,19 +53,11 @@ static __device__ __forceinline__ T *kept_at(const cuda_shape &s, const prompt_p
 
 // ---- queries, keys and values of the step ----
 
-struct prompt_products { // of k_prompt_window's card
-    const float *qkv;
-    uint32_t splits;
-    size_t split_stride;
-    const float *row_scale;
-    const float2 *turn;
-    const float *q_norm, *k_norm;
-};
 // The sum of the partial products whose first is x, scaled.
-static __device__ __forceinline__ void sum_up(float4 &x, const prompt_products &in, const float *at, float scale) {
+static __device__ __forceinline__ void sum_up(float4 &x, const cuda_heads &in, const float *at, float scale) {
 #pragma unroll 1
-    for (uint32_t j = 1; j < in.splits; j++) {
-        const float4 v = *(const float4 *)(at + j * in.split_stride);
+    for (uint32_t j = 1; j < in.qkv.n; j++) {
+        const float4 v = *(const float4 *)(at + j * in.qkv.stride);
         x.x += v.x, x.y += v.y, x.z += v.z, x.w += v.w;
     }
     x.x *= scale, x.y *= scale, x.z *= scale, x.w *= scale;
@@ -83,7 +75,7 @@ static __device__ __forceinline__ void times(float4 &x, float by, const float4 &
 enum { HALVES_WARPS = 4 };
 template <class T, int LANES>
 __global__ void __launch_bounds__(HALVES_WARPS * 32, 7)
-    prompt_halves_kernel(const __grid_constant__ prompt_window a, const __grid_constant__ prompt_products in) {
+    prompt_halves_kernel(const __grid_constant__ prompt_window a, const __grid_constant__ cuda_heads in) {
     enum { P = 8 * LANES, HEADS = 32 / LANES, BATCH = 3 };
     const cuda_shape &s = a.shape;
     const uint32_t lane = threadIdx.x % LANES, n_heads = s.H + s.Hk + s.Hv, step = HEADS * blockDim.y;
@@ -95,9 +87,9 @@ __global__ void __launch_bounds__(HALVES_WARPS * 32, 7)
     const float scale = in.row_scale ? in.row_scale[row] : 1.0f;
     float4 turn[2];
 #pragma unroll
-    for (int i = 0; i < 2; i++) turn[i] = *((const float4 *)(in.turn + (size_t)row * (P / 2)) + 2 * lane + i);
+    for (int i = 0; i < 2; i++) turn[i] = *((const float4 *)(in.turn + (size_t)row * P) + 2 * lane + i);
     prompt_place place;
-    const float *from = in.qkv + (size_t)row * n_heads * P + 4 * lane;
+    const float *from = in.qkv.at + (size_t)row * n_heads * P + 4 * lane;
     T *to = (T *)a.work + (size_t)row * n_heads * P + 4 * lane;
     const uint32_t first_head = threadIdx.y * HEADS + threadIdx.x / LANES;
     for (uint32_t h0 = first_head; h0 < (n_heads + HEADS - 1) / HEADS * HEADS; h0 += BATCH * step) {
@@ -149,7 +141,7 @@ __global__ void __launch_bounds__(HALVES_WARPS * 32, 7)
 enum { PREPARE_WARPS = 8 };
 template <class T>
 __global__ void __launch_bounds__(PREPARE_WARPS * 32)
-    prompt_prepare_kernel(const __grid_constant__ prompt_window a, const __grid_constant__ prompt_products in) {
+    prompt_prepare_kernel(const __grid_constant__ prompt_window a, const __grid_constant__ cuda_heads in) {
     __shared__ __align__(16) float head[PREPARE_WARPS][PROMPT_MOST_P];
     __shared__ float2 turns[PROMPT_MOST_P / 2];
     const cuda_shape &s = a.shape;
@@ -160,12 +152,13 @@ __global__ void __launch_bounds__(PREPARE_WARPS * 32)
     const prompt_unit u = unit_at(a, blockIdx.x);
     const int32_t row = u.row + (int32_t)blockIdx.y;
     if (row >= u.row + u.n) return;
-    for (uint32_t i = threadIdx.x; i < half; i += PREPARE_WARPS * 32) turns[i] = in.turn[(size_t)row * half + i];
+    for (uint32_t i = threadIdx.x; i < half; i += PREPARE_WARPS * 32)
+        turns[i] = ((const float2 *)in.turn)[(size_t)row * half + i];
     const float scale = in.row_scale ? in.row_scale[row] : 1.0f;
     const prompt_place place = place_of(a, u, row);
     __syncthreads(); // turns
     for (uint32_t h = warp; h < n_heads; h += PREPARE_WARPS) {
-        const float *from = in.qkv + ((size_t)row * n_heads + h) * P;
+        const float *from = in.qkv.at + ((size_t)row * n_heads + h) * P;
         T *out = (T *)a.work + ((size_t)row * n_heads + h) * P, *kept = h >= s.H ? kept_at<T>(s, place, h) : NULL;
         const bool is_q = h < s.H, turned = h < s.H + s.Hk;
         float4 x[PROMPT_MOST_P / 128];
@@ -301,7 +294,7 @@ struct cuda_prompts cuda_prompt_tiles(const struct cuda_shape *s, const struct c
     return cut_prompts(s, prompt, n_prompts, pos, prompt_wide_possible(s) && prompt_wide_pairs(s, n_tiles), tile);
 }
 
-template <class T> static void prepare(const prompt_window &a, const prompt_products &in, void *stream) {
+template <class T> static void prepare(const prompt_window &a, const cuda_heads &in, void *stream) {
     const uint32_t P = a.shape.P;
     if ((P != 64 && P != 128) || a.shape.rot_dim != P || a.shape.rot_interleaved) {
         launch(prompt_prepare_kernel<T>, dim3(n_units(a), PROMPT_TILE), dim3(PREPARE_WARPS * 32), 0, stream, a, in);
@@ -323,20 +316,16 @@ static void attend(const prompt_window &a, void *stream) {
     kernel == PROMPT_WIDE_1 || kernel == PROMPT_WIDE_2 ? prompt_wide_attend(a, stream) : prompt_any_attend(a, stream);
 }
 
-void k_prompt_window(const struct cuda_shape *shape, uint32_t layer, const struct cuda_rows *rows, uint32_t n_rows,
-                     const struct cuda_prompts *prompts, const float *qkv, uint32_t splits, size_t split_stride,
-                     const float *row_scale, const float *turn, const float *q_norm, const float *k_norm, void *work,
-                     void *act, void *stream) {
-    const prompt_window a = {*shape, layer, n_rows, rows->pos, rows->slot, *prompts, work, act};
-    const prompt_products in = {qkv, splits, split_stride, row_scale, (const float2 *)turn, q_norm, k_norm};
+void k_prompt_window(const struct cuda_prompt_window *p, void *stream) {
+    const prompt_window a = {p->shape, p->layer, p->n_rows, p->rows.pos, p->rows.slot, p->prompts, p->work, p->act};
     if (n_units(a) == 0) return;
     auto all = [&](auto type) {
         using T = decltype(type);
-        if (qkv) prepare<T>(a, in, stream);
+        if (p->heads.qkv.at) prepare<T>(a, p->heads, stream);
         attend(a, stream);
         keep_in_ring<T>(a, stream);
     };
-    if (shape->dtype == CUDA_F16)
+    if (a.shape.dtype == CUDA_F16)
         all(__half());
     else
         all(__nv_bfloat16());
