@@ -371,8 +371,6 @@ def sentences():
         soak["accepted"], soak["accepted"] / soak["seconds"], soak["inter_token_ms_of_accepted"]["p50"], soak["inter_token_ms_of_accepted"]["p99"],
         soak["inter_token_ms_calm"]["p99"], soak["refusal_ms"]["n"], soak["refusal_ms"]["p50"], soak["refusal_ms"]["max"],
         (soak["resident_bytes"]["after"] - soak["resident_bytes"]["before"]) / 1024]
-    yield r"refusals take (N) ms at the median and (N) at most, tokens of the accepted are (N) ms apart at the 99th percentile", [
-        soak["refusal_ms"]["p50"], soak["refusal_ms"]["max"], soak["inter_token_ms_of_accepted"]["p99"]]
     image, run, up = ({r["what"]: r for r in results("deploy")}[what] for what in ("image", "docker run", "compose up"))
     yield (rf"the model {run['model']} is ready (N) s after `docker run`, and its first token comes after (N) s. The image has (N) MB, of which (N) MB are Debian's base "
            r"system. Three replicas and all beside them are up (N) s after"), [

@@ -95,7 +95,7 @@ def test_the_operators_chapter_leads_to_all_that_an_operator_needs():
     by tests/deploy/test_files.py; that the links lead to headings, by tests/check-rules."""
     assert "](deploy/README.md#for-operators)" in page("README.md")
     chapter = re.search(r"^## For operators\n(.*?)^## ", page("deploy/README.md"), re.M | re.S).group(1)
-    for link in ("../config/README.md#all-settings", "../server/README.md#metrics", "ALERTS.md", "SECURITY.md"):
+    for link in ("../config/README.md#all-settings", "../server/METRICS.md", "ALERTS.md", "SECURITY.md"):
         assert f"]({link})" in chapter, link
 
 
