@@ -84,22 +84,21 @@ def test_commits_that_are_named_are_in_the_history():
 
 
 def cpu_tables():
-    """Lines for the CPU's rows."""
-    for r in results("tales-cpu"):
-        times = f"{said(r['ms'], 3 if r['phase'] == 'decode' else 1)} | {said(r['ms_low'], 3 if r['phase'] == 'decode' else 1)}"
-        if r["phase"] == "prefill" and r["context"] == 64:
-            times = f"{said(r['ms'], 3)} | {said(r['ms_low'], 3)}"
-        floor = f"{r['bytes'] / 1e6:.0f} MB at {r['read_bytes_per_s'] / 1e9:.0f} GB/s"
-        if r["flop"] / r["flop_per_s"] > r["bytes"] / r["read_bytes_per_s"]:
-            floor = f"{r['flop'] / 1e9:.3g} GFLOP at {r['flop_per_s'] / 1e9:.0f} GFLOP/s"
-        first = f"decode | {r['batch']} | {r['context']}" if r["phase"] == "decode" else f"prompt of {r['context']:,} | 1 | "
-        yield f"| {first} | {times} | {said(r['tokens_per_s'], -2)} | {floor} | {r['fraction']:.0%} |".replace("%", " %")
+    """Lines for the CPU's rows: decode with short windows and with full ones, prompts, positions, a published size."""
+    def cells(r, digits):
+        return f"{said(r['ms'], digits)} | {said(r['ms_low'], digits)} | {said(r['tokens_per_s'], -2)} | {said(100 * r['fraction'])} % |"
+
+    for short, full in zip(*(rows("tales-cpu", phase="decode", context=context) for context in (64, 512)), strict=True):
+        assert short["batch"] == full["batch"]
+        yield f"| {short['batch']} | {cells(short, 3)} {cells(full, 3)}"
+    for r in rows("tales-cpu", phase="prefill"):
+        yield f"| prompt of {r['context']:,} | {cells(r, 1)}"
     for r in rows("tales-cpu-position", phase="decode"):
         yield (f"| {r['context']:,} | {said(r['ms'], 3)} | {said(r['ms_low'], 3)} | {said(100 * r['fraction'])} % | "
                f"{said(r['resident_bytes'] / 1e6)} MB |")
     for r in results("rodimus-plus-1.6b-cpu"):
-        first = f"decode | {r['batch']}" if r["phase"] == "decode" else f"prompt of {r['context']} | 1"
-        yield f"| {first} | {said(r['ms'], 1)} | {said(r['ms_low'], 1)} | {said(r['tokens_per_s'], 1)} | "
+        first = f"{r['batch']} session{'s' * (r['batch'] > 1)}" if r["phase"] == "decode" else f"a prompt of {r['context']}"
+        yield f"| {first} | {said(r['ms'], 1)} | {said(r['ms_low'], 1)} | {said(r['tokens_per_s'], 1)} | {said(100 * r['fraction'])} % |"
 
 
 def gpu_tables():
@@ -228,12 +227,14 @@ def http_table():
 def lives():
     """Random lives: runs with different seeds are added up."""
     *runs, delays, delays_before, before, broken = results("lives-h200")
-    assert len(runs) == 4 and not any(run["faults"] for run in (*runs, delays, delays_before, before))
-    for of, how in ((runs, f" to {runs[-1]['commit'][:7]}, beside other processes"), ([delays], ", over kernels that wait at random"),
-                    ([delays_before], ", over kernels that wait at random"), ([before], ", before act_f was written whole"),
-                    ([broken], ", beside other processes, until the device failed")):
+    drafted = results("lives-h100")
+    assert len(runs) == 4 and not any(run["faults"] for run in (*runs, delays, delays_before, before, *drafted))
+    for of, how in ((runs, "beside other processes"), ([delays, delays_before], "over kernels that wait at random"),
+                    (drafted, "with grammars and drafts, on an H100"), ([before], "before act_f was written whole"),
+                    ([broken], "until the device failed")):
+        first, last = of[0]["commit"][:7], of[-1]["commit"][:7]
         sums = [said(sum(run[what] for run in of)) for what in ("requests", "tokens", "different", "nan")]
-        yield f"| {of[0]['commit'][:7]}{how} | " + " | ".join(sums) + " |"
+        yield f"| {how} | {first}{f', {last}' if last != first else ''} | " + " | ".join(sums) + " |"
 
 
 def masked_table():
@@ -241,12 +242,6 @@ def masked_table():
     found = results("masked-h100")
     for load, name in (("plain", "plain"), ("tools_auto", "64 with tools in auto mode"), ("some_masked", "8 of 64 inside a call or a schema"), ("all_masked", "all 64")):
         yield f"| {name} | {said(found[load]['tok_per_s'])} | {said(found[load]['of_plain'], 2)} | {said(found[load]['step_ms'], 2)} ms |"
-
-
-def drafted_lives():
-    for r in results("lives-h100"):
-        assert not r["faults"]
-        yield f"| {r['commit'][:7]}, seed {r['seed']} | " + " | ".join(said(r[what]) for what in ("requests", "grammars", "tokens", "accepted", "rejected", "different", "nan")) + " |"
 
 
 def mask_table():
@@ -282,7 +277,7 @@ def with_line(line):
     return [name for name in pages() if any(found.startswith(line) for found in page(name).split("\n"))]
 
 
-@pytest.mark.parametrize("table", [cpu_tables, gpu_tables, cache_table, agents_table, drafts_table, verify_table, codes_table, shares_table, codes_cpu_table, llama_table, golden_table, library_table, http_table, lives, drafted_lives, mask_table, masked_table, upgrades, losses], ids=lambda t: t.__name__)
+@pytest.mark.parametrize("table", [cpu_tables, gpu_tables, cache_table, agents_table, drafts_table, verify_table, codes_table, shares_table, codes_cpu_table, llama_table, golden_table, library_table, http_table, lives, mask_table, masked_table, upgrades, losses], ids=lambda t: t.__name__)
 def test_tables_have_the_recorded_figures(table):
     expected = list(table())
     assert not [(line, places) for line in expected if len(places := with_line(line)) != 1]
