@@ -30,7 +30,7 @@ SERVER_OBJ := $(SERVER_SRC:%.c=$(BUILD)/%.o) $(BUILD)/openapi_json.o $(BUILD)/pa
 TEST_SRC   := $(wildcard tests/unit/*/test_*.c tests/backend/test_*.c tests/gpu/test_*.c)
 TEST_BIN   := $(TEST_SRC:%.c=$(BUILD)/%)
 FUZZ_SRC   := $(wildcard tests/fuzz/fuzz_*.c)
-API_BIN    := $(BUILD)/tests/api/protocol/schema_reads $(BUILD)/tests/api/protocol/tokenizer_ids
+API_BIN    := $(BUILD)/tests/api/protocol/schema_reads $(BUILD)/tests/api/protocol/tokenizer_ids $(BUILD)/tests/bench/ablate_steps
 FUZZ_BIN   := $(FUZZ_SRC:%.c=$(BUILD)/%)
 FUZZ_SAN   := -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all -fsanitize-coverage=trace-pc
 
@@ -124,6 +124,14 @@ $(BUILD)/tests/gpu/kernels_under_test.so $(BUILD)/tests/gpu/racecheck/kernels_un
 	$(call say,LINK,$@)
 	$(Q)$(NVCC) -shared -cudart static $(CUDA_ARCH) -o $@ $^ -ldl -lrt -lpthread
 $(BUILD)/tests/gpu/racecheck/test_persistent: $(BUILD)/tests/gpu/test_persistent
+	@mkdir -p $(@D); cp $< $@
+# Once more for tests/bench/ablate: whoever asks which kernel runs asks its hook.
+ABLATED := $(if $(CUDA_SO),$(addprefix $(BUILD)/tests/ablate/,rodimus_cuda.so ablate_steps))
+$(BUILD)/tests/ablate/rodimus_cuda.so: $(CUDA_OBJ) $(BUILD)/cuda/tests/bench/ablate_hook.o
+	@mkdir -p $(@D)
+	$(call say,LINK,$@)
+	$(Q)$(NVCC) -shared -cudart static $(CUDA_ARCH) -Xcompiler -static-libstdc++,-static-libgcc -Xlinker -z,defs,--wrap=dispatch_kernel_of -o $@ $^ -ldl -lrt -lpthread -lm
+$(BUILD)/tests/ablate/ablate_steps: $(BUILD)/tests/bench/ablate_steps
 	@mkdir -p $(@D); cp $< $@
 define compile_cuda
 	@mkdir -p $(@D)
@@ -239,6 +247,11 @@ bench-masked: # what structured output costs all streams, as JSON; FLAGS: of tes
 	@$(MAKE) --no-print-directory -j$(JOBS) all $(BUILD)/tests/bench/masked >&2
 	@[ -z "$(CUDA_SO)" ] || ln -srf $(BUILD)/rodimus_cuda.so $(BUILD)/tests/bench/
 	@$(BUILD)/tests/bench/masked $(FLAGS)
+bench-ablate: RESULTS ?= $(BUILD)/bench
+bench-ablate: # what each rule of kernels/dispatch.c is worth on this GPU; FLAGS: of tests/bench/ablate
+	@$(MAKE) --no-print-directory -j$(JOBS) $(ABLATED)
+	@mkdir -p $(RESULTS)
+	@tests/bench/ablate $(BUILD)/tests/ablate/ablate_steps $(RESULTS)/ablate.json $(FLAGS)
 fuzz-programs: $(FUZZ_BIN)
 deploy-deps:
 	@deploy/install-deps deploy
@@ -314,8 +327,15 @@ gpu-bundle: deps # build/gpu-bundle.tgz: the GPU's tests and benchmarks for a ma
 	@find $(BUILD)/away -type f -perm -u+x ! -name '*.sh' -exec strip -S {} +
 	@tar czf $(BUILD)/gpu-bundle.tgz -C $(BUILD)/away . && rm -rf $(BUILD)/away && ls -l $(BUILD)/gpu-bundle.tgz
 
+# What bench-ablate needs on a machine with a driver and no toolchain, to be unpacked there as build/.
+ablate-bundle: $(ABLATED) # build/ablate.txz
+	@rm -rf $(BUILD)/away; mkdir -p $(BUILD)/away/lib $(BUILD)/away/tests/ablate
+	@cp $(ABLATED) $(BUILD)/away/tests/ablate/ && strip -S $(BUILD)/away/tests/ablate/*
+	@ldd $(BUILD)/tests/ablate/ablate_steps | awk '$$3 ~ /^\// {print $$3}' | grep -vE '/(libc|libm|libdl|libpthread|librt)\.so' | xargs -I{} cp -L {} $(BUILD)/away/lib/
+	@tar c -C $(BUILD)/away . | xz -T2 >$(BUILD)/ablate.txz && rm -rf $(BUILD)/away && ls -l $(BUILD)/ablate.txz
+
 force:
-.PHONY: help api-programs bench gpu-bundle soak-gpu asan-api ubsan-api tsan-api bench-sessions soak deploy-deps test-deploy plots bench-swap bench-mask bench-masked bench-dear test-ci test-schemas test-clients bundle gpu-objects sanitize-gpu test-gpu all deps run test test-programs test-c fuzz fuzz-programs asan ubsan tsan format clean force have-headers test-browser
+.PHONY: ablate-bundle bench-ablate help api-programs bench gpu-bundle soak-gpu asan-api ubsan-api tsan-api bench-sessions soak deploy-deps test-deploy plots bench-swap bench-mask bench-masked bench-dear test-ci test-schemas test-clients bundle gpu-objects sanitize-gpu test-gpu all deps run test test-programs test-c fuzz fuzz-programs asan ubsan tsan format clean force have-headers test-browser
 .PRECIOUS: $(BUILD)/%.o
 .SECONDARY:
--include $(ENGINE_OBJ:.o=.d) $(if $(CUDA_SO),$(CUDA_OBJ:.o=.d) $(BUILD)/cuda/tests/gpu/under_test.d $(BUILD)/cuda/racecheck/persistent.d) $(SERVER_OBJ:.o=.d) $(TEST_BIN:=.d) $(API_BIN:=.d) $(BUILD)/tests/bench/mask.d $(BUILD)/tests/bench/masked.d $(BUILD)/tests/bench/dear.d $(BUILD)/tests/bench/swap.d $(BUILD)/tests/bench/sessions.d $(FUZZ_BIN:=.d) $(BUILD)/tests/fuzz/driver.d $(BUILD)/server/main.d
+-include $(ENGINE_OBJ:.o=.d) $(if $(CUDA_SO),$(CUDA_OBJ:.o=.d) $(BUILD)/cuda/tests/gpu/under_test.d $(BUILD)/cuda/racecheck/persistent.d $(BUILD)/cuda/tests/bench/ablate_hook.d) $(SERVER_OBJ:.o=.d) $(TEST_BIN:=.d) $(API_BIN:=.d) $(BUILD)/tests/bench/mask.d $(BUILD)/tests/bench/masked.d $(BUILD)/tests/bench/dear.d $(BUILD)/tests/bench/swap.d $(BUILD)/tests/bench/sessions.d $(FUZZ_BIN:=.d) $(BUILD)/tests/fuzz/driver.d $(BUILD)/server/main.d

@@ -62,21 +62,6 @@ static double broad_clocks(const struct dispatch_case *c, uint32_t MW, uint32_t 
     const double products = MW * N / 2, copies = (MW * 64 + N) * 32 / bytes_a_clock;
     return rounds * (c->k_tiles * (products > copies ? products : copies) + 1500 + MW * N * 7);
 }
-static enum dispatch_kernel broad_best(const struct dispatch_case *c) {
-    const struct {
-        enum dispatch_kernel kernel;
-        uint32_t MW, N;
-    } tiles[] = {
-        {BROAD_2_256, 2, 256}, {BROAD_2_128, 2, 128}, {BROAD_2_64, 2, 64}, {BROAD_1_64, 1, 64}, {BROAD_1_32, 1, 32}};
-    int best = 0;
-    for (int i = 1; i < 5; i++)
-        if (broad_clocks(c, tiles[i].MW, tiles[i].N) < broad_clocks(c, tiles[best].MW, tiles[best].N)) best = i;
-    return tiles[best].kernel;
-}
-static bool broad_is_2_256(const struct dispatch_case *c) { return broad_best(c) == BROAD_2_256; }
-static bool broad_is_2_128(const struct dispatch_case *c) { return broad_best(c) == BROAD_2_128; }
-static bool broad_is_2_64(const struct dispatch_case *c) { return broad_best(c) == BROAD_2_64; }
-static bool broad_is_1_64(const struct dispatch_case *c) { return broad_best(c) == BROAD_1_64; }
 static bool has_fused(const struct dispatch_case *c) { return dispatch_fused(c->device, c->shape); }
 static bool few_taps(const struct dispatch_case *c) { return c->shape->K <= 4; }
 static bool conv_asked(const struct dispatch_case *c) {
@@ -166,6 +151,7 @@ struct rule {
     enum dispatch_ending endings;
     uint32_t k_from, k_to;           /* tiles of 16 */
     uint32_t b64_from, b64_to, b128; /* blocks of 64 outputs and 64 rows; at least so many of 128 outputs and 64 rows */
+    uint32_t MW, N;                  /* a tile of broad_clocks: the fewest of all that are not left out */
     dispatch_test *also;
     const char *also_text;
 };
@@ -251,7 +237,7 @@ static const struct rule rules[] = {
     {MANY, WIDE(2, 64, 8, 4, 1, 1), HOPPER, BITS_16, .b128 = 80},
     {MANY, WIDE(1, 64, 8, 3, 2, 2), HOPPER, STORED, .rows_to = 48, .endings = DISPATCH_PLAIN, .b64_from = 100},
     {MANY, WIDE(1, 64, 8, 5, 1, 1), HOPPER, BITS_16, .endings = DISPATCH_PLAIN, .b64_from = 100},
-    {MANY, WIDE(1, 64, 8, 4, 1, 2), HOPPER, BITS_16, .b64_from = 100},
+    {MANY, WIDE(1, 64, 8, 4, 1, 2), HOPPER, BITS_16, .endings = DISPATCH_RESIDUAL | DISPATCH_FFN, .b64_from = 100},
     {MANY, WIDE(1, 64, 8, 3, 4, 2), HOPPER, BITS_16, .rows_from = 65, .endings = DISPATCH_PLAIN, .b64_to = 40,
      .also = two_products, .also_text = "two products"},
     {MANY, WIDE(1, 128, 4, 4, 4, 2), HOPPER, BITS_16, .rows_from = 65, .endings = DISPATCH_PLAIN},
@@ -266,12 +252,12 @@ static const struct rule rules[] = {
     {OP(PROMPT_BY), LIBRARY, ELSEWHERE},
     {OP(PROMPT_BY), LIBRARY, .also = is_forced, .also_text = "asked for"},
     {OP(PROMPT_BY), OWN},
-    {OP(PROMPT_PRODUCT), BROAD_2_256, HOPPER, BITS_16, .also = broad_is_2_256,
+    {OP(PROMPT_PRODUCT), BROAD_2_256, HOPPER, BITS_16, .MW = 2, .N = 256,
      .also_text = "the fewest clocks by broad_clocks"},
-    {OP(PROMPT_PRODUCT), BROAD_2_128, HOPPER, BITS_16, .also = broad_is_2_128, .also_text = "the same"},
-    {OP(PROMPT_PRODUCT), BROAD_2_64, HOPPER, BITS_16, .also = broad_is_2_64, .also_text = "the same"},
-    {OP(PROMPT_PRODUCT), BROAD_1_64, HOPPER, BITS_16, .also = broad_is_1_64, .also_text = "the same"},
-    {OP(PROMPT_PRODUCT), BROAD_1_32, HOPPER, BITS_16},
+    {OP(PROMPT_PRODUCT), BROAD_2_128, HOPPER, BITS_16, .MW = 2, .N = 128, .also_text = "the same"},
+    {OP(PROMPT_PRODUCT), BROAD_2_64, HOPPER, BITS_16, .MW = 2, .N = 64, .also_text = "the same"},
+    {OP(PROMPT_PRODUCT), BROAD_1_64, HOPPER, BITS_16, .MW = 1, .N = 64, .also_text = "the same"},
+    {OP(PROMPT_PRODUCT), BROAD_1_32, HOPPER, BITS_16, .MW = 1, .N = 32},
     /* the recurrent layer */
     {CONV, CONV_FEW_4, HOPPER, BITS_16, .rows_to = 8, .also = fused_few_taps,
      .also_text = "fused, K up to 4: part of W_fc"},
@@ -353,22 +339,41 @@ static const struct rule rules[] = {
 enum { N_RULES = sizeof rules / sizeof *rules };
 
 static bool within(uint32_t x, uint32_t from, uint32_t to) { return x >= from && (!to || x <= to); }
+static bool is_left_out(const unsigned char *left_out, const struct rule *r) { return left_out && left_out[r - rules]; }
 
-static bool rule_fits(const struct rule *r, const struct dispatch_case *c) {
+/* Whether no other tile takes fewer clocks. */
+static bool is_fewest(const struct rule *r, const struct dispatch_case *c, const unsigned char *left_out) {
+    const double mine = broad_clocks(c, r->MW, r->N);
+    for (const struct rule *other = rules; other < rules + N_RULES; other++) {
+        if (!other->MW || is_left_out(left_out, other)) continue;
+        const double clocks = broad_clocks(c, other->MW, other->N);
+        if (clocks < mine || (clocks == mine && other < r)) return false;
+    }
+    return true;
+}
+
+static bool rule_fits(const struct rule *r, const struct dispatch_case *c, const unsigned char *left_out) {
     const uint32_t rows64 = blocks_of(c->n_rows, 64);
     const uint32_t b64 = (blocks_of(c->outputs, 64) + blocks_of(c->outputs_two, 64)) * rows64,
                    b128 = (blocks_of(c->outputs, 128) + blocks_of(c->outputs_two, 128)) * rows64;
-    return (r->ops >> c->op & 1) && (r->where == ANYWHERE || (r->where == HOPPER) == is_hopper(c->device)) &&
+    return (r->ops >> c->op & 1) && !is_left_out(left_out, r) &&
+           (r->where == ANYWHERE || (r->where == HOPPER) == is_hopper(c->device)) &&
            (r->dtype == ANY_DTYPE || (r->dtype == FP32) == (c->dtype == CUDA_F32)) && (r->dtype != CODES || c->coded) &&
            (r->dtype != STORED || !c->coded) && within(c->n_rows, r->rows_from, r->rows_to) &&
            (!r->endings || (r->endings & c->ending)) && within(c->k_tiles, r->k_from, r->k_to) &&
-           within(b64, r->b64_from, r->b64_to) && b128 >= r->b128 && (!r->also || r->also(c));
+           within(b64, r->b64_from, r->b64_to) && b128 >= r->b128 && (!r->MW || is_fewest(r, c, left_out)) &&
+           (!r->also || r->also(c));
+}
+
+uint32_t dispatch_rule_of(const struct dispatch_case *c, const unsigned char *left_out) {
+    uint32_t i = 0;
+    assert(c->op < DISPATCH_N_OPS && c->n_rows > 0);
+    while (i < N_RULES && !rule_fits(&rules[i], c, left_out)) i++;
+    return i;
 }
 
 enum dispatch_kernel dispatch_kernel_of(const struct dispatch_case *c) {
-    uint32_t i = 0;
-    assert(c->op < DISPATCH_N_OPS && c->n_rows > 0);
-    while (i < N_RULES && !rule_fits(&rules[i], c)) i++;
+    const uint32_t i = dispatch_rule_of(c, NULL);
     assert(i < N_RULES); /* the last rule of an operation has no conditions where it may be asked for */
     return rules[i].kernel;
 }
@@ -490,6 +495,10 @@ static void add_text(struct dispatch_text *t, const char *format, ...) {
 }
 
 uint32_t dispatch_n_rules(void) { return N_RULES; }
+enum dispatch_kernel dispatch_rule_kernel(uint32_t i) {
+    assert(i < N_RULES);
+    return rules[i].kernel;
+}
 
 struct dispatch_text dispatch_rule_text(uint32_t i) {
     assert(i < N_RULES);
@@ -517,7 +526,7 @@ struct dispatch_text dispatch_rule_text(uint32_t i) {
     else if (r->b64_to)
         add_text(&t, "up to %u blocks of 64 x 64", r->b64_to);
     if (r->b128) add_text(&t, "%u blocks of 128 x 64 and more", r->b128);
-    if (r->also) add_text(&t, "%s", r->also_text);
+    if (r->also_text) add_text(&t, "%s", r->also_text);
     if (!t.when[0]) add_text(&t, "else");
     return t;
 }

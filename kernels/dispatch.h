@@ -171,6 +171,9 @@ struct dispatch_case {
 
 /* The first rule that fits: there is always one. */
 enum dispatch_kernel dispatch_kernel_of(const struct dispatch_case *c);
+/* Its number; dispatch_n_rules() where none fits. left_out: a byte a rule, 1: as if it were not there; NULL: none is.
+ * What a rule is worth: tests/bench/ablate. */
+uint32_t dispatch_rule_of(const struct dispatch_case *c, const unsigned char *left_out);
 
 /* Whether an operation has its special kernels at all. */
 bool dispatch_fused(struct dispatch_device device, const struct cuda_shape *shape); /* DECODE_*, PROMPT_PRODUCT */
@@ -220,6 +223,7 @@ struct dispatch_text {
     char when[320];
 };
 uint32_t dispatch_n_rules(void);
+enum dispatch_kernel dispatch_rule_kernel(uint32_t i);
 struct dispatch_text dispatch_rule_text(uint32_t i);
 
 #ifdef __cplusplus

@@ -137,6 +137,44 @@ static void test_products_of_the_published_sizes_take_the_kernels_that_were_meas
     assert_int_equal(product(DISPATCH_LINEAR, 3, 8192, 2048, DISPATCH_PLAIN), LINEAR_1_1);
 }
 
+static uint32_t rule_of(enum dispatch_op op, uint32_t n_rows, uint32_t outputs, uint32_t inputs,
+                        const unsigned char *left_out) {
+    const struct dispatch_case c = {.op = op,
+                                    .device = h200,
+                                    .dtype = CUDA_BF16,
+                                    .n_rows = n_rows,
+                                    .ending = DISPATCH_PLAIN,
+                                    .outputs = outputs,
+                                    .k_tiles = inputs / 16};
+    return dispatch_rule_of(&c, left_out);
+}
+
+static void test_the_next_rule_steps_in_for_one_that_is_left_out(void **state) {
+    (void)state;
+    unsigned char left_out[256] = {0};
+    assert_true(dispatch_n_rules() <= sizeof left_out);
+    const enum dispatch_kernel few[] = {FEW_ROUND, FEW_ROUND_TWO, FEW_8, WIDE_1_32_8_5_1_2};
+    for (int i = 0; i < 4; i++) { /* W_fc */
+        const uint32_t rule = rule_of(DISPATCH_DECODE_PRODUCT, 1, 8192, 2048, left_out);
+        assert_int_equal(dispatch_rule_kernel(rule), few[i]);
+        left_out[rule] = 1;
+    }
+    assert_int_equal(rule_of(DISPATCH_DECODE_PRODUCT, 1, 8192, 2048, NULL),
+                     rule_of(DISPATCH_DECODE_PRODUCT, 1, 8192, 2048, (unsigned char[256]){0}));
+}
+
+static void test_without_the_fewest_clocks_come_the_next_fewest(void **state) {
+    (void)state;
+    unsigned char left_out[256] = {0};
+    const enum dispatch_kernel tiles[] = {BROAD_2_256, BROAD_2_128, BROAD_2_64, BROAD_1_64, BROAD_1_32};
+    for (int i = 0; i < 5; i++) {
+        const uint32_t rule = rule_of(DISPATCH_PROMPT_PRODUCT, 4096, 8192, 2048, left_out);
+        assert_int_equal(dispatch_rule_kernel(rule), tiles[i]);
+        left_out[rule] = 1;
+    }
+    assert_int_equal(rule_of(DISPATCH_PROMPT_PRODUCT, 4096, 8192, 2048, left_out), dispatch_n_rules());
+}
+
 static enum dispatch_kernel prompt_state(struct dispatch_device device, uint32_t n_segs, uint32_t most_tok) {
     return dispatch_kernel_of(&(struct dispatch_case){.op = DISPATCH_PROMPT_STATE,
                                                       .device = device,
@@ -322,6 +360,8 @@ int main(void) {
         cmocka_unit_test(test_the_page_shows_the_table),
         cmocka_unit_test(test_whatever_is_asked_has_a_kernel),
         cmocka_unit_test(test_products_of_the_published_sizes_take_the_kernels_that_were_measured),
+        cmocka_unit_test(test_the_next_rule_steps_in_for_one_that_is_left_out),
+        cmocka_unit_test(test_without_the_fewest_clocks_come_the_next_fewest),
         cmocka_unit_test(test_one_long_segment_takes_blocks_of_32_channels),
         cmocka_unit_test(test_gates_of_short_steps_are_made_with_the_scores),
         cmocka_unit_test(test_the_products_of_gates_take_the_kernels_that_were_measured),
