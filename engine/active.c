@@ -88,7 +88,7 @@ int active_new(const struct rod_engine *e, struct rod_request *request, struct a
     a->submit_ns = clock_now_ns();
     a->submission.n_tok = request->n_prompt;
     a->submission.key = request->key;
-    a->submission.share = request->queue_share;
+    a->submission.quota = request->queue_quota;
     if (request->queue_timeout_ns) {
         bool never = request->queue_timeout_ns > UINT64_MAX - a->submit_ns;
         a->sched.deadline_ns = never ? 0 : a->submit_ns + request->queue_timeout_ns;
@@ -154,6 +154,6 @@ void active_free(struct active *a) {
     rod_state_free(a->output_state);
     free(a->cache.generated_ids);
     draft_lookup_fini(&a->draft.lookup);
-    events_free(&a->share.scores);
+    events_free(&a->shared.scores);
     free(a);
 }

@@ -27,7 +27,7 @@ struct active_score {
 };
 
 /* What shared_prefill.c keeps. */
-struct active_share {
+struct active_shared {
     struct active *source;        /* the request whose state this one waits for, NULL = none */
     uint64_t copied_tok;          /* it has its copy of the state after so many tokens, and waits to start; 0 = no */
     struct mailbox_events scores; /* its prompt's so far, for those that wait for a slot */
@@ -102,7 +102,7 @@ struct active {
     bool ended;                     /* end says how, and goes out when the state is saved */
     struct rod_state *output_state; /* room for what end carries, of keep_state */
     struct active_score score;
-    struct active_share share;
+    struct active_shared shared;
     struct active_cache cache;
     struct active_draft draft;
     struct active_session session;

@@ -55,8 +55,8 @@ int rod_submit(struct rod_engine *e, struct rod_request *request, uint64_t *tick
     return rod_submit_all(e, &request, 1, ticket, err);
 }
 
-bool rod_queue_fits(const struct rod_engine *e, uint32_t key, uint32_t queue_share) {
-    return mailbox_fits((struct mailbox *)&e->mailbox, key, queue_share); /* const for the caller; its lock is not */
+bool rod_queue_fits(const struct rod_engine *e, uint32_t key, uint32_t queue_quota) {
+    return mailbox_fits((struct mailbox *)&e->mailbox, key, queue_quota); /* const for the caller; its lock is not */
 }
 
 void rod_cancel(struct rod_engine *e, uint64_t ticket) { mailbox_cancel(&e->mailbox, ticket); }

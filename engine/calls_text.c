@@ -65,10 +65,10 @@ int rod_grammar_open(const struct rod_engine *e, enum rod_grammar_kind kind, con
     return rod_grammar_open_for(e, 0, 0, kind, text, len, out, err);
 }
 
-int rod_grammar_open_for(const struct rod_engine *e, uint32_t key, uint32_t share, enum rod_grammar_kind kind,
+int rod_grammar_open_for(const struct rod_engine *e, uint32_t key, uint32_t quota, enum rod_grammar_kind kind,
                          const char *text, size_t len, struct rod_grammar **out, struct rod_error *err) {
     int rc = calls_need_tokenizer(e, err);
-    return rc ? rc : grammar_cache_open(e->grammars, key, share, kind, text, len, out, err);
+    return rc ? rc : grammar_cache_open(e->grammars, key, quota, kind, text, len, out, err);
 }
 
 /* The chat in the words of the model's format; *plain is the caller's. */

@@ -1,12 +1,12 @@
-/* flight.c - pieces of long prompts that the device reads beside steps, on a share of its processors.
+/* flight.c - pieces of long prompts that the device reads beside steps, on a part of its processors.
  *
  * A flight has its slots from its beginning until the device says that it has ended, whatever becomes of the requests:
  * one that ends meanwhile is gone at once, and its slot is free when all flights that have it have ended. A request in
  * a flight is in SCHED_FLYING, so that no step has a row of it and no move its slot; its piece counts as read at the
  * end.
  *
- * The engine looks at flights once a step, and the share would be idle from a flight's end to the next look. So the
- * next one is begun a look or two before the end that its tokens let expect; not sooner, as a prompt that comes
+ * The engine looks at flights once a step, and the device part would be idle from a flight's end to the next look. So
+ * the next one is begun a look or two before the end that its tokens let expect; not sooner, as a prompt that comes
  * meanwhile would wait for both.
  */
 #include "core.h"
@@ -25,7 +25,7 @@ bool flight_on(const struct rod_engine *e) { return e->flights.n_begun != e->fli
 
 static struct flight *flight_of(struct rod_engine *e, uint64_t number) { return &e->flights.turns[number % 2]; }
 
-/* Since when the share has nothing else to do than this flight, which is the first of those on their way. */
+/* Since when the device part has nothing else to do than this flight, which is the first of those on their way. */
 static uint64_t flight_since_ns(const struct rod_engine *e, const struct flight *f) {
     return f->begin_ns > e->flights.ended_ns ? f->begin_ns : e->flights.ended_ns;
 }

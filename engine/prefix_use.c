@@ -215,7 +215,7 @@ int prefix_use_admit(struct rod_engine *e, struct active *a, uint64_t now_ns, st
         prefix_use_count_miss(e, a, ROD_PREFIX_SCORED);
         return 0;
     }
-    assert(!a->cache.waiting && !a->cache.cacheable && !a->share.source && a->sched.pos == 0);
+    assert(!a->cache.waiting && !a->cache.cacheable && !a->shared.source && a->sched.pos == 0);
     const struct prefix_key key = prefix_use_key(a);
     struct prefix_found found;
     prefix_find(e->prefixes, &key, a->prompt, a->n_prompt, now_ns, &found);
@@ -342,7 +342,7 @@ struct active *prefix_use_next_waiting(struct rod_engine *e) {
     for (struct sched_req *r = e->sched.waiting.head; r; r = r->next) {
         struct active *a = active_of_sched(r);
         if (!a->cache.waiting) continue;
-        assert(!a->share.source && !a->share.copied_tok); /* it waits for one thing */
+        assert(!a->shared.source && !a->shared.copied_tok); /* it waits for one thing */
         a->cache.waiting = false;
         sched_wait_over(&e->sched, r);
         return a;

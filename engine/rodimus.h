@@ -293,14 +293,14 @@ struct rod_grammar;
 int rod_grammar_open(const struct rod_engine *engine, enum rod_grammar_kind kind, const char *text, size_t len,
                      struct rod_grammar **out, struct rod_error *err);
 /* The same for an API key below ROD_MAX_KEYS, whose grammars in use have at most so many times the memory that they
- * leave free of the common limit; share 0: all of it. ROD_EKEYGRAMMARS, ROD_EGRAMMARS: there is no room now. */
-int rod_grammar_open_for(const struct rod_engine *engine, uint32_t key, uint32_t share, enum rod_grammar_kind kind,
+ * leave free of the common limit; quota 0: all of it. ROD_EKEYGRAMMARS, ROD_EGRAMMARS: there is no room now. */
+int rod_grammar_open_for(const struct rod_engine *engine, uint32_t key, uint32_t quota, enum rod_grammar_kind kind,
                          const char *text, size_t len, struct rod_grammar **out, struct rod_error *err);
 /* What the text asks for and the grammar does not hold: a line each, a predicate that goes on from the field's name.
  * Empty if there is nothing of that kind. It lives as long as the grammar. */
 const char *rod_grammar_notes(const struct rod_grammar *grammar);
-struct rod_grammar *rod_grammar_share(struct rod_grammar *grammar); /* one more owner; NULL gives NULL */
-void rod_grammar_close(struct rod_grammar *grammar);                /* of each owner; also after the engine's close */
+struct rod_grammar *rod_grammar_ref(struct rod_grammar *grammar); /* one more owner; NULL gives NULL */
+void rod_grammar_close(struct rod_grammar *grammar);              /* of each owner; also after the engine's close */
 
 /* ---- requests ---- */
 struct rod_bias {
@@ -334,7 +334,7 @@ struct rod_state {
     struct state_buffer *image; /* state_buffer.h: the bytes, shared; of one size once the model's window is full */
 };
 /* The same state once more, for another request: its bytes are shared, not copied. NULL: out of memory. */
-struct rod_state *rod_state_share(const struct rod_state *state);
+struct rod_state *rod_state_ref(const struct rod_state *state);
 void rod_state_free(struct rod_state *state);
 
 /* The request is the next turn of a session: prompt has the new tokens alone (none where the last turn left one
@@ -386,7 +386,7 @@ struct rod_request {       /* make with rod_request_new; every pointer malloc'd 
     struct rod_turn *turn; /* NULL = no session */
     int32_t *prompt;
     size_t n_prompt; /* at least one token, each 0 <= id < vocab_size; none where state has a pending one */
-    /* Goes on from this conversation; the request owns its share of it: prompt has the new tokens alone and no earlier
+    /* Goes on from this conversation; the request owns its reference: prompt has the new tokens alone and no earlier
      * one is read again. Draws go on by seed and position; penalties know the tokens from here on. A state that is not
      * one of this engine's is ROD_ESTATE. Not with n_prompt_logprobs. */
     struct rod_state *state;
@@ -428,9 +428,10 @@ struct rod_request {       /* make with rod_request_new; every pointer malloc'd 
     char *grammar_begun; /* [n_grammar_begun] the beginning of the grammar's text, which the prompt ends with: the
                             answer goes on behind it. NULL = none; not with grammar_open */
     size_t n_grammar_begun;
-    bool grammar_again;   /* with a tag: behind what the grammar describes the text is free up to the next tag */
-    uint32_t key, weight; /* the API key, below ROD_MAX_KEYS, and its share of slots beside others' weights (0 = 1) */
-    uint32_t queue_share; /* what waits of its key has so many times what is left free of the queue at most; 0 = all */
+    bool grammar_again; /* with a tag: behind what the grammar describes the text is free up to the next tag */
+    uint32_t key,
+        weight; /* the API key, below ROD_MAX_KEYS, and its part of the slots beside others' weights (0 = 1) */
+    uint32_t queue_quota; /* what waits of its key has so many times what is left free of the queue at most; 0 = all */
     uint64_t queue_timeout_ns; /* 0 = none: ROD_ETIMEDOUT if no slot by then */
     void *user;                /* comes back with every event */
     /* Gets the last event instead of rod_next_event, on the engine's thread, and takes it: for a caller that waits for
@@ -443,8 +444,8 @@ void rod_request_free(struct rod_request *request);
 
 /* Whether the engine takes such a request, whatever the queue: a caller that will make many of a kind asks once. */
 int rod_request_fits(const struct rod_engine *engine, const struct rod_request *request, struct rod_error *err);
-/* Whether the queue has a place for one more request of this key now, by queue_share of its requests. */
-bool rod_queue_fits(const struct rod_engine *engine, uint32_t key, uint32_t queue_share);
+/* Whether the queue has a place for one more request of this key now, by queue_quota of its requests. */
+bool rod_queue_fits(const struct rod_engine *engine, uint32_t key, uint32_t queue_quota);
 /* On success the request belongs to the engine and *ticket names it; on failure it stays the caller's. */
 int rod_submit(struct rod_engine *engine, struct rod_request *request, uint64_t *ticket, struct rod_error *err);
 /* All n or none, in order and at once. */

@@ -2,7 +2,7 @@
  *
  * Where the host sees logits they part at the prompt's end: the waiters get the source's state and its logits. Where
  * the device draws the tokens, with a slot's own sampling, they part at the last multiple of chunk_tok before the end,
- * or where the source began, if that is later. There the source's prompt stops (sched_req.share_tok), and each reads
+ * or where the source began, if that is later. There the source's prompt stops (sched_req.handover_tok), and each reads
  * the 1 to chunk_tok tokens that are left in its own slot. A prompt is read in pieces between such multiples anyway, so
  * that changes no bit.
  *
@@ -63,33 +63,33 @@ int shared_scored(struct rod_engine *e, struct active *a, const struct sched_row
     int rc = 0;
     for (struct sched_req *f = e->sched.waiting.head; !rc && f; f = f->next) {
         struct active *waiter = active_of_sched(f);
-        if (waiter->share.source == a && f->scored) rc = shared_send_scores(e, waiter, row->pos, scored, err);
+        if (waiter->shared.source == a && f->scored) rc = shared_send_scores(e, waiter, row->pos, scored, err);
     }
     if (rc || !shared_is_awaited(e, a)) return rc;
     struct event *kept = score_copy(scored, err);
     if (!kept) return err->code;
-    mailbox_append(&a->share.scores, &kept->link);
+    mailbox_append(&a->shared.scores, &kept->link);
     return 0;
 }
 
 /* What was scored before it came. */
 static int shared_catch_up(struct rod_engine *e, const struct active *from, struct active *a, struct rod_error *err) {
     int rc = 0;
-    for (struct mailbox_event *k = from->share.scores.head; !rc && a->sched.scored && k; k = k->next)
+    for (struct mailbox_event *k = from->shared.scores.head; !rc && a->sched.scored && k; k = k->next)
         rc = shared_send_scores(e, a, a->score.n_sent, event_of_link(k), err);
     return rc;
 }
 
 static void shared_move_scores(struct active *from, struct active *to) {
-    to->share.scores = from->share.scores;
-    from->share.scores = (struct mailbox_events){0};
+    to->shared.scores = from->shared.scores;
+    from->shared.scores = (struct mailbox_events){0};
 }
 
 /* It reads the rest of its prompt in its own slot. */
 static void shared_start_on_device(struct rod_engine *e, struct active *a) {
-    const uint64_t n_tok = a->share.copied_tok;
-    assert(n_tok && n_tok < a->n_prompt && !a->share.source);
-    a->share.copied_tok = 0;
+    const uint64_t n_tok = a->shared.copied_tok;
+    assert(n_tok && n_tok < a->n_prompt && !a->shared.source);
+    a->shared.copied_tok = 0;
     sched_wait_over(&e->sched, &a->sched);
     sched_skip(&e->sched, &a->sched, n_tok);
 }
@@ -97,9 +97,9 @@ static void shared_start_on_device(struct rod_engine *e, struct active *a) {
 struct active *shared_next_started(struct rod_engine *e) {
     for (struct sched_req *r = e->sched.waiting.head; r; r = r->next) {
         struct active *a = active_of_sched(r);
-        if (!a->share.copied_tok || a == e->idle_source || active_on_device(a)) continue;
-        assert(!a->share.source && !a->cache.waiting && a->share.copied_tok == a->n_prompt);
-        a->share.copied_tok = 0;
+        if (!a->shared.copied_tok || a == e->idle_source || active_on_device(a)) continue;
+        assert(!a->shared.source && !a->cache.waiting && a->shared.copied_tok == a->n_prompt);
+        a->shared.copied_tok = 0;
         sched_fork(&e->sched, r);
         return a;
     }
@@ -109,8 +109,8 @@ struct active *shared_next_started(struct rod_engine *e) {
 static void shared_start_idle_source(struct rod_engine *e) {
     struct active *old = e->idle_source;
     e->idle_source = NULL;
-    assert(old->sched.state == SCHED_WAITING && old->share.copied_tok);
-    events_free(&old->share.scores);
+    assert(old->sched.state == SCHED_WAITING && old->shared.copied_tok);
+    events_free(&old->shared.scores);
     if (active_on_device(old)) shared_start_on_device(e, old);
 }
 
@@ -127,17 +127,17 @@ int shared_admit(struct rod_engine *e, struct active *a, struct rod_error *err) 
     for (struct sched_req *s = e->sched.flying.head; !from && s; s = s->next)
         if (shared_same_prompt(active_of_sched(s), a)) from = active_of_sched(s);
     if (!from) return 0;
-    assert(from != a && !a->share.source && !a->share.copied_tok && !a->cache.waiting);
+    assert(from != a && !a->shared.source && !a->shared.copied_tok && !a->cache.waiting);
     int rc = shared_catch_up(e, from, a, err);
     if (rc) return rc;
     sched_wait(&e->sched, &a->sched);
     if (from != e->idle_source) {
-        a->share.source = from;
-        if (active_on_device(from)) from->sched.share_tok = shared_tok(e, from);
+        a->shared.source = from;
+        if (active_on_device(from)) from->sched.handover_tok = shared_tok(e, from);
         return 0;
     }
-    a->share.copied_tok = from->share.copied_tok;
-    ops->slot_copy(e->parts.backend, from->sched.slot, a->sched.slot, a->share.copied_tok);
+    a->shared.copied_tok = from->shared.copied_tok;
+    ops->slot_copy(e->parts.backend, from->sched.slot, a->sched.slot, a->shared.copied_tok);
     shared_move_scores(from, a);
     shared_start_idle_source(e);
     e->idle_source = a;
@@ -150,11 +150,11 @@ static void shared_copy_to_waiters(struct rod_engine *e, struct active *a) {
     struct active *last = NULL;
     for (struct sched_req *r = e->sched.waiting.head; r; r = r->next) {
         struct active *waiter = active_of_sched(r);
-        if (waiter->share.source != a) continue;
-        assert(!waiter->share.copied_tok && !waiter->cache.waiting && waiter != e->idle_source);
-        waiter->share.copied_tok = a->sched.pos;
-        e->parts.ops->slot_copy(e->parts.backend, a->sched.slot, r->slot, waiter->share.copied_tok);
-        waiter->share.source = NULL;
+        if (waiter->shared.source != a) continue;
+        assert(!waiter->shared.copied_tok && !waiter->cache.waiting && waiter != e->idle_source);
+        waiter->shared.copied_tok = a->sched.pos;
+        e->parts.ops->slot_copy(e->parts.backend, a->sched.slot, r->slot, waiter->shared.copied_tok);
+        waiter->shared.source = NULL;
         last = waiter;
     }
     if (!last || e->idle_source || !shared_is_awaited(e, a)) return;
@@ -167,7 +167,7 @@ static void shared_copy_to_waiters(struct rod_engine *e, struct active *a) {
  * Where the host sees logits nobody stops there. */
 static struct active *shared_ready_source(const struct rod_engine *e) {
     for (struct sched_req *r = e->sched.waiting.head; r; r = r->next) {
-        struct active *source = active_of_sched(r)->share.source;
+        struct active *source = active_of_sched(r)->shared.source;
         if (!source || source->sched.pos < shared_tok(e, source)) continue;
         const struct sched_req *s = &source->sched;
         if (s->state == SCHED_PREFILL || (s->state == SCHED_MASKING && s->moved_from == SCHED_PREFILL)) return source;
@@ -179,7 +179,7 @@ static void shared_start_all_on_device(struct rod_engine *e) {
     for (struct sched_req *r = e->sched.waiting.head, *next; r; r = next) {
         struct active *waiter = active_of_sched(r);
         next = r->next;
-        if (waiter->share.copied_tok && waiter != e->idle_source) shared_start_on_device(e, waiter);
+        if (waiter->shared.copied_tok && waiter != e->idle_source) shared_start_on_device(e, waiter);
     }
 }
 
@@ -196,16 +196,16 @@ void shared_read(struct rod_engine *e, struct active *a, const float *logits) {
     assert(a->sched.site == SITE_HOST && a->sched.pos == a->sched.n_prompt);
     shared_copy_to_waiters(e, a);
     if (e->idle_source != old) memcpy(e->source_logits, logits, e->parts.V * sizeof *logits);
-    events_free(&a->share.scores);
+    events_free(&a->shared.scores);
 }
 
 void shared_leave(struct rod_engine *e, const struct active *a) {
     if (e->idle_source == a) e->idle_source = NULL;
     for (struct sched_req *r = e->sched.waiting.head, *next; r; r = next) {
         next = r->next;
-        if (active_of_sched(r)->share.source != a) continue;
-        assert(!active_of_sched(r)->share.copied_tok);
-        active_of_sched(r)->share.source = NULL;
+        if (active_of_sched(r)->shared.source != a) continue;
+        assert(!active_of_sched(r)->shared.copied_tok);
+        active_of_sched(r)->shared.source = NULL;
         sched_wait_over(&e->sched, r);
     }
 }

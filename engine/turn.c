@@ -124,7 +124,7 @@ static struct rod_state *turn_state(const struct rod_engine *e, const struct ses
     memcpy(s->layout, e->backend_info.state_id, sizeof s->layout);
     s->n_tok = p->n_tok;
     s->pending = p->pending;
-    s->image = state_buffer_share(p->buffer);
+    s->image = state_buffer_ref(p->buffer);
     return s;
 }
 

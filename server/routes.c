@@ -1,7 +1,7 @@
 /* routes.c - the table of routes, what every request passes on its way to one (id, key, method, type of the body), and
  * the routes that need no engine. */
 #include "server/call/access.h"
-#include "engine/base/share.h"
+#include "engine/base/quota.h"
 #include "info_routes.h"
 #include "server/call/job.h"
 #include "routes.h"
@@ -478,7 +478,7 @@ static bool pool_has_room(struct http_call *call) {
         http_call_refuse(call, 503, "unavailable", "overloaded", "", "Too many long requests wait to be read.");
         return false;
     }
-    if (!call->key || share_fits(call->key->queue.n_bytes, others, bytes, SERVER_POOL_BYTES)) return true;
+    if (!call->key || quota_fits(call->key->queue.n_bytes, others, bytes, SERVER_POOL_BYTES)) return true;
     key_has_share_of_bodies(call);
     return false;
 }

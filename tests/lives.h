@@ -303,7 +303,7 @@ static inline void entry_form(struct dice *d, const struct host *h, struct entry
     if (of->form < 0) return;
     const char *open = text_forms[of->form].open;
     of->splits = false;
-    if (h) r->grammar = rod_grammar_share(h->form[of->form]);
+    if (h) r->grammar = rod_grammar_ref(h->form[of->form]);
     if (!open) return;
     r->grammar_open = strdup(open);
     r->grammar_again = true;

@@ -58,7 +58,7 @@ struct backend_token {
 };
 
 /* Before each product that may be in fewer bits, but the head's, with its input: row r's are x[r * ld] and so on.
- * Called by each of n_members threads at once, which share out the work; all have returned before x changes. weight:
+ * Called by each of n_members threads at once, which divide the work; all have returned before x changes. weight:
  * offset in struct model_layer, W_q's for q, k and v. input NULL: no calls. */
 struct backend_watch {
     void (*input)(void *arg, uint32_t member, uint32_t n_members, uint32_t layer, size_t weight, const float *x,
@@ -186,7 +186,7 @@ struct backend_ops {
     /* Waits for the oldest launched step without using the processor. tokens: one for each row of logits, in order,
      * valid until the next collect. A failure is a device fault, perhaps of a later step. */
     int (*collect)(struct backend *be, const struct backend_token **tokens, struct rod_error *err);
-    /* A flight: pieces of prompts that are read beside steps, on a share of the device's processors. Its segments have
+    /* A flight: pieces of prompts that are read beside steps, on a part of the device's processors. Its segments have
      * n_out = 0 and prompt = true and end at a multiple of 64; their slots are in no step and no move until it has
      * ended. Two at most are on their way: the second begins when the first has ended, may go on in its slots, and is
      * begun early so that the device need not wait. Its bits are those of the same pieces in steps. The segments'

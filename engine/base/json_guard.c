@@ -46,7 +46,7 @@ void json_guard_install(void) { json_set_alloc_funcs(json_guard_allocate, json_g
 
 /* The buffer of a token's text ends below 2 (len + 2) bytes, and those before it are as long together: 4 (len + 2).
  * What else may be a power of two: a string of 29 bytes or more takes as much again for its value, 32 for its node and
- * its share of a table; 8 bytes to each of the text are enough. Nothing of it is touched before it is needed. */
+ * its part of a table; 8 bytes to each of the text are enough. Nothing of it is touched before it is needed. */
 int json_guard_open(struct json_guard *guard, size_t text_bytes) {
     *guard = (struct json_guard){0};
     if (text_bytes > SIZE_MAX / 32) return -1;

@@ -199,13 +199,13 @@ static struct shared *cache_find_locked(struct grammar_cache *c, enum rod_gramma
 }
 
 /* Whether a key may hold so much more, and all of them that. */
-static int cache_check_locked(const struct grammar_cache *c, uint32_t key, uint32_t share, size_t more, size_t all_more,
+static int cache_check_locked(const struct grammar_cache *c, uint32_t key, uint32_t quota, size_t more, size_t all_more,
                               struct rod_error *err) {
     const size_t all = c->used_bytes + all_more, mine = c->key_bytes[key] + more;
     if (all > GRAMMAR_USED_BYTES)
         return rod_fail(err, ROD_EGRAMMARS, "The compiled schemas and grammars in use have their limit of %zu MB.",
                         GRAMMAR_USED_BYTES >> 20);
-    if (share && mine > share * (GRAMMAR_USED_BYTES - all))
+    if (quota && mine > quota * (GRAMMAR_USED_BYTES - all))
         return rod_fail(err, ROD_EKEYGRAMMARS,
                         "This key has its share of the memory for compiled schemas and grammars in use: %zu of %zu MB.",
                         c->key_bytes[key] >> 20, GRAMMAR_USED_BYTES >> 20);
@@ -213,9 +213,9 @@ static int cache_check_locked(const struct grammar_cache *c, uint32_t key, uint3
 }
 
 /* A new owner, of which the list has none. */
-static int cache_own_locked(struct grammar_cache *c, struct shared *s, uint32_t key, uint32_t share,
+static int cache_own_locked(struct grammar_cache *c, struct shared *s, uint32_t key, uint32_t quota,
                             struct rod_grammar **out, struct rod_error *err) {
-    int rc = cache_check_locked(c, key, share, s->bytes, s->owners.n ? 0 : s->bytes, err);
+    int rc = cache_check_locked(c, key, quota, s->bytes, s->owners.n ? 0 : s->bytes, err);
     struct rod_grammar *own = rc ? NULL : calloc(1, sizeof *own);
     if (!own) return rc ? rc : rod_fail_no_memory(err);
     *own = (struct rod_grammar){.shared = s, .key = key};
@@ -227,7 +227,7 @@ static int cache_own_locked(struct grammar_cache *c, struct shared *s, uint32_t 
 }
 
 /* One more user, of this key. *out NULL: the cache has no such grammar, nor is one `made` for it. */
-static int cache_take(struct grammar_cache *c, uint32_t key, uint32_t share, enum rod_grammar_kind kind,
+static int cache_take(struct grammar_cache *c, uint32_t key, uint32_t quota, enum rod_grammar_kind kind,
                       const char *text, size_t len, struct shared *made, struct rod_grammar **out,
                       struct rod_error *err) {
     int rc = 0;
@@ -239,7 +239,7 @@ static int cache_take(struct grammar_cache *c, uint32_t key, uint32_t share, enu
         struct rod_grammar *own = LIST_OF(l, struct rod_grammar, link);
         if (own->key == key) *out = own;
     }
-    if (is && !*out) rc = cache_own_locked(c, is, key, share, out, err);
+    if (is && !*out) rc = cache_own_locked(c, is, key, quota, out, err);
     if (*out) {
         (*out)->users++;
         if (s) list_remove(&c->all, &s->link);
@@ -274,19 +274,19 @@ static int shared_new(struct grammar_cache *c, enum rod_grammar_kind kind, const
     return 0;
 }
 
-int grammar_cache_open(struct grammar_cache *c, uint32_t key, uint32_t share, enum rod_grammar_kind kind,
+int grammar_cache_open(struct grammar_cache *c, uint32_t key, uint32_t quota, enum rod_grammar_kind kind,
                        const char *text, size_t len, struct rod_grammar **out, struct rod_error *err) {
     struct shared *made = NULL;
     int rc = cache_need_vocab(c, err);
-    if (!rc) rc = cache_take(c, key, share, kind, text, len, NULL, out, err);
+    if (!rc) rc = cache_take(c, key, quota, kind, text, len, NULL, out, err);
     if (rc || *out) return rc;
     rc = shared_new(c, kind, text, len, &made, err);
-    if (!rc) rc = cache_take(c, key, share, kind, text, len, made, out, err);
+    if (!rc) rc = cache_take(c, key, quota, kind, text, len, made, out, err);
     if (rc || (*out)->shared != made) shared_free(made);
     return rc;
 }
 
-struct rod_grammar *rod_grammar_share(struct rod_grammar *own) {
+struct rod_grammar *rod_grammar_ref(struct rod_grammar *own) {
     if (!own) return NULL;
     pthread_mutex_lock(&own->shared->cache->lock);
     assert(own->users);

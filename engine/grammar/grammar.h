@@ -89,8 +89,8 @@ void grammar_cache_close(struct grammar_cache *c); /* it lives on until the last
 void grammar_cache_trim(struct grammar_cache *c, const struct grammar *but);
 struct grammar *grammar_of(const struct rod_grammar *shared);
 const struct vocab *grammar_vocab(const struct rod_grammar *shared);
-/* For a key, which may have share times what is left free of GRAMMAR_USED_BYTES; share 0: all. */
-int grammar_cache_open(struct grammar_cache *c, uint32_t key, uint32_t share, enum rod_grammar_kind kind,
+/* For a key, which may have quota times what is left free of GRAMMAR_USED_BYTES; quota 0: all. */
+int grammar_cache_open(struct grammar_cache *c, uint32_t key, uint32_t quota, enum rod_grammar_kind kind,
                        const char *text, size_t len, struct rod_grammar **out, struct rod_error *err);
 
 #endif

@@ -81,9 +81,9 @@ void budget_guess(struct prefill_budget *p, uint32_t n_decode, uint64_t ns) {
     p->guessed |= 1ull << c;
 }
 
-bool budget_skips(struct prefill_budget *p, uint32_t n_decode, uint64_t share_ns, bool burst) {
+bool budget_skips(struct prefill_budget *p, uint32_t n_decode, uint64_t prompt_ns, bool burst) {
     assert(n_decode > 0);
-    if (p->debt_ns && p->debt_ns >= share_ns) {
+    if (p->debt_ns && p->debt_ns >= prompt_ns) {
         if (p->n_skipped++ < BUDGET_MOST_SKIPPED) return true;
         p->debt_ns = 0;
     }
@@ -105,20 +105,20 @@ uint64_t budget_alone_tok(const struct prefill_budget *p, uint64_t most_tok, uin
     return tok && p->debt_ns + cost_ns(&p->prompt, tok) <= burst_ns ? tok : 0;
 }
 
-uint64_t budget_fits_tok(const struct prefill_budget *p, uint64_t streams_ns, uint64_t share_ns, uint64_t burst_ns) {
+uint64_t budget_fits_tok(const struct prefill_budget *p, uint64_t streams_ns, uint64_t prompt_ns, uint64_t burst_ns) {
     if (!streams_ns || !p->prompt.n_most) return UINT64_MAX;
     const uint64_t most_ns = burst_ns ? budget_larger(2 * streams_ns, BUDGET_BURST_STEP_NS) : 2 * streams_ns;
-    uint64_t ns = budget_smaller(share_ns, most_ns);
+    uint64_t ns = budget_smaller(prompt_ns, most_ns);
     if (streams_ns < BUDGET_STEP_NS) ns = budget_larger(ns, BUDGET_STEP_NS - streams_ns);
     return cost_fits(&p->prompt, budget_larger(ns, cost_sure_ns(&p->prompt) * 3 / 2));
 }
 
-void budget_spend(struct prefill_budget *p, uint64_t n_prompt_tok, uint64_t streams_ns, uint64_t share_ns,
+void budget_spend(struct prefill_budget *p, uint64_t n_prompt_tok, uint64_t streams_ns, uint64_t prompt_ns,
                   uint64_t burst_ns) {
     const uint64_t ns = p->debt_ns + (n_prompt_tok ? cost_ns(&p->prompt, n_prompt_tok) : 0);
-    assert(burst_ns <= share_ns && burst_ns <= p->burst_ns);
-    if (ns > share_ns - burst_ns) p->burst_ns -= budget_smaller(burst_ns, ns - (share_ns - burst_ns));
+    assert(burst_ns <= prompt_ns && burst_ns <= p->burst_ns);
+    if (ns > prompt_ns - burst_ns) p->burst_ns -= budget_smaller(burst_ns, ns - (prompt_ns - burst_ns));
     p->burst_ns = budget_smaller(p->burst_ns + streams_ns / 8, BUDGET_BURST_NS);
-    p->debt_ns = share_ns && ns > share_ns ? ns - share_ns : 0;
+    p->debt_ns = prompt_ns && ns > prompt_ns ? ns - prompt_ns : 0;
     if (n_prompt_tok) p->n_skipped = 0;
 }

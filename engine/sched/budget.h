@@ -3,7 +3,7 @@
  * A step takes what its decode rows take and, with prompts, their price (cost.h): a fixed part, on a GPU a few
  * milliseconds of small kernels, and a part for each token. Two bounds, and what goes beyond:
  *
- * 1. How long streams wait for a token. Prompts may take their share of a step (2.), but no more than makes it three
+ * 1. How long streams wait for a token. Prompts may take their time of a step (2.), but no more than makes it three
  *    times as long as its decode rows alone; or what makes it BUDGET_STEP_NS, which is 125 tokens a second; or what
  *    makes the fixed part no more than two thirds of it.
  * 2. How much of the time prompts have: as much as streams, and for each that waits as much as a stream. A piece that
@@ -39,7 +39,7 @@ struct prefill_budget {
     uint64_t guessed;   /* bits: of these what a step took beyond its prompts' price, until one is alone */
     uint64_t n_plans;   /* with prompts and decode rows since decode rows alone were measured */
     uint64_t burst_ns;  /* what is left for bursts */
-    uint64_t debt_ns;   /* what prompts have had beyond their share */
+    uint64_t debt_ns;   /* what prompts have had beyond their time */
     uint32_t n_skipped; /* plans that left prompts out for it, in a row */
     bool looked;        /* the plan before left prompts out to measure */
 };
@@ -52,19 +52,19 @@ void budget_guess(struct prefill_budget *p, uint32_t n_decode, uint64_t ns);
 /* What so many decode rows take alone; 0 = not known. */
 uint64_t budget_streams_ns(const struct prefill_budget *p, uint32_t n_decode);
 
-/* A plan: streams_ns is what the streams' rows take, share_ns what prompts may have beside them; 0 = not known, or no
+/* A plan: streams_ns is what the streams' rows take, prompt_ns what prompts may have beside them; 0 = not known, or no
  * streams. */
 /* Whether prompts are left out of a plan of n_decode > 0 rows. burst: short prompts wait, and are not left out only to
  * measure rows that were not yet. */
-bool budget_skips(struct prefill_budget *p, uint32_t n_decode, uint64_t share_ns, bool burst);
-/* What short prompts of n_tok tokens have beside the share, of what they want. */
+bool budget_skips(struct prefill_budget *p, uint32_t n_decode, uint64_t prompt_ns, bool burst);
+/* What short prompts of n_tok tokens have beyond the prompt time, of what they want. */
 uint64_t budget_burst_ns(const struct prefill_budget *p, uint64_t n_tok, uint64_t want_ns);
 /* How many tokens a burst's step without decode rows has, up to most_tok; 0: the burst does not pay for all of it. */
 uint64_t budget_alone_tok(const struct prefill_budget *p, uint64_t most_tok, uint64_t burst_ns);
-/* How many tokens of prompts it may have; UINT64_MAX = any. share_ns: with burst_ns. */
-uint64_t budget_fits_tok(const struct prefill_budget *p, uint64_t streams_ns, uint64_t share_ns, uint64_t burst_ns);
-/* It has so many. Of a step without the streams' rows: streams_ns 0, and burst_ns is the share. */
-void budget_spend(struct prefill_budget *p, uint64_t n_prompt_tok, uint64_t streams_ns, uint64_t share_ns,
+/* How many tokens of prompts it may have; UINT64_MAX = any. prompt_ns: with burst_ns. */
+uint64_t budget_fits_tok(const struct prefill_budget *p, uint64_t streams_ns, uint64_t prompt_ns, uint64_t burst_ns);
+/* It has so many. Of a step without the streams' rows: streams_ns 0, and burst_ns is the prompt time. */
+void budget_spend(struct prefill_budget *p, uint64_t n_prompt_tok, uint64_t streams_ns, uint64_t prompt_ns,
                   uint64_t burst_ns);
 
 #endif

@@ -42,20 +42,20 @@ static struct submission **mailbox_bucket(struct mailbox *m, uint64_t ticket) {
 }
 
 /* So much of a common limit, with what a key takes now, leaves others something. */
-static bool mailbox_leaves_some(uint64_t mine, uint64_t all, uint64_t max, uint64_t share) {
-    return all <= max && (!share || mine <= share * (max - all));
+static bool mailbox_leaves_some(uint64_t mine, uint64_t all, uint64_t max, uint64_t quota) {
+    return all <= max && (!quota || mine <= quota * (max - all));
 }
 
 /* Whether one more submission may take place number `place` of the queue and tokens beside waiting_tok, where `key`
  * says what its key has. A key's first place needs only a free one. */
-static int mailbox_check_share(const struct mailbox *m, const struct submission *s, const struct mailbox_key *key,
+static int mailbox_check_quota(const struct mailbox *m, const struct submission *s, const struct mailbox_key *key,
                                uint64_t place, uint64_t waiting_tok, struct rod_error *err) {
     const uint64_t mine = (key->n_places < place ? key->n_places : place) + 1; /* others find slots, perhaps its own */
-    if (mine > 1 && !mailbox_leaves_some(mine, place + 1, m->max_queue, s->share))
+    if (mine > 1 && !mailbox_leaves_some(mine, place + 1, m->max_queue, s->quota))
         return rod_fail(err, ROD_EQUEUEFULL, "This key has its share of the queue: %llu of %u places.",
                         (unsigned long long)mine - 1, m->max_queue);
     if (m->max_queue_tok &&
-        !mailbox_leaves_some(key->tok + s->n_tok, waiting_tok + s->n_tok, m->max_queue_tok, s->share))
+        !mailbox_leaves_some(key->tok + s->n_tok, waiting_tok + s->n_tok, m->max_queue_tok, s->quota))
         return rod_fail(err, ROD_EQUEUEFULL, "This key has its share of the queue: %llu of %llu prompt tokens.",
                         (unsigned long long)key->tok, (unsigned long long)m->max_queue_tok);
     return 0;
@@ -71,7 +71,7 @@ static int mailbox_check(const struct mailbox *m, const struct submission *s, ui
     if (m->max_queue_tok && waiting_tok + s->n_tok > m->max_queue_tok)
         return rod_fail(err, ROD_EQUEUEFULL, "The queue is full: %llu prompt tokens wait and the limit is %llu.",
                         (unsigned long long)waiting_tok, (unsigned long long)m->max_queue_tok);
-    return s->share ? mailbox_check_share(m, s, &m->keys[s->key], live - m->n_slots, waiting_tok, err) : 0;
+    return s->quota ? mailbox_check_quota(m, s, &m->keys[s->key], live - m->n_slots, waiting_tok, err) : 0;
 }
 
 /* All of them or none; their keys have them while they are looked at. */
@@ -98,8 +98,8 @@ static int mailbox_check_admission(struct mailbox *m, struct submission *const *
     return rc;
 }
 
-bool mailbox_fits(struct mailbox *m, uint32_t key, uint32_t share) {
-    struct submission one = {.key = key, .share = share}, *all[] = {&one};
+bool mailbox_fits(struct mailbox *m, uint32_t key, uint32_t quota) {
+    struct submission one = {.key = key, .quota = quota}, *all[] = {&one};
     pthread_mutex_lock(&m->lock);
     const bool fits = !mailbox_check_admission(m, all, 1, NULL);
     pthread_mutex_unlock(&m->lock);

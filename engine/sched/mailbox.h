@@ -5,7 +5,7 @@
  * cancel, return, poke, refuse, stop: any. wait, pop, started, left, retire, post: the engine thread. take: one
  * consumer. Invariants: both locks are held for a few pointer moves only, so no side waits on the other's work; at most
  * n_slots + max_queue submissions live at once. Those of a key that take places of the queue, one each, leave others
- * something free of it (share): whoever comes late, and however many come at once, is counted where it is pushed.
+ * something free of it (quota): whoever comes late, and however many come at once, is counted where it is pushed.
  */
 #ifndef MAILBOX_H
 #define MAILBOX_H
@@ -19,7 +19,7 @@ struct submission {
     struct submission *chain; /* in the table by ticket */
     struct submission *cancel_next, *cancel_prev;
     uint64_t ticket, n_tok; /* n_tok: the prompt's tokens, for max_queue_tok */
-    uint32_t key, share;    /* share: its key's have so many times what is left free at most; 0 = all */
+    uint32_t key, quota;    /* quota: its key's have so many times what is left free at most; 0 = all */
     bool cancelled, cancel_listed, started, in_slot;
 };
 
@@ -64,8 +64,8 @@ void mailbox_fini(
  * ROD_EDRAINING or ROD_EDEVICE: none is taken, they stay the caller's. */
 int mailbox_push_all(struct mailbox *m, struct submission *const *submissions, size_t n, uint64_t *tickets,
                      struct rod_error *err);
-/* Whether one more of this key, without tokens, would find its share of the queue. */
-bool mailbox_fits(struct mailbox *m, uint32_t key, uint32_t share);
+/* Whether one more of this key, without tokens, would be within the key's quota of the queue. */
+bool mailbox_fits(struct mailbox *m, uint32_t key, uint32_t quota);
 void mailbox_cancel(struct mailbox *m, uint64_t ticket); /* unknown or ended tickets are ignored */
 void mailbox_refuse(struct mailbox *m, int code);        /* every later push fails with code; ROD_EDEVICE is final */
 void mailbox_stop(struct mailbox *m);                    /* pop reports stop from now on */

@@ -157,7 +157,7 @@ struct sched_req *sched_admit(struct sched *s, uint64_t now_ns) {
 static uint32_t sched_piece_tok(const struct sched *s, const struct sched_req *r, uint32_t budget_tok, uint32_t n_out) {
     uint64_t end = r->pos + (r->scored && n_out < budget_tok ? n_out : budget_tok);
     if (r->stop_tok > r->pos && end > r->stop_tok) end = r->stop_tok;
-    if (r->share_tok > r->pos && end > r->share_tok) end = r->share_tok;
+    if (r->handover_tok > r->pos && end > r->handover_tok) end = r->handover_tok;
     if (end >= r->n_prompt && n_out && !r->no_end) return (uint32_t)(r->n_prompt - r->pos);
     if (end >= r->n_prompt) end = r->n_prompt - 1; /* no row of logits left for its end, or no mask */
     end -= end % s->config.chunk_tok;
@@ -239,7 +239,7 @@ static uint64_t sched_round_ns(const struct sched *s) {
 
 /* What prompts may have beside a step of all streams: as much as these have, and for each that waits a stream's part,
  * but for those that are left to flights. */
-static uint64_t sched_share_ns(const struct sched *s, uint64_t streams_ns, uint32_t n_left_out) {
+static uint64_t sched_prompt_ns(const struct sched *s, uint64_t streams_ns, uint32_t n_left_out) {
     uint64_t n_waiting = s->waiting.n, n_streams = 0;
     for (int i = 0; i < SCHED_N_SITES; i++) n_waiting += s->prefill[i].n, n_streams += s->decode[i].n;
     n_waiting -= n_left_out;
@@ -263,7 +263,7 @@ static struct short_prompts sched_short(const struct sched *s, enum sampling_sit
     return all;
 }
 
-/* What they have beside the share. */
+/* What short prompts have beyond the prompt time. */
 static uint64_t sched_burst_ns(const struct sched *s, enum sampling_site site, struct short_prompts all,
                                uint64_t streams_ns) {
     uint64_t n_streams = 0;
@@ -380,8 +380,8 @@ uint32_t sched_plan(struct sched *s, enum sampling_site site, struct sched_row *
     const uint64_t streams_ns = sched_round_ns(s);
     const struct short_prompts short_ones = sched_short(s, site, which);
     const uint64_t burst = sched_burst_ns(s, site, short_ones, streams_ns);
-    const uint64_t share = sched_share_ns(s, streams_ns, which == PROMPTS_SHORT ? n_long : 0) + burst;
-    if (first && decode->n && budget_skips(&s->budget[site], decode->n, share, burst > 0)) first = NULL;
+    const uint64_t prompt_ns = sched_prompt_ns(s, streams_ns, which == PROMPTS_SHORT ? n_long : 0) + burst;
+    if (first && decode->n && budget_skips(&s->budget[site], decode->n, prompt_ns, burst > 0)) first = NULL;
     uint32_t kept = first ? sched_least_tok(s, first) : 0, kept_out = first ? sched_piece_out(first, kept) : 0;
     if (first && decode->n && (kept == left.tok || kept_out == left.out) && number % 2) {
         first = NULL; /* they do not fit together: steps alternate between the two kinds */
@@ -404,7 +404,7 @@ uint32_t sched_plan(struct sched *s, enum sampling_site site, struct sched_row *
     sched_plan_drafts(&left, kept, kept_out, rows, n);
 
     if (first) s->n_prompt_plans[site]++;
-    const uint64_t fits_tok = alone_tok ? alone_tok : budget_fits_tok(&s->budget[site], streams_ns, share, burst);
+    const uint64_t fits_tok = alone_tok ? alone_tok : budget_fits_tok(&s->budget[site], streams_ns, prompt_ns, burst);
     if (left.tok > fits_tok) left.tok = fits_tok > kept ? (uint32_t)fits_tok : kept;
     n += sched_plan_prompts(s, site, which, first, left, rows + n);
     uint64_t n_prompt_tok = 0;
@@ -414,7 +414,7 @@ uint32_t sched_plan(struct sched *s, enum sampling_site site, struct sched_row *
     if (alone_tok)
         budget_spend(&s->budget[site], n_prompt_tok, 0, burst, burst);
     else
-        budget_spend(&s->budget[site], n_prompt_tok, streams_ns, share, burst);
+        budget_spend(&s->budget[site], n_prompt_tok, streams_ns, prompt_ns, burst);
     return n;
 }
 
@@ -442,7 +442,7 @@ static void sched_look_ahead(struct sched *s) {
     for (struct sched_req *r = s->flying.head, *next; r; r = next) {
         const uint64_t end = r->pos + r->flight_tok;
         next = r->next;
-        if (r->behind_tok || end == r->stop_tok || end == r->share_tok) continue;
+        if (r->behind_tok || end == r->stop_tok || end == r->handover_tok) continue;
         r->ahead = true;
         r->pos += r->flight_tok;
         sched_to_prefill(s, r);

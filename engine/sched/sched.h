@@ -29,7 +29,7 @@
  * Keys that share the slots: every request names an API key. Each key has a queue of its own, first come, first
  * served, and a count of what it was served: tokens of prompts when they get a slot, generated ones twice, over the
  * weight of its request. The key that was served least goes next; one that was away begins where the others are, so
- * that nobody saves up a share. With one key that is one queue.
+ * that nobody saves slots up. With one key that is one queue.
  *
  * Who owns what: a sched_req is the caller's and stays at its address until sched_remove or sched_expire gave it back.
  * Threads: the engine thread; no I/O, no clock (now_ns is an argument), no allocation after init.
@@ -67,7 +67,7 @@ struct sched_req {
     bool scored;                     /* logits are wanted for every token of the prompt; needs max_out >= chunk_tok */
     uint64_t n_prompt, pos;          /* tokens of the prompt; tokens read so far */
     uint64_t stop_tok;               /* a multiple of chunk_tok at which a piece of the prompt ends; 0 = none */
-    uint64_t share_tok;              /* another one, where others take over the state; 0 = none */
+    uint64_t handover_tok;           /* another one, where other choices take over the state; 0 = none */
     bool may_fly;                    /* the caller's: pieces of its prompt may be in flights; not if it is scored */
     bool flown;                      /* some were */
     uint32_t flight_tok, behind_tok; /* in FLYING: of the flight that ends first, and of one behind it */
@@ -75,7 +75,7 @@ struct sched_req {
     uint32_t n_drafts;               /* the caller's: draft tokens that its next row may take along, in DECODE */
     uint64_t max_out, n_out;         /* tokens it may get, 0 = no limit; those planned */
     uint64_t deadline_ns;            /* no slot by then: expired; 0 = none */
-    uint32_t key, weight;            /* below SCHED_N_KEYS; its share beside other keys' weights, 0 = 1 */
+    uint32_t key, weight;            /* below SCHED_N_KEYS; its slots go by it beside other keys' weights, 0 = 1 */
     uint64_t order;                  /* of all that were submitted */
     uint64_t submit_ns, admit_ns;
     uint64_t plan; /* the plan that last took it or passed it over */
@@ -118,7 +118,7 @@ struct sched {
     uint32_t n_left;              /* slots without a request whose state is still on its way */
 };
 
-/* One request's share of a step: tokens [pos, pos + n_tok) are read, logits come for the last n_out: 0 or 1, all of
+/* One request's rows of a step: tokens [pos, pos + n_tok) are read, logits come for the last n_out: 0 or 1, all of
  * a prompt that is scored. Of a stream the token at pos is read, those behind it are a draft, and logits come for all.
  */
 struct sched_row {

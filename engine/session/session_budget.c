@@ -1,19 +1,19 @@
 /* session_budget.c - see session_internal.h: max_sessions, state_host_bytes, state_disk_bytes, and time to live. */
 #include "session_internal.h"
-#include "engine/base/share.h"
+#include "engine/base/quota.h"
 
 #include <string.h>
 
 /* ---- how many ---- */
 
-/* A tenant without a limit of its own has a share of what others left free, where there are others. */
+/* A tenant without a limit of its own has a quota of what others left free, where there are others. */
 static int budget_check_tenant_locked(const struct sessions *s, const char *tenant, uint64_t tenant_max,
                                       struct rod_error *err) {
     const uint64_t most = s->config.max_sessions, mine = session_table_n_of(&s->table, tenant);
     if (tenant_max && mine >= tenant_max)
         return rod_fail(err, ROD_EKEYSESSIONS, "This key has its limit of %llu sessions.",
                         (unsigned long long)tenant_max);
-    if (!tenant_max && *tenant && most && mine && !share_fits(mine, session_table_n(&s->table), 1, most))
+    if (!tenant_max && *tenant && most && mine && !quota_fits(mine, session_table_n(&s->table), 1, most))
         return rod_fail(err, ROD_EKEYSESSIONS, "This key has its share of max_sessions: %llu of %llu.",
                         (unsigned long long)mine, (unsigned long long)most);
     return 0;

@@ -134,7 +134,7 @@ void session_queue_fail_locked(struct sessions *s, struct session_turn *turn);
 void session_queue_end_locked(struct sessions *s, struct session_turn *turn);
 /* The session is dirty, and held by nobody or the caller: now the threads hold it, and write it. */
 void session_queue_write_locked(struct sessions *s, struct session *session);
-/* Takes the first job out; of ends as many as are one thread's share, at most SESSIONS_BATCH. */
+/* Takes the first job out; of ends as many as are one thread's part, at most SESSIONS_BATCH. */
 size_t session_queue_take_turns_locked(struct sessions *s, struct session_turn **turns);
 size_t session_queue_take_writes_locked(struct sessions *s, struct session **sessions);
 
@@ -226,7 +226,7 @@ int session_scan_changes(struct sessions *s, bool asked, struct rod_error *err);
 
 /* ---- session_budget.c: how many sessions, how much memory, how much disk ---- */
 
-/* By the holder: the session will be made. It counts from now on, within max_sessions, the tenant's limit (0: its share
+/* By the holder: the session will be made. It counts from now on, within max_sessions, the tenant's limit (0: its quota
  * of max_sessions) and the memory that sessions may have. ROD_ESESSIONS, ROD_EKEYSESSIONS, ROD_ENOROOM. */
 int session_budget_claim(struct sessions *s, struct session *session, uint64_t tenant_max, struct rod_error *err);
 /* Host memory is wanted. True: something was released. */

@@ -1,5 +1,5 @@
 /* session_io.c - see session_internal.h: the threads that wait for files. They open and end turns, and write sessions
- * because of age or budget. A thread ends as many turns together as are its share of those that wait: they share the
+ * because of age or budget. A thread ends as many turns together as are its part of those that wait: they share the
  * disk's waiting, and no turn waits behind many. */
 #include "session_internal.h"
 
@@ -16,8 +16,8 @@ static void io_write_sessions(struct sessions *s, struct session **sessions, siz
     for (size_t i = 0; i < n; i++) {
         struct session *x = sessions[i];
         metadata[i] = x->metadata;
-        snapshots[i] = session_snapshot_share(x->snapshot);
-        answers[i] = session_answers_share(x->answers);
+        snapshots[i] = session_snapshot_ref(x->snapshot);
+        answers[i] = session_answers_ref(x->answers);
         writes[i] = (struct session_write){
             .name = x->name, .metadata = &metadata[i], .snapshot = snapshots[i], .answers = answers[i]};
     }

@@ -90,14 +90,14 @@ void session_queue_write_locked(struct sessions *s, struct session *x) {
 
 size_t session_queue_take_turns_locked(struct sessions *s, struct session_turn **turns) {
     assert(session_lock_held(s) && s->jobs.n);
-    size_t n = 0, share = s->jobs.n / (s->n_threads ? s->n_threads : 1) + 1;
-    if (share > SESSIONS_BATCH) share = SESSIONS_BATCH;
+    size_t n = 0, part = s->jobs.n / (s->n_threads ? s->n_threads : 1) + 1;
+    if (part > SESSIONS_BATCH) part = SESSIONS_BATCH;
     struct session_turn *next = session_turn_of(list_first(&s->jobs));
     do {
         list_remove(&s->jobs, &next->link);
         turns[n++] = next;
         next = session_turn_of(list_first(&s->jobs));
-    } while (n < share && turns[0]->stage == SESSION_STAGE_END && next && next->stage == SESSION_STAGE_END);
+    } while (n < part && turns[0]->stage == SESSION_STAGE_END && next && next->stage == SESSION_STAGE_END);
     assert(turns[0]->stage == SESSION_STAGE_END || (turns[0]->stage == SESSION_STAGE_OPEN && n == 1));
     return n;
 }

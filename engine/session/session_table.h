@@ -2,12 +2,12 @@
  * session_index.c has the tree and the heap of it.
  *
  * Pure: the caller gives the time (wall clock, seconds). The memory that a session takes is counted in the pool, where
- * there is one. Ownership: a table owns its sessions and their shares of snapshots and answers; a lease's descriptor is
- * its holder's to close. Threads: none of its own; the caller holds one lock around all calls and around every access
- * to a session, but for lease_fd, which is the holder's alone.
- * Invariants: one session a tenant and id; a session that is held or waited for stays in the table, if only as an entry
- * (exists false) of one that is being made or looked for. Counted are the sessions that exist and those that are sure
- * to be made. The key of the buckets is secret, so nobody can choose ids that share a bucket.
+ * there is one. Ownership: a table owns its sessions and their references to snapshots and answers; a lease's
+ * descriptor is its holder's to close. Threads: none of its own; the caller holds one lock around all calls and around
+ * every access to a session, but for lease_fd, which is the holder's alone. Invariants: one session a tenant and id; a
+ * session that is held or waited for stays in the table, if only as an entry (exists false) of one that is being made
+ * or looked for. Counted are the sessions that exist and those that are sure to be made. The key of the buckets is
+ * secret, so nobody can choose ids that share a bucket.
  */
 #ifndef SESSION_TABLE_H
 #define SESSION_TABLE_H
@@ -85,7 +85,7 @@ struct session_table {
 int session_table_init(struct session_table *t, struct rod_error *err);
 void session_table_fini(struct session_table *t);
 
-/* The memory of any session: itself, its share of buckets and heap, what malloc adds. */
+/* The memory of any session: itself, its part of buckets and heap, what malloc adds. */
 #define SESSION_PLACE_BYTES (sizeof(struct session) + 5 * sizeof(void *) + 16)
 
 static inline struct session *session_of_use(const struct list_link *link, enum session_order o) {
@@ -118,9 +118,9 @@ void session_table_count(struct session_table *t, struct session *s);
 static inline uint64_t session_table_n(const struct session_table *t) { return t->root ? t->root->n_below : 0; }
 /* The counted sessions of a tenant. */
 uint64_t session_table_n_of(const struct session_table *t, const char *tenant);
-/* Sets what the session is now. Shares of snapshot and answers go to the table; snapshot NULL: on file alone. By use it
- * stands behind the sessions that were used no later. Returns the snapshot that it had: the caller releases it, without
- * the lock. */
+/* Sets what the session is now. The references to snapshot and answers go to the table; snapshot NULL: on file alone.
+ * By use it stands behind the sessions that were used no later. Returns the snapshot that it had: the caller releases
+ * it, without the lock. */
 struct session_snapshot *session_table_set(struct session_table *t, struct session *s,
                                            const struct session_metadata *metadata, struct session_snapshot *snapshot,
                                            struct session_answers *answers);

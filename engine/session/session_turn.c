@@ -40,7 +40,7 @@ static int turn_create_session(struct sessions *s, struct session_turn *t, struc
     const int rc = session_view_fork(s, ask->tenant, ask->from, &view, m, err);
     if (rc == ROD_ENOTFOUND) return rod_fail_at(err, rc, "from", "There is no session %s.", ask->from);
     if (rc) return rc;
-    t->snapshot = session_snapshot_share(view.snapshot);
+    t->snapshot = session_snapshot_ref(view.snapshot);
     session_view_fini(&view);
     return 0;
 }
@@ -86,8 +86,8 @@ static int turn_find_session(struct sessions *s, struct session_turn *t, struct 
     const bool exists = x->exists;
     if (exists) {
         t->metadata = x->metadata;
-        t->snapshot = session_snapshot_share(x->snapshot);
-        t->answers = session_answers_share(x->answers);
+        t->snapshot = session_snapshot_ref(x->snapshot);
+        t->answers = session_answers_ref(x->answers);
     }
     session_unlock(s);
     if (exists && !t->snapshot) return rod_fail(err, ROD_ENOROOM, "Host memory has no room for the session's state.");

@@ -20,18 +20,18 @@ static void view_of_table_locked(const struct sessions *s, const struct session 
         memcpy(out->name, x->name, sizeof out->name);
     }
     out->busy = session_busy(x);
-    out->answers = session_answers_share(x->answers);
-    if (with_snapshot) out->snapshot = session_snapshot_share(x->snapshot);
+    out->answers = session_answers_ref(x->answers);
+    if (with_snapshot) out->snapshot = session_snapshot_ref(x->snapshot);
 }
 
-/* The shares of *read go to the view. */
+/* The references of *read go to the view. */
 static void view_of_file(struct session_read *read, const uint8_t name[SESSION_NAME_BYTES], bool with_snapshot,
                          struct session_view *out) {
     *out = (struct session_view){
         .metadata = read->metadata, .file_version = read->file_version, .in_host = with_snapshot, .durable = true};
     memcpy(out->name, name, sizeof out->name);
-    out->answers = session_answers_share(read->answers);
-    if (with_snapshot) out->snapshot = session_snapshot_share(read->snapshot);
+    out->answers = session_answers_ref(read->answers);
+    if (with_snapshot) out->snapshot = session_snapshot_ref(read->snapshot);
     session_read_fini(read);
 }
 
@@ -44,8 +44,8 @@ static void view_learn(struct sessions *s, const char *tenant, const char *id, c
     if (!x) x = session_table_add(&s->table, tenant, id);
     if (x && session_idle(x) && !(x->exists && x->dirty)) {
         old = session_table_set(&s->table, x, &read->metadata,
-                                with_snapshot ? session_snapshot_share(read->snapshot) : NULL,
-                                with_snapshot ? session_answers_share(read->answers) : NULL);
+                                with_snapshot ? session_snapshot_ref(read->snapshot) : NULL,
+                                with_snapshot ? session_answers_ref(read->answers) : NULL);
         session_table_name(&s->table, x, name);
         session_table_set_file(&s->table, x, &read->file_version);
     }
@@ -158,7 +158,7 @@ int session_view_take_answers(struct sessions *s, const char *tenant, const char
         session_view_fini(out);
         return rc;
     }
-    out->answers = session_answers_share(read.answers);
+    out->answers = session_answers_ref(read.answers);
     session_read_fini(&read);
     return 0;
 }

@@ -114,7 +114,7 @@ int sessions_create(struct sessions *s, const char *tenant, const struct rod_ses
         struct session_view view;
         rc = session_view_fork(s, tenant, made->from, &view, &f, err);
         if (rc) return calls_set_param(err, rc, "from");
-        snapshot = session_snapshot_share(view.snapshot);
+        snapshot = session_snapshot_ref(view.snapshot);
         memcpy(source.name, view.name, sizeof source.name);
         source.file_version = view.file_version;
         session_view_fini(&view);
@@ -157,8 +157,8 @@ static int calls_change_held(struct sessions *s, struct session *x, const char *
     if (rc) return rc;
     session_lock(s);
     const bool exists = x->exists && !session_expired(&x->metadata, clock_unix_s());
-    struct session_snapshot *snapshot = exists ? session_snapshot_share(x->snapshot) : NULL;
-    struct session_answers *answers = exists ? session_answers_share(x->answers) : NULL;
+    struct session_snapshot *snapshot = exists ? session_snapshot_ref(x->snapshot) : NULL;
+    struct session_answers *answers = exists ? session_answers_ref(x->answers) : NULL;
     *f = x->metadata;
     session_unlock(s);
     if (!exists) return session_view_not_found(id, err);

@@ -354,7 +354,7 @@ bool pinned_find(struct pinned *p, const int32_t *ids, size_t n, uint64_t than, 
     if (best) {
         best->n_found++;
         p->n_found++;
-        *buffer = state_buffer_share(best->prefix->buffer);
+        *buffer = state_buffer_ref(best->prefix->buffer);
         *n_tok = best->prefix->n_tok;
     }
     pthread_mutex_unlock(&p->lock);
@@ -419,7 +419,7 @@ int pinned_put(struct pinned *p, const char *id, const int32_t *ids, size_t n, s
     struct pinned_prefix *prefix = pinned_prefix_new(id, ids, n);
     if (!prefix) return rod_fail_no_memory(err);
     prefix->created_unix_s = clock_unix_s();
-    prefix->buffer = state_buffer_share(buffer);
+    prefix->buffer = state_buffer_ref(buffer);
     char file[STATE_DISK_MAX_NAME + 1];
     file_name(p, id, file);
     struct state_disk_version version = {0};

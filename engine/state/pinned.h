@@ -9,7 +9,8 @@
  * later, or half a minute where the folder's time does not tell (network file systems). A file that is damaged is left
  * where it is, and named once in the log.
  *
- * Ownership: the set owns its prefixes and its shares of their buffers. Threads: any. pinned_find waits for no file.
+ * Ownership: the set owns its prefixes and a reference to each one's buffer. Threads: any. pinned_find waits for no
+ * file.
  */
 #ifndef PINNED_H
 #define PINNED_H
@@ -34,7 +35,7 @@ int pinned_open(const struct pinned_config *config, struct pinned **out, struct 
 void pinned_close(struct pinned *p); /* NULL: nothing */
 
 /* The longest prefix that ids begin with and that is longer than `than` and leaves one token to read: *buffer is the
- * caller's share, *n_tok its tokens. False: no such prefix. */
+ * caller's reference, *n_tok its tokens. False: no such prefix. */
 bool pinned_find(struct pinned *p, const int32_t *ids, size_t n, uint64_t than, struct state_buffer **buffer,
                  uint64_t *n_tok);
 

@@ -476,7 +476,7 @@ void prefix_find(struct prefix *p, const struct prefix_key *key, const int32_t *
     if (e) {
         e->used_ns = now_ns;
         assert(e->buffer && e->n_tok < n && !e->forgotten);
-        out->buffer = state_buffer_share(e->buffer);
+        out->buffer = state_buffer_ref(e->buffer);
         out->n_tok = e->n_tok;
         out->generated = e->generated;
     }

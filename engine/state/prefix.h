@@ -18,7 +18,7 @@
  * `seen` holds hashes of what was read, answered and evicted, in a table of fixed size. It gives the reason of a miss,
  * and the place where prompts part that were the same so far. It may forget: reasons and hints alone depend on it.
  *
- * Ownership: an index owns its shares of the buffers. Threads: one at a time. No I/O and no clock (now_ns is an
+ * Ownership: an index owns its references to the buffers. Threads: one at a time. No I/O and no clock (now_ns is an
  * argument). Invariant: buffers and tokens together take at most budget_bytes.
  */
 #ifndef PREFIX_H
@@ -44,7 +44,7 @@ int prefix_new(const struct prefix_config *config, struct prefix **out, struct r
 void prefix_close(struct prefix *p); /* reserved entries too; NULL: nothing */
 
 struct prefix_found {
-    struct state_buffer *buffer; /* the caller's share, to be released; NULL: nothing found */
+    struct state_buffer *buffer; /* the caller's reference, to be released; NULL: nothing found */
     uint64_t n_tok;              /* that the state has read, fewer than n; 0 with nothing found */
     bool generated;              /* an answer is among them */
     bool waits;                  /* a longer entry is being saved */
@@ -69,7 +69,7 @@ struct prefix_new_entry {
  * NULL: there is such an entry already, filled or reserved; or it is not worth its bytes; or no memory. */
 struct prefix_entry *prefix_reserve(struct prefix *p, const struct prefix_key *key, const int32_t *ids, size_t n,
                                     const struct prefix_new_entry *wanted, uint64_t now_ns);
-void prefix_fill(struct prefix *p, struct prefix_entry *e, struct state_buffer *buffer); /* takes the share */
+void prefix_fill(struct prefix *p, struct prefix_entry *e, struct state_buffer *buffer); /* takes the reference */
 void prefix_drop(struct prefix *p, struct prefix_entry *e);
 
 /* Holds the entry after all n tokens, if there is one. */

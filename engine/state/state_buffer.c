@@ -278,10 +278,10 @@ struct state_buffer *state_buffer_try(struct state_pool *p, size_t n_bytes) {
     return p ? pool_try_new(p, n_bytes) : buffer_of_no_pool(n_bytes);
 }
 
-struct state_buffer *state_buffer_share(struct state_buffer *buffer) {
+struct state_buffer *state_buffer_ref(struct state_buffer *buffer) {
     if (!buffer) return NULL;
     const unsigned refs = atomic_fetch_add_explicit(&buffer->refs, 1, memory_order_relaxed);
-    assert(refs > 0); /* whoever shares it has a share */
+    assert(refs > 0); /* whoever has it is an owner */
     return buffer;
 }
 
@@ -314,10 +314,10 @@ void rod_state_free(struct rod_state *state) {
     free(state);
 }
 
-struct rod_state *rod_state_share(const struct rod_state *state) {
-    struct rod_state *share = malloc(sizeof *share);
-    if (!share) return NULL;
-    *share = *state;
-    state_buffer_share(share->image);
-    return share;
+struct rod_state *rod_state_ref(const struct rod_state *state) {
+    struct rod_state *copy = malloc(sizeof *copy);
+    if (!copy) return NULL;
+    *copy = *state;
+    state_buffer_ref(copy->image);
+    return copy;
 }

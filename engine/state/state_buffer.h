@@ -5,10 +5,10 @@
  * than the budget. Buffers lie one after the other, each behind a page that says how long it is; free stretches are
  * joined, and the first one that is long enough is taken.
  *
- * Ownership: all sharers own a buffer together; the last release gives its bytes back to the pool. A pool lives until
- * its owner has closed it and its last buffer is released, so buffers may outlive an engine. Threads: any, for every
- * call; hooks run on the thread that wants a buffer, without the pool's lock. Invariant: the maker of a buffer writes
- * its bytes before it shares the buffer; afterwards nobody writes.
+ * Ownership: all that have a reference own a buffer together; the last release gives its bytes back to the pool. A pool
+ * lives until its owner has closed it and its last buffer is released, so buffers may outlive an engine. Threads: any,
+ * for every call; hooks run on the thread that wants a buffer, without the pool's lock. Invariant: the maker of a
+ * buffer writes its bytes before it gives the buffer on; afterwards nobody writes.
  */
 #ifndef STATE_BUFFER_H
 #define STATE_BUFFER_H
@@ -76,7 +76,7 @@ size_t state_pool_bytes(size_t n_buffers, size_t n_bytes);
 struct state_buffer *state_buffer_new(struct state_pool *pool, size_t n_bytes);
 /* The same of what is free now: no hook is asked, and a failure is not counted. */
 struct state_buffer *state_buffer_try(struct state_pool *pool, size_t n_bytes);
-struct state_buffer *state_buffer_share(struct state_buffer *buffer); /* one more owner; NULL gives NULL */
-void state_buffer_release(struct state_buffer *buffer);               /* NULL: nothing */
+struct state_buffer *state_buffer_ref(struct state_buffer *buffer); /* one more owner; NULL gives NULL */
+void state_buffer_release(struct state_buffer *buffer);             /* NULL: nothing */
 
 #endif

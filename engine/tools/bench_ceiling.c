@@ -25,7 +25,7 @@ struct bench_reader {
 static void read_member(void *arg, uint32_t member) {
     struct bench_reader *r = arg;
     uint32_t first, last;
-    team_share(r->team, member, (uint32_t)(r->n / 256), &first, &last);
+    team_range(r->team, member, (uint32_t)(r->n / 256), &first, &last);
     r->sum[member % 1024] = (double)r->ops->read_sum(r->x + (size_t)first * 256, (size_t)(last - first) * 256);
 }
 

@@ -49,7 +49,7 @@ static void factor_column(void *arg, uint32_t member) {
     uint32_t first, last;
     const uint32_t n = f->n, j = f->j, behind = n - j - 1;
     const float *row = f->H + (size_t)j * n;
-    team_share(f->team, member, j, &first, &last);
+    team_range(f->team, member, j, &first, &last);
     for (uint32_t i = first; i < last; i++) {
         float *h = f->H + (size_t)i * n;
         h[j] = (h[j] - dot(h + j + 1, row + j + 1, behind)) / row[j];

@@ -142,7 +142,7 @@ static int open_grammars(struct completion *c, struct rod_error *err) {
     if (!rc) rc = open_grammar(c, err);
     if (!rc && c->begun) {
         rod_grammar_close(c->grammar);
-        c->grammar = rod_grammar_share(content);
+        c->grammar = rod_grammar_ref(content);
     }
     rod_grammar_close(content);
     return rc;
@@ -314,7 +314,7 @@ static struct rod_request *engine_request(struct completion *c, struct completio
     r->n_prompt_logprobs = q->n_prompt_logprobs;
     r->report_end = q->echo && q->n_logprobs >= 0; /* a client that scores takes the last entry for a generated token */
     if (q->echo && q->n_logprobs > r->n_prompt_logprobs) r->n_prompt_logprobs = q->n_logprobs;
-    r->grammar = rod_grammar_share(c->grammar);
+    r->grammar = rod_grammar_ref(c->grammar);
     if (c->lazy) r->grammar_open = copy_bytes(c->tags.open, strlen(c->tags.open) + 1, &ok);
     if (c->begun) r->grammar_begun = copy_bytes(c->begun->content, c->begun->content_len, &ok);
     r->n_grammar_begun = c->begun ? c->begun->content_len : 0;
@@ -322,7 +322,7 @@ static struct rod_request *engine_request(struct completion *c, struct completio
     if (c->key) {
         r->key = c->key->index;
         r->weight = c->key->priority;
-        r->queue_share = c->queue_share;
+        r->queue_quota = c->queue_share;
     }
     r->queue_timeout_ns = c->server->config.request_timeout_ms * 1000000;
     r->user = choice;

@@ -82,7 +82,7 @@ void http_set_body_max(struct http_request *r, size_t bytes); /* in `headers`: a
  */
 void http_drop_body(struct http_request *r, size_t max_bytes);
 /* In `headers`: the memory of the body also counts there, until before `done`. Of the memory of all bodies one counter
- * has a share (share_fits); beyond it the body is refused, with 429. Not for a body with a limit of its own.
+ * has a quota (quota_fits); beyond it the body is refused, with 429. Not for a body with a limit of its own.
  */
 void http_count_body(struct http_request *r, size_t *counter);
 size_t http_body_max(const struct http_request *r);

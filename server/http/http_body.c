@@ -4,7 +4,7 @@
  * Invariant: bodies_bytes of a transport is the sum of body_cap over its requests without a limit of their own; so is
  * the counter of each http_count_body.
  */
-#include "engine/base/share.h"
+#include "engine/base/quota.h"
 #include "http_internal.h"
 
 #include <assert.h>
@@ -89,7 +89,7 @@ bool http_body_fits(struct http_request *r, size_t cap) {
         http_refuse(r, 503, "overloaded", NULL);
         return false;
     }
-    if (!r->counter || share_fits(mine, others, cap, BODIES_MAX_BYTES)) return true;
+    if (!r->counter || quota_fits(mine, others, cap, BODIES_MAX_BYTES)) return true;
     http_refuse(r, 429, "key_bodies", NULL);
     return false;
 }

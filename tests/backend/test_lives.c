@@ -185,7 +185,7 @@ static void poison(struct world *w, struct client *c) {
     for (uint32_t i = 0; i < r->n_prompt; i++) r->prompt[i] = any_id(w->s, &w->d);
     c->from_nan = w->nan != NULL;
     if (c->from_nan)
-        r->state = rod_state_share(w->nan);
+        r->state = rod_state_ref(w->nan);
     else
         r->keep_state = true;
     submit(w, c, &r);
@@ -287,7 +287,7 @@ static void fork_of(struct world *w, const struct client *c, struct rod_state *s
             return;
         }
     }
-    go_on(w, copy, state ? rod_state_share(state) : NULL);
+    go_on(w, copy, state ? rod_state_ref(state) : NULL);
 }
 
 static bool went_for_room(const struct world *w, const struct client *c) {

@@ -53,7 +53,7 @@ static struct rod_request *request_of(const struct turn *t, struct rod_state *fr
     r->ignore_eos = t->ignore_eos;
     r->n_logprobs = 0;
     r->keep_state = true;
-    r->state = from ? rod_state_share(from) : NULL;
+    r->state = from ? rod_state_ref(from) : NULL;
     if (t->on_host) {
         r->bad = calloc(1, sizeof *r->bad);
         r->bad[0].ids = malloc(sizeof *r->bad[0].ids);

@@ -83,7 +83,7 @@ static void submit(struct setup *b, uint32_t i, enum load load) {
     r->user = &b->tickets[i];
     r->key = i < ROWS ? 1 : 2;
     if (i < ROWS) {
-        r->grammar = rod_grammar_share(b->of[load]);
+        r->grammar = rod_grammar_ref(b->of[load]);
         r->bad = calloc(1, sizeof *r->bad); /* the host draws */
         if (!r->bad || !(r->bad[0].ids = calloc(1, sizeof *r->bad[0].ids))) exit(1);
         r->bad[0].n_ids = r->n_bad = 1;

@@ -124,9 +124,9 @@ static void submit(struct setup *b, uint32_t i) {
     r->sampling.temperature = 1;
     r->sampling.seed = number;
     r->user = &b->tickets[i];
-    if (masked) r->grammar = rod_grammar_share(i % 2 ? b->call : b->schema);
+    if (masked) r->grammar = rod_grammar_ref(i % 2 ? b->call : b->schema);
     if (b->load == AUTO) {
-        r->grammar = rod_grammar_share(b->waiting);
+        r->grammar = rod_grammar_ref(b->waiting);
         r->grammar_again = true;
         if (!(r->grammar_open = strdup("<tool_call>"))) exit(1);
     }

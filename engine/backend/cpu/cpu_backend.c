@@ -68,7 +68,7 @@ static void pack_member(void *arg, uint32_t member) {
     struct pack_job *job = arg;
     struct cpu_matrix *m = job->m;
     uint32_t p0, p1;
-    team_share(job->team, member, m->n_panels, &p0, &p1);
+    team_range(job->team, member, m->n_panels, &p0, &p1);
     const size_t size = m->dtype == CPU_F32 ? 4 : 2, step = CPU_PANEL * size;
     for (uint32_t row = p0 * CPU_PANEL; row < p1 * CPU_PANEL && row < m->rows; row++) {
         const struct weight_part *part;
@@ -106,7 +106,7 @@ static void quant_member(void *arg, uint32_t member) {
     float *scales = (float *)(void *)(job->rows + member * job->row_bytes);
     uint8_t *codes = (uint8_t *)(scales + job->n_scales), *zeros = m->zeros ? codes + m->cols : NULL;
     uint32_t p0, p1;
-    team_share(job->team, member, m->n_panels, &p0, &p1);
+    team_range(job->team, member, m->n_panels, &p0, &p1);
     for (uint32_t row = p0 * CPU_PANEL; row < p1 * CPU_PANEL && row < m->rows; row++) {
         weight_quant_row(job->w, &job->q, job->first_row + row, codes, scales, zeros);
         cpu_quant_pack_row(m, row, codes, scales, zeros);

@@ -1,6 +1,6 @@
 /* cpu_forward.c - one step on the CPU: the team walks the layers together, a barrier between dependent stages.
  *
- * A stage shares out rows, panels of 32 outputs, or heads; every output element is computed whole by one thread, so
+ * A stage divides rows, panels of 32 outputs, or heads; every output element is computed whole by one thread, so
  * neither the number of threads nor the other rows of the step change a bit of it.
  */
 #include "cpu_backend.h"
@@ -29,16 +29,16 @@ static void apply_panels(const struct step *st, const struct cpu_matrix *w, uint
         be->ops->linear(w, p0, p1, n_rows, x, ldx, base, ldy, y, ldy, ahead);
 }
 
-/* The member's share of W's panels. */
+/* The member's range of W's panels. */
 static void apply_product(const struct step *st, uint32_t member, const struct cpu_matrix *w, uint32_t n_rows,
                           const float *x, size_t ldx, const float *base, float *y, size_t ldy,
                           struct cpu_ahead *ahead) {
     uint32_t p0, p1;
-    team_share(st->be->team, member, w->n_panels, &p0, &p1);
+    team_range(st->be->team, member, w->n_panels, &p0, &p1);
     apply_panels(st, w, p0, p1, n_rows, x, ldx, base, y, ldy, ahead);
 }
 
-/* Several products of one input with outputs side by side, shared out as one row of panels. */
+/* Several products of one input with outputs side by side, divided as one row of panels. */
 struct product {
     const struct cpu_matrix *w;
     const float *x;
@@ -50,7 +50,7 @@ static void apply_products(const struct step *st, uint32_t member, const struct 
                            struct cpu_ahead *ahead) {
     uint32_t total = 0, p0, p1, first = 0;
     for (uint32_t i = 0; i < n; i++) total += list[i].w->n_panels;
-    team_share(st->be->team, member, total, &p0, &p1);
+    team_range(st->be->team, member, total, &p0, &p1);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t last = first + list[i].w->n_panels, lo = p0 > first ? p0 : first, hi = p1 < last ? p1 : last;
         if (lo < hi)
@@ -74,7 +74,7 @@ static void ahead_states(const struct step *st, uint32_t member, uint32_t layer,
     uint32_t e0, e1;
     ahead->n = ahead->next = 0;
     if (st->any_chunk || st->n_rows > sizeof ahead->range / sizeof *ahead->range || layer >= be->d.L) return;
-    team_share(be->team, member, be->Ep / CPU_PANEL, &e0, &e1);
+    team_range(be->team, member, be->Ep / CPU_PANEL, &e0, &e1);
     for (uint32_t i = 0; i < st->n_chunks; i++)
         ahead_push(ahead, cpu_slot(be, be->chunks[i].slot, layer) + be->at.S + (size_t)e0 * CPU_PANEL * be->d.M,
                    (size_t)(e1 - e0) * CPU_PANEL * be->d.M);
@@ -86,7 +86,7 @@ static void ahead_windows(const struct step *st, uint32_t member, uint32_t layer
     uint32_t first, last;
     ahead->n = ahead->next = 0;
     if (st->any_chunk || st->n_rows > sizeof ahead->range / sizeof *ahead->range) return;
-    team_share(be->team, member, st->n_rows, &first, &last);
+    team_range(be->team, member, st->n_rows, &first, &last);
     for (uint32_t r = first; r < last; r++) {
         const struct backend_segment *seg = &st->segs[be->rows[r].segment];
         if (be->rows[r].index) continue; /* a segment's rows read the same window */
@@ -105,7 +105,7 @@ static void encode_row(const struct step *st, const float *x, uint32_t n, uint32
 static void norm_rows(const struct step *st, uint32_t member, const float *x, const float *w, uint32_t n,
                       uint32_t width, float *y) {
     uint32_t r0, r1;
-    team_share(st->be->team, member, st->n_rows, &r0, &r1);
+    team_range(st->be->team, member, st->n_rows, &r0, &r1);
     for (uint32_t r = r0; r < r1; r++) {
         st->be->ops->rmsnorm(x + (size_t)r * width, w, st->be->d.norm_eps, n, width, y + (size_t)r * width);
         encode_row(st, y + (size_t)r * width, n, width, r);
@@ -117,7 +117,7 @@ static void embed_rows(const struct step *st, uint32_t member) {
     struct backend *be = st->be;
     const struct model_dims *d = &be->d;
     uint32_t r0, r1;
-    team_share(be->team, member, st->n_rows, &r0, &r1);
+    team_range(be->team, member, st->n_rows, &r0, &r1);
     for (uint32_t r = r0; r < r1; r++) {
         const struct backend_segment *seg = &st->segs[be->rows[r].segment];
         float *x = be->x + (size_t)r * be->Dp, *rope = be->rope + (size_t)r * d->rot_dim;
@@ -229,7 +229,7 @@ static void run_mixer(const struct step *st, uint32_t member, uint32_t layer, st
     const size_t Dp = be->Dp, Ep = be->Ep, Mp = be->Mp, Rp = be->Rp;
     const uint32_t n = st->n_rows;
     uint32_t first, last, e0, e1;
-    team_share(be->team, member, be->Ep / CPU_PANEL, &e0, &e1);
+    team_range(be->team, member, be->Ep / CPU_PANEL, &e0, &e1);
     e0 *= CPU_PANEL, e1 *= CPU_PANEL;
 
     norm_rows(st, member, be->x, w->mixer_norm, d->D, be->Dp, be->h);
@@ -247,7 +247,7 @@ static void run_mixer(const struct step *st, uint32_t member, uint32_t layer, st
                                  {&w->c0, be->a, Ep, be->c0, Rp}};
     apply_products(st, member, in, 5, ahead);
     team_barrier(be->team, member); /* projections before gates; c0 before W_c1 */
-    team_share(be->team, member, n, &first, &last);
+    team_range(be->team, member, n, &first, &last);
     for (size_t r = first; r < last; r++)
         ops->gates(d->M, d->k_eps, be->q + r * Mp, be->k + r * Mp, be->g + r * Mp, w->g_b, be->t + r * Mp, w->t_b,
                    be->log_alpha + r * Mp);
@@ -338,14 +338,14 @@ static void attend_rows(const struct step *st, uint32_t member, uint32_t layer) 
     for (uint32_t phase = 0; phase < st->n_phases; phase++) {
         uint32_t n_phase = 0, at = 0, first, last, h0, h1;
         for (uint32_t r = 0; r < n; r++) n_phase += be->rows[r].phase == phase;
-        team_share(be->team, member, n_phase, &first, &last);
+        team_range(be->team, member, n_phase, &first, &last);
         if (phase > 0) {
             for (uint32_t r = 0; r < n; r++)
                 if (be->rows[r].phase == phase && at++ >= first && at <= last) remember_row(st, layer, r);
             team_barrier(be->team, member); /* the piece's keys before its attention */
         }
         at = 0;
-        team_share(be->team, member, be->d.H, &h0, &h1);
+        team_range(be->team, member, be->d.H, &h0, &h1);
         for (uint32_t r = 0; r < n; r++) {
             if (be->rows[r].phase != phase) continue;
             bool mine = at >= first && at < last;
@@ -359,13 +359,13 @@ static void attend_rows(const struct step *st, uint32_t member, uint32_t layer) 
     }
 }
 
-/* The FFN's gate: the member's share of blocks, in all rows. */
+/* The FFN's gate: the member's range of blocks, in all rows. */
 static void activate_rows(const struct step *st, uint32_t member) {
     struct backend *be = st->be;
     const struct cpu_codes codes = cpu_codes_of(be, be->d.F);
     const size_t Fp = be->Fp;
     uint32_t b0, b1;
-    team_share(be->team, member, codes.n_blocks, &b0, &b1);
+    team_range(be->team, member, codes.n_blocks, &b0, &b1);
     const uint32_t f0 = b0 * CPU_BLOCK, f1 = b1 * CPU_BLOCK < be->Fp ? b1 * CPU_BLOCK : be->Fp;
     for (uint32_t r = 0; r < st->n_rows; r++) {
         be->ops->ffn_act(be->fa + r * Fp, be->fg + r * Fp, f0, f1);
@@ -388,7 +388,7 @@ static void run_attention_and_ffn(const struct step *st, uint32_t member, uint32
     watch_input(st, member, layer, offsetof(struct model_layer, q), be->h, Dp);
     apply_products(st, member, qkv, 3, ahead);
     team_barrier(be->team, member); /* q, k, v before rotary and the rings */
-    team_share(be->team, member, n, &first, &last);
+    team_range(be->team, member, n, &first, &last);
     for (size_t r = first; r < last; r++) {
         const float *rope = be->rope + r * d->rot_dim;
         for (uint32_t h = 0; h < d->H; h++) {
@@ -430,7 +430,7 @@ static void run_attention_and_ffn(const struct step *st, uint32_t member, uint32
 static void output_rows(const struct step *st, uint32_t member) {
     struct backend *be = st->be;
     uint32_t first, last, r = 0, out = 0;
-    team_share(be->team, member, st->n_out, &first, &last);
+    team_range(be->team, member, st->n_out, &first, &last);
     for (uint32_t i = 0; i < st->n_segs; i++) {
         for (uint32_t t = 0; t < st->segs[i].n_tok; t++, r++) {
             if (t + st->segs[i].n_out < st->segs[i].n_tok) continue;

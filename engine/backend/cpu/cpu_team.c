@@ -156,7 +156,7 @@ void team_barrier(struct team *team, uint32_t member) {
     }
 }
 
-void team_share(const struct team *team, uint32_t member, uint32_t n, uint32_t *first, uint32_t *last) {
+void team_range(const struct team *team, uint32_t member, uint32_t n, uint32_t *first, uint32_t *last) {
     assert(member < team->n_active);
     *first = (uint32_t)((uint64_t)n * member / team->n_active);
     *last = (uint32_t)((uint64_t)n * (member + 1) / team->n_active);

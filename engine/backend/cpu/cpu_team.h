@@ -20,7 +20,7 @@ uint32_t team_size(const struct team *team);
 void team_run(struct team *team, void (*job)(void *arg, uint32_t member), void *arg);
 /* Inside a job: nobody goes on before all have come; orders all memory written before it before all reads after it. */
 void team_barrier(struct team *team, uint32_t member);
-/* Member's share of n items: [*first, *last), sizes differ by one at most. */
-void team_share(const struct team *team, uint32_t member, uint32_t n, uint32_t *first, uint32_t *last);
+/* Member's range of n items: [*first, *last), sizes differ by one at most. */
+void team_range(const struct team *team, uint32_t member, uint32_t n, uint32_t *first, uint32_t *last);
 
 #endif

@@ -84,7 +84,7 @@ static int choose_slots(const struct backend *be, const struct backend_config *c
                         struct rod_error *err) {
     size_t available = 0, total = 0;
     cudaMemGetInfo(&available, &total);
-    const uint64_t reserve = be->share ? 1u << 30 : 1u << 29,
+    const uint64_t reserve = be->device_part ? 1u << 30 : 1u << 29,
                    slot = be->info.slot_bytes + cuda_sample_slot_bytes(be->shape.V, be->n_drafts);
     const uint64_t fit = available > reserve ? (available - reserve) / slot : 0;
     const double session_mib = (double)be->info.slot_bytes / (1 << 20);
@@ -133,9 +133,9 @@ static int make_slots(struct backend *be, const struct backend_config *config, s
     be->info.n_slots = be->shape.n_slots = n_slots;
     const size_t n = (size_t)n_slots + 1, a = cuda_act_bytes(be); /* one more for padding rows */
     unsigned char *pool = cuda_take(be, n * be->info.slot_bytes, "the slot pool", err);
-    if (!pool && be->share) { /* slots that were asked for come before flights */
+    if (!pool && be->device_part) { /* slots that were asked for come before flights */
         if (config->log) config->log(config->log_arg, 1, "prompts beside steps: none, the slots leave them no memory");
-        cuda_share_close(be);
+        cuda_device_part_close(be);
         pool = cuda_take(be, n * be->info.slot_bytes, "the slot pool", err);
     }
     if (!pool) return err ? err->code : ROD_ENOMEM;
@@ -157,7 +157,7 @@ static void backend_cuda_close(struct backend *be) {
     if (!be) return;
     cudaSetDevice(be->device);
     if (be->stream) cudaStreamSynchronize(be->stream);
-    cuda_share_close(be);
+    cuda_device_part_close(be);
     cuda_graphs_close(&be->own_graphs);
     cuda_sample_close(be);
     cuda_whole_close(be);
@@ -233,14 +233,14 @@ static int open_parts(struct backend *be, const struct model *model, const struc
     if (!rc) choose_rows(be, config);
     if (!rc) rc = cuda_workspaces_open(be, config, err);
     if (!rc) rc = cuda_library_open(be, config, err);
-    if (!rc) rc = cuda_share_open(be, config, err);
+    if (!rc) rc = cuda_device_part_open(be, config, err);
     if (!rc) rc = make_slots(be, config, err);
     if (!rc) rc = cuda_sample_open(be, cuda_logit_rows(be, config), err);
     if (!rc) rc = cuda_state_open(be, err);
     if (!rc) rc = cuda_check(cudaStreamSynchronize(be->stream), "setting up", err);
     if (!rc) rc = cuda_whole_open(be, config, err);
     if (!rc) rc = cuda_forward_capture(be, err);
-    if (!rc) rc = cuda_share_capture(be, err);
+    if (!rc) rc = cuda_device_part_capture(be, err);
     return rc;
 }
 
@@ -329,7 +329,7 @@ static void backend_cuda_slot_copy(struct backend *be, uint32_t from, uint32_t t
 
 static int backend_cuda_forward(struct backend *be, const struct backend_segment *segs, uint32_t n_segs,
                                 const float **logits, struct rod_error *err) {
-    const int rc = cuda_share_turn(be, err);
+    const int rc = cuda_device_part_turn(be, err);
     return rc ? rc : cuda_step_forward(be, segs, n_segs, logits, err);
 }
 
@@ -528,8 +528,8 @@ static const struct backend_ops backend_cuda = {
     .slot_mask = cuda_sample_mask,
     .launch = cuda_sample_launch,
     .collect = cuda_sample_collect,
-    .flight_begin = cuda_share_begin,
-    .flight_ended = cuda_share_ended,
+    .flight_begin = cuda_device_part_begin,
+    .flight_ended = cuda_device_part_ended,
     .ceilings = backend_cuda_ceilings,
     .copy_seconds = backend_cuda_copy_seconds,
 };

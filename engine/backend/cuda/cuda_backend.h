@@ -149,8 +149,8 @@ struct backend {
     float *host_logits;
 
     struct cuda_graphs own_graphs, *graphs; /* graphs: of the processors that stream has */
-    uint32_t processors;                    /* these, where they are a share; 0: all */
-    struct cuda_share *share;               /* cuda_share.c; NULL: no prompts beside steps */
+    uint32_t processors;                    /* these, where they are a part of the device; 0: all */
+    struct cuda_device_part *device_part;   /* cuda_device_part.c; NULL: no prompts beside steps */
     struct cuda_whole whole;
     struct cuda_library *library; /* cuda_library.c; NULL: products of prompts are ours */
     size_t library_rows_bytes;
@@ -176,7 +176,7 @@ int cuda_capture_end(struct backend *be, struct CUgraphExec_st **exec, struct ro
 
 /* ---- cuda_workspace.c, above base ---- */
 
-/* The rows and workspaces of a step, which a backend and a lane (cuda_share.c) have each. */
+/* The rows and workspaces of a step, which a backend and a lane (cuda_device_part.c) have each. */
 int cuda_workspaces_open(struct backend *be, const struct backend_config *config, struct rod_error *err);
 /* What it takes on the device for steps of n_rows rows, but for what rows themselves are. */
 uint64_t cuda_workspaces_bytes(const struct backend *be, const struct backend_config *config, uint32_t n_rows);
@@ -268,19 +268,20 @@ int cuda_step_start(struct backend *be, const struct backend_segment *segs, uint
 /* Pieces of prompts without logits, on the lane's stream. */
 int cuda_step_prompts(struct backend *lane, const struct backend_segment *segs, uint32_t n_segs, struct rod_error *err);
 
-/* ---- cuda_share.c, above step ---- */
+/* ---- cuda_device_part.c, above step ---- */
 
 /* After the workspaces and the library, before the slots, which take what is free. */
-int cuda_share_open(struct backend *be, const struct backend_config *config, struct rod_error *err);
+int cuda_device_part_open(struct backend *be, const struct backend_config *config, struct rod_error *err);
 /* After cuda_forward_capture: the same for the processors that steps have beside a flight. */
-int cuda_share_capture(struct backend *be, struct rod_error *err);
-void cuda_share_close(struct backend *be);
+int cuda_device_part_capture(struct backend *be, struct rod_error *err);
+void cuda_device_part_close(struct backend *be);
 /* Before a step: it goes to the processors that are its own now. */
-int cuda_share_turn(struct backend *be, struct rod_error *err);
-int cuda_share_begin(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, struct rod_error *err);
-int cuda_share_ended(struct backend *be, bool wait, struct rod_error *err);
+int cuda_device_part_turn(struct backend *be, struct rod_error *err);
+int cuda_device_part_begin(struct backend *be, const struct backend_segment *segs, uint32_t n_segs,
+                           struct rod_error *err);
+int cuda_device_part_ended(struct backend *be, bool wait, struct rod_error *err);
 
-/* ---- cuda_sample.c, above share ---- */
+/* ---- cuda_sample.c, above device part ---- */
 
 /* n_rows: most rows of logits. After the slots, before cuda_forward_capture. */
 int cuda_sample_open(struct backend *be, size_t n_rows, struct rod_error *err);

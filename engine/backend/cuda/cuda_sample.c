@@ -219,7 +219,7 @@ int cuda_sample_launch(struct backend *be, const struct backend_segment *segs, u
         if (p->draws[segs[i].slot]) end = CUDA_DRAWS;
     }
     cudaSetDevice(be->device);
-    int rc = cuda_share_turn(be, err);
+    int rc = cuda_device_part_turn(be, err);
     if (rc) return rc;
     if (p->n_masks) k_masks(&be->sampler, p->masks[at], p->n_masks, be->stream);
     p->n_masks = 0;
@@ -234,7 +234,7 @@ int cuda_sample_launch(struct backend *be, const struct backend_segment *segs, u
 /* Waits for a decode step that has no other behind it: here the time to wake up from blocking (some 150 us on an H200's
  * host) would be the device's idle time. So sleep while the step surely runs, and look out for its end from early_ns
  * before it is due. early_ns grows when that was too late and shrinks slowly, and is at most an eighth of a step, which
- * bounds the processor's share. Who still waits early_ns after it was due blocks. The first step of a kind is looked
+ * bounds the processor's time. Who still waits early_ns after it was due blocks. The first step of a kind is looked
  * out for from its beginning, as nothing says when it is due. */
 static void wait_alone(struct cuda_sampling_parts *p, uint64_t at) {
     enum { LEAST_NS = 50000, MOST_FIRST_NS = 50000000 };

@@ -267,12 +267,12 @@ void *cuda_state_host_take(struct backend *be, size_t bytes) {
     if (memory == MAP_FAILED) return NULL;
     madvise(memory, bytes, MADV_HUGEPAGE);
     pthread_t threads[TOUCH_THREADS];
-    struct touch shares[TOUCH_THREADS];
+    struct touch parts[TOUCH_THREADS];
     uint32_t n = 0;
-    const size_t share = (bytes / TOUCH_THREADS + PAGE - 1) / PAGE * PAGE;
-    for (size_t at = 0; at < bytes && n < TOUCH_THREADS; at += share, n++) {
-        shares[n] = (struct touch){(unsigned char *)memory + at, bytes - at < share ? bytes - at : share};
-        if (pthread_create(&threads[n], NULL, touch_pages, &shares[n])) break; /* pinning touches what is left */
+    const size_t part = (bytes / TOUCH_THREADS + PAGE - 1) / PAGE * PAGE;
+    for (size_t at = 0; at < bytes && n < TOUCH_THREADS; at += part, n++) {
+        parts[n] = (struct touch){(unsigned char *)memory + at, bytes - at < part ? bytes - at : part};
+        if (pthread_create(&threads[n], NULL, touch_pages, &parts[n])) break; /* pinning touches what is left */
     }
     while (n) pthread_join(threads[--n], NULL);
     cudaSetDevice(be->device);

@@ -1,4 +1,4 @@
-/* cuda_workspace.c - the rows and workspaces of a step, which a backend and a lane (cuda_share.c) have each. */
+/* cuda_workspace.c - the rows and workspaces of a step, which a backend and a lane (cuda_device_part.c) have each. */
 #include "cuda_backend.h"
 #include "engine/base/fail.h"
 

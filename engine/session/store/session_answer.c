@@ -360,7 +360,7 @@ static bool answers_read_record(struct answer_reader *r, struct answer_record *o
     return true;
 }
 
-struct session_answers *session_answers_share(struct session_answers *a) {
+struct session_answers *session_answers_ref(struct session_answers *a) {
     if (a) {
         const unsigned refs = atomic_fetch_add_explicit(&a->refs, 1, memory_order_relaxed);
         assert(refs);

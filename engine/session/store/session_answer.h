@@ -62,7 +62,7 @@ struct session_answers {
     size_t n;
     unsigned char bytes[];
 };
-struct session_answers *session_answers_share(struct session_answers *answers); /* NULL is the empty list */
+struct session_answers *session_answers_ref(struct session_answers *answers); /* NULL is the empty list */
 void session_answers_release(struct session_answers *answers);
 /* From bytes of outside: ROD_ESTATE where they are malformed. *out NULL: the list is empty. */
 int session_answers_parse(const void *bytes, size_t n, struct session_answers **out, struct rod_error *err);

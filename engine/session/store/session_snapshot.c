@@ -18,7 +18,7 @@ struct session_snapshot *session_snapshot_new(size_t n_seen) {
     return p;
 }
 
-struct session_snapshot *session_snapshot_share(struct session_snapshot *p) {
+struct session_snapshot *session_snapshot_ref(struct session_snapshot *p) {
     if (p) {
         const unsigned refs = atomic_fetch_add_explicit(&p->refs, 1, memory_order_relaxed);
         assert(refs);

@@ -33,8 +33,8 @@ struct session_snapshot {
 
 /* At the beginning, with room for so many seen tokens. NULL without memory. */
 struct session_snapshot *session_snapshot_new(size_t n_seen);
-struct session_snapshot *session_snapshot_share(struct session_snapshot *snapshot); /* NULL gives NULL */
-void session_snapshot_release(struct session_snapshot *snapshot);                   /* NULL: nothing */
+struct session_snapshot *session_snapshot_ref(struct session_snapshot *snapshot); /* NULL gives NULL */
+void session_snapshot_release(struct session_snapshot *snapshot);                 /* NULL: nothing */
 
 /* What it takes beside its state buffer, with what malloc adds. */
 static inline size_t session_snapshot_own_bytes(const struct session_snapshot *snapshot) {

@@ -69,7 +69,7 @@ static void shares_cover_every_item_once(void **state) {
             uint32_t next = 0;
             for (uint32_t m = 0; m < size; m++) {
                 uint32_t first, last;
-                team_share(team, m, n, &first, &last);
+                team_range(team, m, n, &first, &last);
                 assert_int_equal(first, next);
                 next = last;
             }

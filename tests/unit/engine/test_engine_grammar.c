@@ -17,7 +17,7 @@ static void a_choice_is_said_and_ends_the_request(void **state) {
     for (int i = 0; i < 10; i++) {
         struct answer a;
         struct rod_request *r = say(&b, "What do you drink?", &a);
-        r->grammar = rod_grammar_share(g);
+        r->grammar = rod_grammar_ref(g);
         r->sampling.temperature = 1;
         r->sampling.seed = (uint64_t)i;
         r->ignore_eos = i % 2;
@@ -56,7 +56,7 @@ static void the_end_token_is_chosen_only_where_the_text_may_end(void **state) {
 }
 
 static void begin(struct rod_request *r, struct rod_grammar *g, const char *text) {
-    r->grammar = rod_grammar_share(g);
+    r->grammar = rod_grammar_ref(g);
     r->grammar_begun = strdup(text);
     r->n_grammar_begun = strlen(text);
 }
@@ -132,7 +132,7 @@ static void a_character_that_is_cut_is_left_out(void **state) {
     for (uint32_t limit = 1; limit <= 11; limit++) {
         struct answer a;
         struct rod_request *r = say(&b, "Say it", &a);
-        r->grammar = rod_grammar_share(g);
+        r->grammar = rod_grammar_ref(g);
         r->max_tokens = limit;
         finish(&b, r, &a);
         if (strncmp(whole, a.text, strlen(a.text)) != 0) fail_msg("%u tokens: '%s'", limit, a.text);
@@ -158,7 +158,7 @@ static void others_say_what_they_say_alone(void **state) {
             r->sampling.temperature = 1;
             r->sampling.seed = (uint64_t)i;
             r->max_tokens = 30;
-            if (with && i % 3 == 0) r->grammar = rod_grammar_share(g);
+            if (with && i % 3 == 0) r->grammar = rod_grammar_ref(g);
             collect_submit(&b.c, r);
         }
         collect_until(&b.c, answers, N);
@@ -305,7 +305,7 @@ static void ask_many(enum fake_kind kind, bool device, const struct answer *said
         r->min_tokens = i % 5 ? 0 : 4;
         r->n_logprobs = i % 2 ? 2 : -1;
         if (i % 4 == 1) stop_at(&b, r, "3x;"), r->include_stop = i % 8 == 1;
-        if (i % 5 < 4) r->grammar = rod_grammar_share(g);
+        if (i % 5 < 4) r->grammar = rod_grammar_ref(g);
         if (r->grammar && i % 5) r->grammar_open = strdup("<go>"), r->grammar_again = i % 2;
         if (said) predict(r, &said[i], i);
         collect_submit(&b.c, r);
@@ -399,7 +399,7 @@ static void dear_masks_of_one_key_cost_another_no_step(void **state) {
                 r->sampling.seed = (uint64_t)i;
                 r->key = i < N ? 1 : 2;
                 r->max_tokens = i < N ? N_DEAR : N_TOK;
-                if (i < N) r->grammar = rod_grammar_share(g);
+                if (i < N) r->grammar = rod_grammar_ref(g);
                 collect_submit(&b.c, r);
                 if (!together) collect_until(&b.c, &all[i], 1);
             }

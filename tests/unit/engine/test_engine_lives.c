@@ -98,7 +98,7 @@ static struct rod_request *ask(const struct client *c, struct answer *a, size_t 
     } else if (more == 2) {
         r->sampling.repetition_penalty = 1.3f;
     } else if (more == 3) {
-        r->grammar = rod_grammar_share(grammar);
+        r->grammar = rod_grammar_ref(grammar);
         if (DRAW(2)) r->grammar_open = strdup("e"), r->grammar_again = DRAW(2);
     } else if (more == 4) {
         r->n_allowed_ids = 60;
@@ -163,7 +163,7 @@ static void begin(struct lives *l, struct client *c) {
         if (c->timed) r[i]->queue_timeout_ns = 1 + pick(l, 3000000);
         if (c->kind == CONVERSATION) {
             r[i]->keep_state = true;
-            if (c->talk->state) r[i]->state = rod_state_share(c->talk->state);
+            if (c->talk->state) r[i]->state = rod_state_ref(c->talk->state);
         } else if (c->kind == TURN) {
             r[i]->turn = calloc(1, sizeof *r[i]->turn);
             r[i]->turn->tenant = strdup("");

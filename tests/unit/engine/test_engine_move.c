@@ -21,7 +21,7 @@ static struct rod_request *keeping(struct answer *a, const int32_t *ids, size_t 
 
 static struct rod_request *going_on(struct answer *a, const struct answer *from, uint32_t max_tokens) {
     struct rod_request *r = request(a, more, 3, max_tokens);
-    r->state = rod_state_share(from->end.state);
+    r->state = rod_state_ref(from->end.state);
     return r;
 }
 
@@ -147,7 +147,7 @@ static void a_cancel_while_a_state_is_loaded(void **state) {
     assert_int_equal(z.end.reason, ROD_FINISH_CANCEL);
     assert_int_equal(stats_of(b.c.engine).running, 0);
     assert_int_equal(stats_of(b.c.engine).slots_used, 1);
-    collect_free(&a); /* the last share but the move's */
+    collect_free(&a); /* the last reference but the move's */
     collect_submit(&b.c, request(&next, first, 11, 5));
     usleep(20000);
     collect_now(&b.c);
@@ -291,13 +291,13 @@ static void sessions_take_turns_in_few_slots(void **state) {
         struct rod_request *r = keeping(&alone[t], more, 3, TOKENS);
         r->state = base;
         finish(&b, r, &alone[t]);
-        base = rod_state_share(alone[t].end.state);
+        base = rod_state_ref(alone[t].end.state);
     }
     for (int t = 0; t < TURNS; t++) {
         for (int round = 0; round < 2; round++) { /* the first is cancelled at some moment and changes nothing */
             for (int i = 0; i < SESSIONS; i++) {
                 struct rod_request *r = keeping(&now[i], more, 3, TOKENS);
-                r->state = at[i] ? rod_state_share(at[i]) : NULL;
+                r->state = at[i] ? rod_state_ref(at[i]) : NULL;
                 collect_submit(&b.c, r);
             }
             for (int i = 0; i < SESSIONS && !round; i++) {

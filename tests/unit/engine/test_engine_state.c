@@ -17,7 +17,7 @@ static struct rod_request *request(struct answer *a, const int32_t *ids, size_t 
 
 /* Goes on from the state that an answer brought; of other bytes, so that they can be changed. */
 static struct rod_state *copy_of(const struct rod_state *s) {
-    struct rod_state *copy = rod_state_share(s);
+    struct rod_state *copy = rod_state_ref(s);
     copy->image = state_buffer_new(NULL, s->image->n_bytes);
     memcpy(copy->image->bytes, s->image->bytes, s->image->n_bytes);
     state_buffer_release(s->image);
@@ -88,7 +88,7 @@ static void a_turn_reads_its_own_tokens_alone(void **state) {
     const uint64_t before = stats_of(b.c.engine).prefill_tok;
     for (int i = 0; i < 2; i++) {
         struct rod_request *r = request(&turn[i], more, 3, 6);
-        r->state = rod_state_share(a.end.state);
+        r->state = rod_state_ref(a.end.state);
         collect_submit(&b.c, r);
     }
     collect_until(&b.c, turn, 2);

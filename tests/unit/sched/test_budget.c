@@ -134,10 +134,10 @@ static void whatever_is_told_a_price_stays_a_number(void **state) {
                                                     : (uint64_t)pow(2, 63 * uniform(&g));
             budget_took(&p, n_decode, n_tok, ns);
             if (p.prompt.n_most) sane(&p.prompt);
-            const uint64_t streams_ns = budget_streams_ns(&p, n_decode), share_ns = streams_ns * (uint64_t)(1 + i % 3);
-            if (n_decode) budget_skips(&p, n_decode, share_ns, i % 2);
-            budget_fits_tok(&p, streams_ns, share_ns, 0);
-            budget_spend(&p, n_tok, streams_ns, share_ns, 0);
+            const uint64_t streams_ns = budget_streams_ns(&p, n_decode), prompt_ns = streams_ns * (uint64_t)(1 + i % 3);
+            if (n_decode) budget_skips(&p, n_decode, prompt_ns, i % 2);
+            budget_fits_tok(&p, streams_ns, prompt_ns, 0);
+            budget_spend(&p, n_tok, streams_ns, prompt_ns, 0);
             if (p.debt_ns > UINT64_MAX / 4 || streams_ns > UINT64_MAX / 1000000)
                 fail_msg("seed %llu: a debt of %llu ns, streams %llu", (unsigned long long)seed,
                          (unsigned long long)p.debt_ns, (unsigned long long)streams_ns);
@@ -160,8 +160,8 @@ static struct prefill_budget budget_of(const struct machine *m, uint32_t n_decod
 static void a_piece_takes_the_time_of_the_streams_or_what_is_worth_its_fixed_part(void **state) {
     (void)state;
     static const struct {
-        uint64_t streams_ns, share_ns;
-        double prompt_ns;
+        uint64_t streams_ns, prompt_ns;
+        double piece_ns;
     } cases[] = {
         {1200000, 1200000, 6800000},    /* few streams: the step may take 8 ms */
         {6000000, 6000000, 6000000},    /* as long as the streams */
@@ -172,8 +172,8 @@ static void a_piece_takes_the_time_of_the_streams_or_what_is_worth_its_fixed_par
     };
     struct prefill_budget p = budget_of(&gpu, 1, 1200000);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
-        near_to("tokens", (double)budget_fits_tok(&p, cases[i].streams_ns, cases[i].share_ns, 0),
-                (cases[i].prompt_ns - gpu.fixed_ns) / gpu.tok_ns, 0.05);
+        near_to("tokens", (double)budget_fits_tok(&p, cases[i].streams_ns, cases[i].prompt_ns, 0),
+                (cases[i].piece_ns - gpu.fixed_ns) / gpu.tok_ns, 0.05);
     /* Never so little that the fixed part is most of it, as far as that is sure. */
     assert_in_range(budget_fits_tok(&p, 200000000, 1, 0), CHUNK, (uint64_t)(0.51 * gpu.fixed_ns / gpu.tok_ns));
     assert_int_equal(budget_fits_tok(&p, 0, 0, 0), UINT64_MAX);
@@ -225,30 +225,30 @@ static void a_size_does_not_justify_itself(void **state) {
         fail_msg("%u of %d pieces were the largest (seeds 1 to %d)", n_large, SEEDS * PLANS / 2, SEEDS);
 }
 
-/* Over many plans prompts have their share of the time, whatever a piece takes of it. */
+/* Over many plans prompts have their part of the time, whatever a piece takes of it. */
 static void a_debt_is_paid_back_by_plans_without_prompts(void **state) {
     (void)state;
     static const uint64_t streams_ns[] = {400000, 1200000, 2600000, 3900000, 6000000, 20000000};
     for (size_t i = 0; i < sizeof streams_ns / sizeof *streams_ns; i++)
         for (uint64_t times = 1; times <= 2; times++) {
             struct prefill_budget p = budget_of(&gpu, 4, streams_ns[i]);
-            const uint64_t share_ns = times * streams_ns[i];
+            const uint64_t prompt_ns = times * streams_ns[i];
             uint64_t n_with = 0, in_row = 0, most_in_row = 0;
-            double prompt_ns = 0;
+            double used_ns = 0;
             for (int plan = 0; plan < 10000; plan++) {
                 uint64_t n = 0;
-                if (!budget_skips(&p, 4, share_ns, false))
-                    n = budget_fits_tok(&p, streams_ns[i], share_ns, 0) / CHUNK * CHUNK;
-                budget_spend(&p, n, streams_ns[i], share_ns, 0);
+                if (!budget_skips(&p, 4, prompt_ns, false))
+                    n = budget_fits_tok(&p, streams_ns[i], prompt_ns, 0) / CHUNK * CHUNK;
+                budget_spend(&p, n, streams_ns[i], prompt_ns, 0);
                 if (!n) budget_took(&p, 4, 0, streams_ns[i]);
-                prompt_ns += n ? gpu.fixed_ns + gpu.tok_ns * (double)n : 0;
+                used_ns += n ? gpu.fixed_ns + gpu.tok_ns * (double)n : 0;
                 n_with += n > 0;
                 in_row = n ? 0 : in_row + 1;
                 if (in_row > most_in_row) most_in_row = in_row;
             }
-            const double part = prompt_ns / (1e4 * (double)share_ns);
+            const double part = used_ns / (1e4 * (double)prompt_ns);
             if (part > 1.06 || part < 0.85) /* a chunk more would be too much */
-                fail_msg("streams %llu ns, %llu times: prompts had %.2f of their share in %llu plans",
+                fail_msg("streams %llu ns, %llu times: prompts had %.2f of their time in %llu plans",
                          (unsigned long long)streams_ns[i], (unsigned long long)times, part,
                          (unsigned long long)n_with);
             assert_true(most_in_row <= BUDGET_MOST_SKIPPED + 1);

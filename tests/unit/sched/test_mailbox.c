@@ -126,8 +126,8 @@ static size_t taken(struct mailbox *m, struct submission *of, size_t n, bool tog
     return n;
 }
 
-static void fill(struct submission *of, size_t n, uint32_t key, uint32_t share, uint64_t n_tok) {
-    for (size_t i = 0; i < n; i++) of[i] = (struct submission){.key = key, .share = share, .n_tok = n_tok};
+static void fill(struct submission *of, size_t n, uint32_t key, uint32_t quota, uint64_t n_tok) {
+    for (size_t i = 0; i < n; i++) of[i] = (struct submission){.key = key, .quota = quota, .n_tok = n_tok};
 }
 
 /* Whatever a key sends, however late and however much at once, another one finds places. */

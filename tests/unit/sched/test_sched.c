@@ -129,7 +129,7 @@ static void a_piece_ends_where_others_take_over_the_state(void **state) {
     struct sched_req r = request(100);
     struct sched_row rows[1];
     uint32_t n;
-    r.share_tok = 96;
+    r.handover_tok = 96;
     r.stop_tok = 40;
     sched_submit(&s, &r, 0);
     sched_admit(&s, 0);

@@ -88,14 +88,14 @@ static void who_was_used_longest_ago_goes_first(void **state) {
     assert_ptr_equal(session_table_to_remove(&t, true, 0), s[1]);
     struct session_metadata pinned = s[1]->metadata;
     pinned.pinned = true;
-    session_snapshot_release(session_table_set(&t, s[1], &pinned, session_snapshot_share(s[1]->snapshot), NULL));
+    session_snapshot_release(session_table_set(&t, s[1], &pinned, session_snapshot_ref(s[1]->snapshot), NULL));
     assert_ptr_equal(session_table_to_remove(&t, true, 0), s[4]);
     session_snapshot_release(session_table_drop_snapshot(&t, s[1])); /* a pinned one leaves memory as any other */
     assert_int_equal(t.n_snapshots, 4);
     assert_ptr_equal(session_table_to_drop(&t), s[4]);
     struct session_metadata f = s[4]->metadata; /* used again */
     f.used_s = 60;
-    session_snapshot_release(session_table_set(&t, s[4], &f, session_snapshot_share(s[0]->snapshot), NULL));
+    session_snapshot_release(session_table_set(&t, s[4], &f, session_snapshot_ref(s[0]->snapshot), NULL));
     assert_ptr_equal(session_table_to_remove(&t, true, 0), s[2]);
     session_table_use(&t, s[2], f.used_s + 1); /* somebody began from it */
     assert_ptr_not_equal(session_table_to_remove(&t, true, 0), s[2]);
@@ -139,7 +139,7 @@ static void counts_and_order_stay_true(void **state) {
             s = put(&t, "t", id, model[i].used_s, model[i].snapshot);
             struct session_metadata metadata = s->metadata;
             model[i].pinned = metadata.pinned = rand_r(&seed) % 8 == 0;
-            session_snapshot_release(session_table_set(&t, s, &metadata, session_snapshot_share(s->snapshot), NULL));
+            session_snapshot_release(session_table_set(&t, s, &metadata, session_snapshot_ref(s->snapshot), NULL));
         } else if (s && what == 2 && rand_r(&seed) % 2) {
             const uint64_t next = (uint64_t)(rand_r(&seed) % 1000);
             const bool alone = model[i].base && n_with(model, model[i].base, false) == 1;
@@ -426,7 +426,7 @@ static void what_sessions_take_of_memory_is_counted(void **state) {
         state_pool_count(pool, &counts);
         assert_int_equal(counts.place_bytes, (size_t)i * SESSION_PLACE_BYTES); /* an entry does not count yet */
         const struct session_metadata f = s[i]->metadata;
-        session_snapshot_release(session_table_set(&t, s[i], &f, session_snapshot_share(p), NULL));
+        session_snapshot_release(session_table_set(&t, s[i], &f, session_snapshot_ref(p), NULL));
     }
     state_pool_count(pool, &counts);
     assert_int_equal(counts.place_bytes, 3 * SESSION_PLACE_BYTES);

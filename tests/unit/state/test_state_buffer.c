@@ -31,7 +31,7 @@ static void an_image_lives_as_long_as_its_last_owner(void **state) {
     struct state_buffer *a = state_buffer_new(p, 100000);
     assert_int_equal((uintptr_t)a->bytes % 4096, 0);
     memset(a->bytes, 7, a->n_bytes);
-    struct state_buffer *b = state_buffer_share(a);
+    struct state_buffer *b = state_buffer_ref(a);
     assert_ptr_equal(a, b);
     state_buffer_release(a);
     assert_int_equal(((unsigned char *)b->bytes)[99999], 7);
@@ -41,7 +41,7 @@ static void an_image_lives_as_long_as_its_last_owner(void **state) {
     assert_int_equal(((unsigned char *)b->bytes)[0], 7);
     state_buffer_release(b);
     state_buffer_release(NULL);
-    assert_null(state_buffer_share(NULL));
+    assert_null(state_buffer_ref(NULL));
     a = state_buffer_new(NULL, 10); /* of no pool */
     memset(a->bytes, 1, 10);
     state_buffer_release(a);
@@ -150,7 +150,7 @@ static void *make_and_release(void *arg) {
         struct state_buffer *image = state_buffer_new(p, (size_t)(philox_uniform((uintptr_t)&k, k, 0) * 30000) + 1);
         if (!image) continue;
         memset(image->bytes, (int)k, image->n_bytes);
-        struct state_buffer *share = state_buffer_share(image);
+        struct state_buffer *share = state_buffer_ref(image);
         state_buffer_release(image);
         assert_int_equal(((unsigned char *)share->bytes)[share->n_bytes - 1], (unsigned char)k);
         state_buffer_release(share);

@@ -1,7 +1,7 @@
-/* cuda_share.c - prompts that are read beside steps: a flight has multiprocessors of its own, by two green contexts of
- * the driver, and a lane, which is a backend of the same weights and slots with a stream and workspaces of its own.
- * While it is on its way steps go to the stream of the other context, with graphs that were captured for that, else to
- * the whole device's. Where the driver has no such contexts there are no flights.
+/* cuda_device_part.c - prompts that are read beside steps: a flight has multiprocessors of its own, by two green
+ * contexts of the driver, and a lane, which is a backend of the same weights and slots with a stream and workspaces of
+ * its own. While it is on its way steps go to the stream of the other context, with graphs that were captured for that,
+ * else to the whole device's. Where the driver has no such contexts there are no flights.
  */
 #include "cuda_backend.h"
 #include "engine/base/fail.h"
@@ -18,7 +18,7 @@ enum { FLIGHT_ROWS = 2048, GRAIN = 8, PROMPTS = 0, REST = 1 };
 /* GRAIN: multiprocessors of which a context has a multiple, as on compute capability 9 */
 
 #if CUDA_VERSION >= 12050
-struct cuda_share {
+struct cuda_device_part {
     CUgreenCtx context[2];
     uint32_t processors[2];
     cudaStream_t stream[2], whole; /* whole: the backend's own */
@@ -55,7 +55,7 @@ static bool find_driver(struct driver *d) {
 }
 
 /* The prompts' context has about `part` of the multiprocessors, the other the rest. */
-static bool make_contexts(struct cuda_share *share, int device, double part) {
+static bool make_contexts(struct cuda_device_part *part, int device, double prompt_part) {
     struct driver d;
     CUdevResource all, of[2];
     CUdevResourceDesc desc;
@@ -63,15 +63,15 @@ static bool make_contexts(struct cuda_share *share, int device, double part) {
     int least = 0, greatest = 0;
     memset(of, 0, sizeof of);
     if (!find_driver(&d) || d.get((CUdevice)device, &all, CU_DEV_RESOURCE_TYPE_SM)) return false;
-    unsigned count = (unsigned)(part * all.sm.smCount / GRAIN + 0.5) * GRAIN;
+    unsigned count = (unsigned)(prompt_part * all.sm.smCount / GRAIN + 0.5) * GRAIN;
     if (count < GRAIN) count = GRAIN;
     if (count + GRAIN > all.sm.smCount || d.split(&of[PROMPTS], &n, &all, &of[REST], 0, count)) return false;
     cudaDeviceGetStreamPriorityRange(&least, &greatest);
     for (int i = 0; i < 2; i++) { /* steps go first while the two share what they had before */
-        share->processors[i] = of[i].sm.smCount;
+        part->processors[i] = of[i].sm.smCount;
         if (!of[i].sm.smCount || d.describe(&desc, &of[i], 1) ||
-            d.create(&share->context[i], desc, (CUdevice)device, CU_GREEN_CTX_DEFAULT_STREAM) ||
-            d.stream((CUstream *)&share->stream[i], share->context[i], CU_STREAM_NON_BLOCKING,
+            d.create(&part->context[i], desc, (CUdevice)device, CU_GREEN_CTX_DEFAULT_STREAM) ||
+            d.stream((CUstream *)&part->stream[i], part->context[i], CU_STREAM_NON_BLOCKING,
                      i == REST ? greatest : least))
             return false;
     }
@@ -86,13 +86,14 @@ static void say(const struct backend_config *config, const char *line) {
 
 /* As the backend is now, before it has slots: with its weights, and nothing else that is owned. */
 static int make_lane(struct backend *be, struct rod_error *err) {
-    struct cuda_share *share = be->share;
-    struct backend *lane = &share->lane;
+    struct cuda_device_part *part = be->device_part;
+    struct backend *lane = &part->lane;
     const struct backend_config sizes = {.n_slots = 1};
     *lane = *be;
-    lane->share = NULL, lane->host_block = NULL, lane->host_logits = NULL, lane->n_allocations = 0, lane->n_turns = 0;
+    lane->device_part = NULL, lane->host_block = NULL, lane->host_logits = NULL, lane->n_allocations = 0,
+    lane->n_turns = 0;
     lane->alone_end = lane->phase_end = NULL, lane->host_prompts = NULL;
-    lane->stream = share->stream[PROMPTS], lane->graphs = NULL;
+    lane->stream = part->stream[PROMPTS], lane->graphs = NULL;
     lane->info.max_out = 1;
     if (lane->info.max_batch_tok > FLIGHT_ROWS) lane->info.max_batch_tok = FLIGHT_ROWS;
     lane->allocations = calloc(CUDA_MOST_ALLOCATIONS, sizeof *lane->allocations);
@@ -107,53 +108,53 @@ static int make_lane(struct backend *be, struct rod_error *err) {
     return rc ? rc : cuda_check(cudaStreamSynchronize(lane->stream), "setting up", err);
 }
 
-int cuda_share_open(struct backend *be, const struct backend_config *config, struct rod_error *err) {
-    const double part = config->prompt_share;
-    if (!(part >= 0 && part < 1))
+int cuda_device_part_open(struct backend *be, const struct backend_config *config, struct rod_error *err) {
+    const double prompt_part = config->prompt_share;
+    if (!(prompt_part >= 0 && prompt_part < 1))
         return rod_fail_at(err, ROD_EINVALID, "prompt_share", "prompt_share is %g, it must be from 0 to below 1.",
-                           part);
-    if (part == 0) return 0;
+                           prompt_part);
+    if (prompt_part == 0) return 0;
     if (be->library) { /* its operands are of one product at a time */
         say(config, "prompts beside steps: none, their products are cuBLASLt's");
         return 0;
     }
-    struct cuda_share *share = be->share = calloc(1, sizeof *share);
-    if (!share) return rod_fail_no_memory(err);
-    share->whole = be->stream;
-    if (!make_contexts(share, be->device, part)) {
+    struct cuda_device_part *part = be->device_part = calloc(1, sizeof *part);
+    if (!part) return rod_fail_no_memory(err);
+    part->whole = be->stream;
+    if (!make_contexts(part, be->device, prompt_part)) {
         say(config, "prompts beside steps: none, this driver or device has no green contexts of that size");
-        cuda_share_close(be);
+        cuda_device_part_close(be);
         return 0;
     }
     char line[128];
     snprintf(line, sizeof line, "prompts beside steps: %u multiprocessors, steps have %u meanwhile",
-             share->processors[PROMPTS], share->processors[REST]);
+             part->processors[PROMPTS], part->processors[REST]);
     say(config, line);
-    int rc = cuda_check(cudaEventCreateWithFlags(&share->passed, cudaEventDisableTiming), "making an event", err);
+    int rc = cuda_check(cudaEventCreateWithFlags(&part->passed, cudaEventDisableTiming), "making an event", err);
     for (int i = 0; !rc && i < 2; i++)
-        rc = cuda_check(cudaEventCreateWithFlags(&share->ended[i], cudaEventDisableTiming | cudaEventBlockingSync),
+        rc = cuda_check(cudaEventCreateWithFlags(&part->ended[i], cudaEventDisableTiming | cudaEventBlockingSync),
                         "making an event", err);
     if (!rc) rc = make_lane(be, err);
     if (rc) { /* a device without the room reads prompts in steps */
         say(config, "prompts beside steps: none, their workspaces do not fit beside the model");
         cudaGetLastError();
-        cuda_share_close(be);
+        cuda_device_part_close(be);
     }
     return 0;
 }
 
 /* Steps go to the rest, or to the whole device, from now on. */
 static void go(struct backend *be, bool rest) {
-    struct cuda_share *share = be->share;
-    be->stream = rest ? share->stream[REST] : share->whole;
-    be->graphs = rest ? &share->rest_graphs : &be->own_graphs;
-    be->processors = rest ? share->processors[REST] : 0;
+    struct cuda_device_part *part = be->device_part;
+    be->stream = rest ? part->stream[REST] : part->whole;
+    be->graphs = rest ? &part->rest_graphs : &be->own_graphs;
+    be->processors = rest ? part->processors[REST] : 0;
 }
 
-int cuda_share_capture(struct backend *be, struct rod_error *err) {
-    struct cuda_share *share = be->share;
-    if (!share) return 0;
-    struct backend *lane = &share->lane;
+int cuda_device_part_capture(struct backend *be, struct rod_error *err) {
+    struct cuda_device_part *part = be->device_part;
+    if (!part) return 0;
+    struct backend *lane = &part->lane;
     const struct cuda_whole whole = be->whole; /* a step as one launch has as many blocks as the device holds */
     lane->shape = be->shape, lane->info.n_slots = be->info.n_slots;
     lane->accepted = be->accepted, lane->may_be_deferred = be->may_be_deferred;
@@ -170,49 +171,50 @@ int cuda_share_capture(struct backend *be, struct rod_error *err) {
     return rc;
 }
 
-void cuda_share_close(struct backend *be) {
-    struct cuda_share *share = be->share;
+void cuda_device_part_close(struct backend *be) {
+    struct cuda_device_part *part = be->device_part;
     struct driver d;
-    if (!share) return;
+    if (!part) return;
     for (int i = 0; i < 2; i++)
-        if (share->stream[i]) cudaStreamSynchronize(share->stream[i]);
+        if (part->stream[i]) cudaStreamSynchronize(part->stream[i]);
     go(be, false);
-    cuda_graphs_close(&share->rest_graphs);
-    cuda_workspaces_close(&share->lane);
-    if (share->passed) cudaEventDestroy(share->passed);
+    cuda_graphs_close(&part->rest_graphs);
+    cuda_workspaces_close(&part->lane);
+    if (part->passed) cudaEventDestroy(part->passed);
     for (int i = 0; i < 2; i++) {
-        if (share->ended[i]) cudaEventDestroy(share->ended[i]);
-        if (share->stream[i]) cudaStreamDestroy(share->stream[i]);
-        if (share->context[i] && find_driver(&d)) d.destroy(share->context[i]);
+        if (part->ended[i]) cudaEventDestroy(part->ended[i]);
+        if (part->stream[i]) cudaStreamDestroy(part->stream[i]);
+        if (part->context[i] && find_driver(&d)) d.destroy(part->context[i]);
     }
     cudaGetLastError(); /* what was not made is no fault of what follows */
-    free(share);
-    be->share = NULL;
+    free(part);
+    be->device_part = NULL;
 }
 
 /* ---- flights ---- */
 
 /* `to` goes on after all that `from` has now. */
-static int pass(struct cuda_share *share, cudaStream_t from, cudaStream_t to, struct rod_error *err) {
-    const int rc = cuda_check(cudaEventRecord(share->passed, from), "passing a step on", err);
-    return rc ? rc : cuda_check(cudaStreamWaitEvent(to, share->passed, 0), "passing a step on", err);
+static int pass(struct cuda_device_part *part, cudaStream_t from, cudaStream_t to, struct rod_error *err) {
+    const int rc = cuda_check(cudaEventRecord(part->passed, from), "passing a step on", err);
+    return rc ? rc : cuda_check(cudaStreamWaitEvent(to, part->passed, 0), "passing a step on", err);
 }
 
-int cuda_share_turn(struct backend *be, struct rod_error *err) {
-    struct cuda_share *share = be->share;
-    const bool on = share && share->n_begun != share->n_ended;
-    if (!share || on == (be->processors != 0)) return 0;
+int cuda_device_part_turn(struct backend *be, struct rod_error *err) {
+    struct cuda_device_part *part = be->device_part;
+    const bool on = part && part->n_begun != part->n_ended;
+    if (!part || on == (be->processors != 0)) return 0;
     const cudaStream_t from = be->stream;
     go(be, on);
-    return pass(share, from, be->stream, err);
+    return pass(part, from, be->stream, err);
 }
 
-int cuda_share_begin(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, struct rod_error *err) {
-    struct cuda_share *share = be->share;
+int cuda_device_part_begin(struct backend *be, const struct backend_segment *segs, uint32_t n_segs,
+                           struct rod_error *err) {
+    struct cuda_device_part *part = be->device_part;
     uint32_t n_rows = 0;
     /* Sampling writes marks, which that clears. A step on the whole device would wait for the prompts' long blocks. */
     bool waits = be->sampling_ops > be->n_ops_over || !be->processors;
-    assert(share && share->n_begun - share->n_ended < 2 && n_segs > 0);
+    assert(part && part->n_begun - part->n_ended < 2 && n_segs > 0);
     for (uint32_t i = 0; i < n_segs; i++) {
         assert(segs[i].slot < be->info.n_slots && !cuda_state_busy(be, segs[i].slot));
         assert(segs[i].prompt && segs[i].n_tok && !segs[i].n_out);
@@ -222,45 +224,46 @@ int cuda_share_begin(struct backend *be, const struct backend_segment *segs, uin
     }
     assert(n_rows <= be->info.flight_tok);
     cudaSetDevice(be->device);
-    int rc = waits ? pass(share, be->stream, share->stream[PROMPTS], err) : 0;
+    int rc = waits ? pass(part, be->stream, part->stream[PROMPTS], err) : 0;
     if (rc) return rc;
-    const uint64_t turn = share->n_begun++ % 2;
-    cuda_launch_on(share->processors[PROMPTS]);
-    rc = cuda_step_prompts(&share->lane, segs, n_segs, err);
+    const uint64_t turn = part->n_begun++ % 2;
+    cuda_launch_on(part->processors[PROMPTS]);
+    rc = cuda_step_prompts(&part->lane, segs, n_segs, err);
     cuda_launch_on(0);
-    return rc ? rc : cuda_check(cudaEventRecord(share->ended[turn], share->stream[PROMPTS]), "starting a flight", err);
+    return rc ? rc : cuda_check(cudaEventRecord(part->ended[turn], part->stream[PROMPTS]), "starting a flight", err);
 }
 
 /* Steps that are launched afterwards need not wait: the flight is over by then. */
-int cuda_share_ended(struct backend *be, bool wait, struct rod_error *err) {
-    struct cuda_share *share = be->share;
-    if (!share || share->n_begun == share->n_ended) return 1;
+int cuda_device_part_ended(struct backend *be, bool wait, struct rod_error *err) {
+    struct cuda_device_part *part = be->device_part;
+    if (!part || part->n_begun == part->n_ended) return 1;
     cudaSetDevice(be->device);
-    const cudaEvent_t ended = share->ended[share->n_ended % 2];
+    const cudaEvent_t ended = part->ended[part->n_ended % 2];
     const cudaError_t rc = wait ? cudaEventSynchronize(ended) : cudaEventQuery(ended);
     if (rc == cudaErrorNotReady) return 0;
-    share->n_ended++;
+    part->n_ended++;
     return cuda_check(rc, "reading prompts beside steps", err) ? -1 : 1;
 }
 #else
-int cuda_share_open(struct backend *be, const struct backend_config *config, struct rod_error *err) {
+int cuda_device_part_open(struct backend *be, const struct backend_config *config, struct rod_error *err) {
     (void)be, (void)config, (void)err;
     return 0;
 }
-int cuda_share_capture(struct backend *be, struct rod_error *err) {
+int cuda_device_part_capture(struct backend *be, struct rod_error *err) {
     (void)be, (void)err;
     return 0;
 }
-void cuda_share_close(struct backend *be) { (void)be; }
-int cuda_share_turn(struct backend *be, struct rod_error *err) {
+void cuda_device_part_close(struct backend *be) { (void)be; }
+int cuda_device_part_turn(struct backend *be, struct rod_error *err) {
     (void)be, (void)err;
     return 0;
 }
-int cuda_share_begin(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, struct rod_error *err) {
+int cuda_device_part_begin(struct backend *be, const struct backend_segment *segs, uint32_t n_segs,
+                           struct rod_error *err) {
     (void)be, (void)segs, (void)n_segs;
     return rod_fail(err, ROD_EUNSUPPORTED, "This build reads no prompts beside steps.");
 }
-int cuda_share_ended(struct backend *be, bool wait, struct rod_error *err) {
+int cuda_device_part_ended(struct backend *be, bool wait, struct rod_error *err) {
     (void)be, (void)wait, (void)err;
     return 1;
 }
