@@ -71,7 +71,7 @@ struct active_session {
     bool ran;                  /* it has been in a slot */
     bool cancelled;            /* while the sessions had it */
     uint64_t token_hash;       /* of all tokens read */
-    struct detok held;         /* at its end: of a character that is not whole */
+    struct detok held;         /* at its end: of a character that is not complete */
 };
 
 /* The engine's files write what is here; a feature's part is written by its own file alone. */
@@ -91,7 +91,7 @@ struct active {
     const int32_t *wait_ids;      /* tokens that may open the gate, where the device draws: of the engine's tags, or */
     int32_t *own_wait_ids;        /* these */
     size_t n_wait_ids;
-    bool mask_waits; /* within a turn: its next token needs a mask that is not whole yet */
+    bool mask_waits; /* within a turn: its next token needs a mask that is not complete yet */
     bool waits;      /* the device waits for the host behind the last token */
     uint32_t masked; /* bit n: the device holds what it draws behind n drafts to a mask */
     int32_t last;    /* the token that the next step feeds, where the host feeds it */

@@ -79,7 +79,7 @@ void end_saved(struct rod_engine *e, struct active *a, struct state_buffer *imag
     end_conclude(e, a);
 }
 
-/* A character that is not whole is the next turn's, if one can go on from here. Else it is replaced, but for a
+/* A character that is not complete is the next turn's, if one can go on from here. Else it is replaced, but for a
  * grammar's text, of which it is a beginning. */
 static void end_text(struct active *a, const struct verdict *v) {
     struct rod_event *pub = &a->end->pub;

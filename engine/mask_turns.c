@@ -3,9 +3,9 @@
  * Masks are made in pieces, with so much effort in all as half of a step's time is worth. Then whoever lacks its mask
  * is in SCHED_MASKING: no plan counts it, as what a plan gave to it others would lack. A prompt is read up to its last
  * piece meanwhile. What is made does not depend on the pieces, so a row's tokens are what they are alone. First each
- * one has one piece, in which ordinary masks become whole: those of keys that have used the least lately go first. The
- * rest is one mask's after the other, by the same order; one that was begun is finished, unless another's key has used
- * less than half. Where nothing else runs a turn has more effort, and ends, as a request may come.
+ * one has one piece, in which ordinary masks become complete: those of keys that have used the least lately go first.
+ * The rest is one mask's after the other, by the same order; one that was begun is finished, unless another's key has
+ * used less than half. Where nothing else runs a turn has more effort, and ends, as a request may come.
  */
 #include "core.h"
 

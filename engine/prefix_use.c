@@ -94,7 +94,7 @@ static void prefix_use_count_look_up(struct rod_engine *e, const struct active *
         engine_count(&e->counters.prefix_hits, 1);
         engine_count(&e->counters.prefix_tok_saved, found->n_tok);
     }
-    if (!found->whole)
+    if (!found->complete)
         prefix_use_count_miss(e, a, found->reason);
     else
         engine_log(e, 0, "request %s: prefix cache: %llu of %zu tokens", a->request->id,
@@ -206,7 +206,7 @@ static void prefix_use_find_pinned(struct rod_engine *e, const struct active *a,
     found->generated = false;
     if (found->branch_tok > n_tok) return;
     found->branch_tok = 0;
-    found->whole = true;
+    found->complete = true;
 }
 
 int prefix_use_admit(struct rod_engine *e, struct active *a, uint64_t now_ns, struct rod_error *err) {

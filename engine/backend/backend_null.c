@@ -68,9 +68,9 @@ static int null_open(const struct model *model, const struct backend_config *con
     be->n_words = (be->V + 63) / 64;
     be->masks = calloc(n_slots * be->n_words, sizeof *be->masks);
     be->wait_ids = calloc(n_slots * be->n_words, sizeof *be->wait_ids);
-    bool whole = be->slots && be->logits && be->masks && be->wait_ids;
-    for (int i = 0; i < N_STEPS; i++) whole = (be->steps[i] = calloc(n_slots, sizeof **be->steps)) && whole;
-    if (!whole) {
+    bool ok = be->slots && be->logits && be->masks && be->wait_ids;
+    for (int i = 0; i < N_STEPS; i++) ok = (be->steps[i] = calloc(n_slots, sizeof **be->steps)) && ok;
+    if (!ok) {
         null_close(be);
         return rod_fail_no_memory(err);
     }

@@ -127,7 +127,7 @@ static size_t rewrite_string(struct rewrite *r, size_t i) {
 static bool is_number_byte(char c) { return (c >= '0' && c <= '9') || (c && strchr("+-.eE", c)); }
 
 /* A number and not the beginning of something else: only what is whole by JSON's grammar is touched. */
-static bool number_is_whole(const char *s, size_t n, bool *is_integer) {
+static bool is_number(const char *s, size_t n, bool *is_integer) {
     size_t i = s[0] == '-', first = i;
     while (i < n && s[i] >= '0' && s[i] <= '9') i++;
     if (i == first || (s[first] == '0' && i > first + 1)) return false;
@@ -150,7 +150,7 @@ static size_t rewrite_number(struct rewrite *r, size_t i) {
     size_t n = 0;
     bool is_integer = false;
     while (n < r->len - i && is_number_byte(s[n])) n++;
-    if (!number_is_whole(s, n, &is_integer) || (is_integer && n < 18)) return i + n;
+    if (!is_number(s, n, &is_integer) || (is_integer && n < 18)) return i + n;
     char few[64], *copy = n < sizeof few ? few : malloc(n + 1);
     if (!copy) {
         r->no_memory = true;

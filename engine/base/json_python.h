@@ -28,7 +28,7 @@ json_t *json_python_load(const char *text, size_t len, size_t flags, json_error_
 const char *json_python_text(const json_t *value);
 /* The bytes of a string or key as a C string that a terminal may have: control characters, NUL and surrogates alone as
  * \uXXXX, and a backslash as two where no two strings may look the same. As snprintf: writes n_dst bytes at most, the
- * last piece whole or not there, and returns how long all of it is. */
+ * last piece complete or not there, and returns how long all of it is. */
 size_t json_python_spell(const char *bytes, size_t n, bool distinct, char *dst, size_t n_dst);
 /* For readers that keep strings of root: takes root over, and what is spelled out dies with it. NULL: no memory. */
 json_t *json_python_keeper(json_t *root);

@@ -84,7 +84,7 @@ void utf8_mend(char *text, size_t room) {
     }
 }
 
-size_t utf8_whole(const char *text, size_t n) {
+size_t utf8_complete(const char *text, size_t n) {
     const unsigned char *p = (const unsigned char *)text;
     for (uint32_t back = 1; back < 4 && back <= n; back++) {
         const uint32_t want = utf8_lead_len(p[n - back]);

@@ -23,7 +23,7 @@ bool utf8_may_follow(const unsigned char *seq, uint32_t n, unsigned char next);
  * bytes become U+FFFD. For messages, which are cut to the room that they have. */
 void utf8_mend(char *text, size_t room);
 /* How many of a text's first n bytes do not end inside a character. */
-size_t utf8_whole(const char *text, size_t n);
+size_t utf8_complete(const char *text, size_t n);
 
 /* The character at text, its length in *n_bytes. */
 uint32_t utf8_decode(const char *text, size_t *n_bytes);

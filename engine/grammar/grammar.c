@@ -66,16 +66,16 @@ int grammar_compile(enum rod_grammar_kind kind, const char *text, size_t len, st
     int rc = ir_init(&ir, err);
     if (!g && !rc) rc = rod_fail_no_memory(err);
     if (!rc) {
-        uint32_t whole = IR_NOTHING;
+        uint32_t root = IR_NOTHING;
         switch (kind) {
-        case ROD_GRAMMAR_JSON_OBJECT: whole = ir_json_object(&ir); break;
+        case ROD_GRAMMAR_JSON_OBJECT: root = ir_json_object(&ir); break;
         case ROD_GRAMMAR_JSON_SCHEMA: ir_schema(&ir, text, len, IR_SCHEMA_TEXT); break;
-        case ROD_GRAMMAR_REGEX: whole = ir_regex(&ir, text, len, false); break;
+        case ROD_GRAMMAR_REGEX: root = ir_regex(&ir, text, len, false); break;
         case ROD_GRAMMAR_CHOICE: ir_choice(&ir, text, len); break;
         case ROD_GRAMMAR_EBNF: ir_ebnf(&ir, text, len); break;
         case ROD_GRAMMAR_CALLS: ir_calls(&ir, text, len); break;
         }
-        if (!ir.rc && whole != IR_NOTHING) ir.rules[0] = whole;
+        if (!ir.rc && root != IR_NOTHING) ir.rules[0] = root;
         rc = ir.rc;
     }
     if (!rc) rc = gram_build(g, &ir, err);

@@ -48,7 +48,7 @@ struct grammar_walk {
     struct grammar *grammar;     /* NULL: none, everything may come */
     uint32_t state, moved;       /* moved: while states are dropped, its number among the new ones */
     struct list_link link;       /* of the grammar's walks, once it may stand elsewhere than at the start */
-    struct grammar_begun *begun; /* its mask that is not whole yet, or NULL */
+    struct grammar_begun *begun; /* its mask that is not complete yet, or NULL */
 };
 void grammar_walk_init(struct grammar_walk *w, struct grammar *g);
 void grammar_walk_fini(struct grammar_walk *w);
@@ -74,8 +74,8 @@ int grammar_prepare(struct grammar *g, struct vocab *v, struct rod_error *err);
 /* The tokens that may come next, a bit each (64 a word), valid until the next call for this grammar. Tokens without
  * bytes and special ones never may. */
 int grammar_walk_mask(struct grammar_walk *w, const struct vocab *v, const uint64_t **mask, struct rod_error *err);
-/* The same, as far as *effort goes, which becomes less: one a node of the trie, some 4 ns. *mask NULL: it is not whole
- * yet, and the next call goes on. Whatever the pieces, the mask is the same. */
+/* The same, as far as *effort goes, which becomes less: one a node of the trie, some 4 ns. *mask NULL: it is not
+ * complete yet, and the next call goes on. Whatever the pieces, the mask is the same. */
 int grammar_walk_mask_some(struct grammar_walk *w, const struct vocab *v, int64_t *effort, const uint64_t **mask,
                            struct rod_error *err);
 bool grammar_walk_has_mask(const struct grammar_walk *w); /* it is there already */

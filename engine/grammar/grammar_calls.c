@@ -109,7 +109,7 @@ static uint32_t calls_content(struct ir *ir, const json_t *content) {
     return out;
 }
 
-static uint32_t calls_whole(struct ir *ir, const json_t *root) {
+static uint32_t calls_root(struct ir *ir, const json_t *root) {
     const bool many = json_is_true(json_object_get(root, "many"));
     const uint32_t content = calls_content(ir, json_object_get(root, "content"));
     const uint32_t rule = ir_rule(ir), body = calls_body(ir, root);
@@ -133,8 +133,8 @@ void ir_calls(struct ir *ir, const char *text, size_t len) {
     } else if (!json_is_object(root)) {
         ir_fail(ir, ROD_EINVALID, "is not JSON of calls");
     } else {
-        const uint32_t whole = calls_whole(ir, root);
-        if (!ir->rc) ir->rules[0] = whole;
+        const uint32_t top = calls_root(ir, root);
+        if (!ir->rc) ir->rules[0] = top;
     }
     json_decref(root);
 }

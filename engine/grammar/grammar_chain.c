@@ -58,12 +58,12 @@ static bool table_walk_units(struct chain_table *t, const struct vocab *v, struc
         }
         const uint32_t at = w->at++;
         const struct vocab_node *n = &nodes[at];
-        const bool whole = w->state == GRAM_UNIT_WHOLE;
-        const uint8_t next = t->unit[whole ? 0 : w->state - GRAM_UNIT_FIRST][n->byte];
+        const bool complete = w->state == GRAM_UNIT_WHOLE;
+        const uint8_t next = t->unit[complete ? 0 : w->state - GRAM_UNIT_FIRST][n->byte];
         if (*budget == 0) return false;
         --*budget;
         if (next == GRAM_UNIT_DEAD) {
-            if (whole && !entries_add(&t->leave, &t->n_leave, &t->cap_leave, at, w->units)) return false;
+            if (complete && !entries_add(&t->leave, &t->n_leave, &t->cap_leave, at, w->units)) return false;
             continue;
         }
         const uint32_t units = w->units + (next == GRAM_UNIT_WHOLE);

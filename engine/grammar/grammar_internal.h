@@ -99,7 +99,7 @@ struct grammar {
     struct gram_states found;
     size_t counted;    /* of found.bytes in the vocabulary's sum */
     struct list walks; /* that left the start */
-    uint32_t n_begun;  /* of them with a mask that is not whole yet */
+    uint32_t n_begun;  /* of them with a mask that is not complete yet */
     /* Scratch of one transition. */
     struct gram_place *todo, *out;
     uint32_t n_todo, n_out;
@@ -130,12 +130,12 @@ int gram_state_of(struct grammar *g, struct gram_place *places, uint32_t n, bool
 /* Room for n more items of an array of the states. */
 int gram_reserve(struct gram_states *s, void **items, uint32_t *cap, uint32_t used, uint32_t n, size_t item_bytes,
                  struct rod_error *err);
-/* Past GRAMMAR_STATE_BYTES drops all states in which no walk stands, and masks that are not whole.
- * While there are such masks, past GRAMMAR_BEGUN_BYTES: so much a mask needs at most, so each one becomes whole. */
+/* Past GRAMMAR_STATE_BYTES drops all states in which no walk stands, and masks that are not complete.
+ * While there are such masks, past GRAMMAR_BEGUN_BYTES: so much a mask needs at most, so each one becomes complete. */
 int gram_trim(struct grammar *g, struct rod_error *err);
 void gram_list_walk(struct grammar_walk *w); /* before its state may be looked for, or may change */
 int gram_drop_states(struct grammar *g, struct rod_error *err);
-void gram_drop_begun(struct grammar_walk *w); /* its mask that is not whole, if there is one */
+void gram_drop_begun(struct grammar_walk *w); /* its mask that is not complete, if there is one */
 void gram_count(struct grammar *g);           /* the states' bytes into the vocabulary's sum */
 
 /* ---- grammar_vocab.c: the vocabulary as a trie, a node's children side by side, level after level ---- */
@@ -159,7 +159,7 @@ struct vocab {
 uint64_t *vocab_mask(struct vocab *v);                 /* all zero; NULL: no memory */
 void vocab_give_mask(struct vocab *v, uint64_t *mask); /* v NULL: it is freed */
 
-/* ---- grammar_mask.c: a mask that is not whole yet ---- */
+/* ---- grammar_mask.c: a mask that is not complete yet ---- */
 enum { GRAM_MAX_GROUPED = 256 }; /* places of a state in which chains are looked for */
 struct chain_table;
 struct gram_part { /* some places of a state that stand in one chain */

@@ -53,16 +53,16 @@ uint32_t ir_json_ws(struct ir *ir) {
 }
 
 uint32_t ir_json_number(struct ir *ir, bool integer) {
-    uint32_t whole = ir_cat(ir, ir_char(ir, '1', '9'), ir_rep(ir, json_digit(ir), 0, INT_DIGITS - 1));
+    uint32_t from_one = ir_cat(ir, ir_char(ir, '1', '9'), ir_rep(ir, json_digit(ir), 0, INT_DIGITS - 1));
     if (integer) { /* -0 is no integer's usual name */
-        uint32_t number = ir_cat(ir, ir_opt(ir, ir_text(ir, "-")), whole);
+        uint32_t number = ir_cat(ir, ir_opt(ir, ir_text(ir, "-")), from_one);
         return ir_alt(ir, ir_text(ir, "0"), number);
     }
     if (!ir->json_number) {
         static const struct ir_range e[] = {{'E', 'E'}, {'e', 'e'}}, sign[] = {{'+', '+'}, {'-', '-'}};
         uint32_t rule = ir_rule(ir);
         if (ir->rc) return IR_NOTHING;
-        uint32_t number = ir_cat(ir, ir_opt(ir, ir_text(ir, "-")), ir_alt(ir, ir_text(ir, "0"), whole));
+        uint32_t number = ir_cat(ir, ir_opt(ir, ir_text(ir, "-")), ir_alt(ir, ir_text(ir, "0"), from_one));
         uint32_t frac = ir_cat(ir, ir_text(ir, "."), ir_rep(ir, json_digit(ir), 1, FRAC_DIGITS));
         uint32_t exp = ir_cat(ir, ir_set(ir, e, 2), ir_opt(ir, ir_set(ir, sign, 2)));
         exp = ir_cat(ir, exp, ir_rep(ir, json_digit(ir), 1, 2));
@@ -172,10 +172,10 @@ static bool between_may_end(const struct between *b, int at, bool tight_lo, bool
 static uint32_t between_free_digits(const struct between *b, int at) {
     struct ir *ir = b->ir;
     if (at > b->n) return ir_rep(ir, json_digit(ir), 0, (uint32_t)(b->end - at));
-    uint32_t whole = ir_rep(ir, json_digit(ir), (uint32_t)(b->n - at), (uint32_t)(b->n - at));
-    if (b->integer) return whole;
+    uint32_t digits = ir_rep(ir, json_digit(ir), (uint32_t)(b->n - at), (uint32_t)(b->n - at));
+    if (b->integer) return digits;
     uint32_t frac = ir_cat(ir, ir_text(ir, "."), ir_rep(ir, json_digit(ir), 1, FRAC_DIGITS));
-    return ir_cat(ir, whole, ir_opt(ir, frac));
+    return ir_cat(ir, digits, ir_opt(ir, frac));
 }
 
 static uint32_t between_digits_from(const struct between *b, int at, bool tight_lo, bool tight_hi) {
@@ -199,8 +199,8 @@ static uint32_t between_digits_from(const struct between *b, int at, bool tight_
 }
 
 struct decimal { /* a magnitude: digits before the point without leading zeros (at least one), and after it */
-    char whole[DIGITS], frac[FRAC_DIGITS + 1];
-    int n_whole;
+    char digits[DIGITS], frac[FRAC_DIGITS + 1];
+    int n_digits;
 };
 
 static bool decimal_read(struct ir *ir, const char *text, struct decimal *out) {
@@ -212,9 +212,9 @@ static bool decimal_read(struct ir *ir, const char *text, struct decimal *out) {
         ir_fail(ir, ROD_EINVALID, "has a bound, %.40s, with more than 19 digits before or 16 after the point", text);
         return false;
     }
-    memcpy(out->whole, text, n);
-    out->whole[n] = 0;
-    out->n_whole = (int)n;
+    memcpy(out->digits, text, n);
+    out->digits[n] = 0;
+    out->n_digits = (int)n;
     memset(out->frac, '0', FRAC_DIGITS);
     if (n_frac) memcpy(out->frac, text + n + 1, n_frac);
     out->frac[FRAC_DIGITS] = 0;
@@ -227,18 +227,18 @@ static uint32_t between_magnitudes(struct ir *ir, bool integer, const char *lo, 
     struct decimal low, high;
     char low_digits[DIGITS + FRAC_DIGITS], high_digits[DIGITS + FRAC_DIGITS];
     if (!decimal_read(ir, lo, &low) || (hi && !decimal_read(ir, hi, &high))) return IR_NOTHING;
-    int last = hi ? high.n_whole : low.n_whole > INT_DIGITS ? low.n_whole : INT_DIGITS;
+    int last = hi ? high.n_digits : low.n_digits > INT_DIGITS ? low.n_digits : INT_DIGITS;
     uint32_t out = IR_NOTHING;
-    for (int n = low.n_whole; n <= last; n++) {
+    for (int n = low.n_digits; n <= last; n++) {
         struct between b = {.ir = ir, .lo_strict = lo_strict, .hi_strict = hi_strict, .integer = integer, .n = n};
         b.end = integer ? n : n + FRAC_DIGITS;
-        if (n == low.n_whole) {
-            memcpy(low_digits, low.whole, (size_t)n);
+        if (n == low.n_digits) {
+            memcpy(low_digits, low.digits, (size_t)n);
             memcpy(low_digits + n, low.frac, FRAC_DIGITS);
             b.lo = low_digits;
         }
-        if (hi && n == high.n_whole) {
-            memcpy(high_digits, high.whole, (size_t)n);
+        if (hi && n == high.n_digits) {
+            memcpy(high_digits, high.digits, (size_t)n);
             memcpy(high_digits + n, high.frac, FRAC_DIGITS);
             b.hi = high_digits;
         }

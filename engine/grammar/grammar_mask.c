@@ -274,13 +274,13 @@ static int begun_group(struct grammar_walk *w, const struct vocab *v, int64_t *e
     return rc;
 }
 
-/* *whole: nothing is left to do. */
-static int begun_go_on(struct grammar_walk *w, const struct vocab *v, int64_t *effort, bool *whole,
+/* *complete: nothing is left to do. */
+static int begun_go_on(struct grammar_walk *w, const struct vocab *v, int64_t *effort, bool *complete,
                        struct rod_error *err) {
     struct grammar_begun *b = w->begun;
     struct grammar *g = w->grammar;
     int rc = 0;
-    for (*whole = false; !rc && *effort > 0 && !*whole;) {
+    for (*complete = false; !rc && *effort > 0 && !*complete;) {
         if (b->walking)
             rc = begun_walk_on(g, v, b, effort, err);
         else if (b->part.table)
@@ -288,24 +288,24 @@ static int begun_go_on(struct grammar_walk *w, const struct vocab *v, int64_t *e
         else if (b->grouping)
             rc = begun_group(w, v, effort, err);
         else
-            *whole = true;
+            *complete = true;
     }
     return rc;
 }
 
-/* Leaves no begun mask where it is whole, and then the state's, or cannot be made. */
+/* Leaves no begun mask where it is complete, and then the state's, or cannot be made. */
 static int begun_piece(struct grammar_walk *w, const struct vocab *v, int64_t *effort, struct rod_error *err) {
     struct grammar *g = w->grammar;
-    bool whole;
+    bool complete;
     g->work = w->begun->work;
-    const int rc = begun_go_on(w, v, effort, &whole, err);
+    const int rc = begun_go_on(w, v, effort, &complete, err);
     w->begun->work = g->work;
-    if (whole && !rc) {
+    if (complete && !rc) {
         g->found.states[w->state].mask = w->begun->mask;
         g->found.bytes += ((size_t)v->V + 63) / 64 * sizeof(uint64_t);
         w->begun->mask = NULL;
     }
-    if (rc || whole) gram_drop_begun(w);
+    if (rc || complete) gram_drop_begun(w);
     gram_count(g);
     return rc;
 }

@@ -369,7 +369,7 @@ static uint32_t schema_malformed(struct schema *s, const char *what) {
 }
 
 /* struct schema's any. */
-static uint32_t schema_whole(struct schema *s, const json_t *schema) {
+static uint32_t schema_root(struct schema *s, const json_t *schema) {
     s->empty = (struct schema_empty){0};
     if (s->ir->rc) return IR_NOTHING;
     if (json_is_true(schema)) return ir_json_value(s->ir);
@@ -416,12 +416,12 @@ void ir_schema(struct ir *ir, const char *text, size_t len, enum ir_schema_use u
     } else if (!made) {
         ir_no_memory(ir);
     } else {
-        *s = (struct schema){.ir = ir, .root = root, .made = made, .any = schema_whole};
+        *s = (struct schema){.ir = ir, .root = root, .made = made, .any = schema_root};
         s->weaken = use == IR_SCHEMA_WEAK_ARGUMENTS;
         s->strict = use == IR_SCHEMA_STRICT_ARGUMENTS;
-        const uint32_t whole = s->any(s, use == IR_SCHEMA_TEXT ? root : schema_of_arguments(s));
-        if (!ir->rc && whole == IR_NOTHING && s->empty.why[0]) ir_fail(ir, ROD_EINVALID, "%s", s->empty.why);
-        if (!ir->rc) ir->rules[0] = whole;
+        const uint32_t top = s->any(s, use == IR_SCHEMA_TEXT ? root : schema_of_arguments(s));
+        if (!ir->rc && top == IR_NOTHING && s->empty.why[0]) ir_fail(ir, ROD_EINVALID, "%s", s->empty.why);
+        if (!ir->rc) ir->rules[0] = top;
     }
     json_decref(made);
     free(s);

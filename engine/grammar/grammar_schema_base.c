@@ -118,7 +118,7 @@ static void path_add(struct schema *s, const char *name) {
         s->path[at++] = *name == '~' ? '0' : *name == '/' ? '1' : *name;
     }
     if (*name) {
-        at = utf8_whole(s->path, at);
+        at = utf8_complete(s->path, at);
         memcpy(s->path + at, dots, sizeof dots - 1);
         at += sizeof dots - 1;
     }

@@ -107,17 +107,17 @@ static uint32_t string_matching(struct schema *s, const char *keyword, const cha
                                 uint32_t max) {
     struct ir *ir = s->ir;
     const bool is_format = !strcmp(keyword, "format");
-    const uint32_t whole = ir_regex(ir, pattern, len, true);
+    const uint32_t matched = ir_regex(ir, pattern, len, true);
     if (ir->rc) return schema_refuse_part(s, keyword);
-    if (whole == IR_NOTHING) return schema_empty(s, keyword, NULL, ", which no text matches");
+    if (matched == IR_NOTHING) return schema_empty(s, keyword, NULL, ", which no text matches");
     const struct ir_mark mark = ir_mark_of(ir);
-    uint32_t text = ir_limited(ir, whole, min, max);
+    uint32_t text = ir_limited(ir, matched, min, max);
     if (ir->rc == ROD_EINVALID) {
         ir_go_back(ir, &mark);
         if (!is_format) return schema_refuse(s, keyword, " beside lengths that it cannot be joined with");
         ir_note(ir, "has%s%s lengths beside a format that they cannot be joined with; they are not held",
                 *s->path ? " at " : "", s->path);
-        text = whole;
+        text = matched;
     } else if (text == IR_NOTHING) {
         const char *low = min ? "minLength" : "maxLength";
         return schema_empty(s, low, max == IR_NO_LIMIT || !min ? NULL : "maxLength",

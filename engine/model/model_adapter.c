@@ -127,7 +127,8 @@ static int adapter_take_pair(void *arg, const struct model_piece *piece) {
     return 0;
 }
 
-/* Every tensor has its place, and every target a matrix with tensors: or the adapter is another model's, or not whole.
+/* Every tensor has its place, and every target a matrix with tensors: or the adapter is another model's, or not
+ * complete.
  */
 static int adapter_check_used(const struct merging *m) {
     const struct safetensors_table *table = &m->adapter->st->table;

@@ -21,7 +21,7 @@
 
 #define MAX_COPIED_BYTES (256u << 20)
 #define WEIGHTS_FILE     "model.safetensors"
-#define PART_FILE        ".quantise.part" /* the weights until the directory is whole, locked by their writer */
+#define PART_FILE        ".quantise.part" /* the weights until the directory is complete, locked by their writer */
 #define CONFIG_FILE      "config.json"
 
 enum { ROWS_AT_ONCE = 256, COPIED_AT_ONCE = 1 << 16 };
@@ -328,8 +328,8 @@ static int write_config(const struct writing *w, const char *from) {
             if (!member_is_ours(&m)) fprintf(out, "  %.*s: %.*s,\n", (int)m.n_key, m.key, (int)m.n_value, m.value);
         fprintf(out, "  \"quantization_config\": %s,\n  \"tie_word_embeddings\": false\n}\n", said ? said : "");
     }
-    const bool whole = out && !fclose(out) && said;
-    rc = whole ? write_text(w, CONFIG_FILE, text, n) : rod_fail_no_memory(w->err);
+    const bool ok = out && !fclose(out) && said;
+    rc = ok ? write_text(w, CONFIG_FILE, text, n) : rod_fail_no_memory(w->err);
     file_wipe(&bytes);
     json_decref(ours);
     free(said);
@@ -390,30 +390,30 @@ static int make_directory(const char *to, bool *made, struct rod_error *err) {
 
 /* The part's file is this run's alone, until it is closed. */
 static int open_part(struct writing *w) {
-    char *part = path_in(w->to, PART_FILE), *whole = path_in(w->to, WEIGHTS_FILE);
-    const int fd = part && whole ? open(part, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666) : -1;
+    char *part = path_in(w->to, PART_FILE), *done = path_in(w->to, WEIGHTS_FILE);
+    const int fd = part && done ? open(part, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666) : -1;
     int rc = 0;
-    if (!part || !whole)
+    if (!part || !done)
         rc = rod_fail_no_memory(w->err);
     else if (fd < 0)
         rc = write_fail(w, "cannot make");
-    else if (flock(fd, LOCK_EX | LOCK_NB) || !access(whole, F_OK))
+    else if (flock(fd, LOCK_EX | LOCK_NB) || !access(done, F_OK))
         rc = rod_fail(w->err, ROD_EINVALID, "%.250s: another run writes it.", w->to);
     else if (ftruncate(fd, 0) || !(w->file = fdopen(fd, "wb")))
         rc = write_fail(w, "cannot write");
     if (fd >= 0 && !w->file) close(fd);
-    free(part), free(whole);
+    free(part), free(done);
     return rc;
 }
 
 static int finish_part(const struct writing *w) {
-    char *part = path_in(w->to, PART_FILE), *whole = path_in(w->to, WEIGHTS_FILE);
+    char *part = path_in(w->to, PART_FILE), *done = path_in(w->to, WEIGHTS_FILE);
     int rc = 0;
-    if (!part || !whole)
+    if (!part || !done)
         rc = rod_fail_no_memory(w->err);
-    else if (rename(part, whole))
+    else if (rename(part, done))
         rc = write_fail(w, "cannot name");
-    free(part), free(whole);
+    free(part), free(done);
     return rc;
 }
 

@@ -1,8 +1,8 @@
 /* model_write.h - writes a model in fewer bits as a directory in the format of compressed-tensors, which this program
  * and others read.
  *
- * Memory: some rows of one weight. The directory is whole when the call has answered 0: config.json comes last. After a
- * fault nothing of it is left. */
+ * Memory: some rows of one weight. The directory is complete when the call has answered 0: config.json comes last.
+ * After a fault nothing of it is left. */
 #ifndef MODEL_WRITE_H
 #define MODEL_WRITE_H
 

@@ -171,7 +171,7 @@ void sched_move(struct sched *s, struct sched_req *req);
 void sched_moved(struct sched *s, struct sched_req *req);
 /* Its next piece, the least that it can be, is its prompt's last. */
 bool sched_at_end(const struct sched *s, const struct sched_req *req);
-/* No rows from now on: its next one needs a mask that is not whole; then the request goes on where it was. */
+/* No rows from now on: its next one needs a mask that is not complete; then the request goes on where it was. */
 void sched_mask(struct sched *s, struct sched_req *req);
 void sched_masked(struct sched *s, struct sched_req *req);
 /* Finished, failed or cancelled, in any state: its slot is free at once. */

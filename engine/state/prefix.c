@@ -458,7 +458,7 @@ static void found_give_reason(struct prefix *p, const struct prefix_key *key, co
     else if (chunks)
         out->reason = ROD_PREFIX_BRANCH;
     else if (out->n_tok)
-        out->whole = true;
+        out->complete = true;
     else
         out->reason =
             seen_flags(p, hash_on(p, hash_tenant_root(p, key), ids, chunk)) ? ROD_PREFIX_SALT : ROD_PREFIX_COLD;

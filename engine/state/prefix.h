@@ -48,7 +48,7 @@ struct prefix_found {
     uint64_t n_tok;              /* that the state has read, fewer than n; 0 with nothing found */
     bool generated;              /* an answer is among them */
     bool waits;                  /* a longer entry is being saved */
-    bool whole;                  /* no longer entry could be expected: reason says nothing */
+    bool complete;               /* no longer entry could be expected: reason says nothing */
     enum rod_prefix_miss reason;
     uint64_t branch_tok; /* a multiple of chunk_tok up to which a prompt before was the same, if longer than n_tok;
                             else 0 */

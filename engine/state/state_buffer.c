@@ -44,9 +44,9 @@ struct state_pool {
     bool closed; /* by its owner */
 };
 
-static size_t whole_pages(size_t n) { return (n + PAGE - 1) / PAGE * PAGE; }
+static size_t page_bytes(size_t n) { return (n + PAGE - 1) / PAGE * PAGE; }
 
-size_t state_pool_bytes(size_t n_buffers, size_t n_bytes) { return n_buffers * (PAGE + whole_pages(n_bytes)); }
+size_t state_pool_bytes(size_t n_buffers, size_t n_bytes) { return n_buffers * (PAGE + page_bytes(n_bytes)); }
 
 /* ---- the pool ---- */
 

@@ -136,15 +136,15 @@ int state_file_parse_header(const void *bytes, size_t n_bytes, uint64_t n_file, 
                             const struct state_file_expected *expected, struct state_file *out, struct rod_error *err) {
     const unsigned char *b = bytes;
     *out = (struct state_file){0};
-    uint64_t n_header, n_whole;
-    int rc = state_file_measure(b, n_bytes, file, &n_header, &n_whole, err);
+    uint64_t n_header, n_total;
+    int rc = state_file_measure(b, n_bytes, file, &n_header, &n_total, err);
     if (rc) return rc;
-    if (n_file < n_whole || n_bytes < n_header)
+    if (n_file < n_total || n_bytes < n_header)
         return rod_fail(err, ROD_ESTATE, "%.150s: too short: %llu bytes, its header calls for %llu", file,
-                        (unsigned long long)(n_file < n_whole ? n_file : n_bytes), (unsigned long long)n_whole);
-    if (n_file > n_whole)
+                        (unsigned long long)(n_file < n_total ? n_file : n_bytes), (unsigned long long)n_total);
+    if (n_file > n_total)
         return rod_fail(err, ROD_ESTATE, "%.150s: too long: %llu bytes, its header calls for %llu", file,
-                        (unsigned long long)n_file, (unsigned long long)n_whole);
+                        (unsigned long long)n_file, (unsigned long long)n_total);
     uint64_t end = n_header - STATE_FILE_CHECK_BYTES;
     if (XXH3_64bits(b, (size_t)end) != bytes_get(b + end, STATE_FILE_CHECK_BYTES))
         return rod_fail(err, ROD_ESTATE, "%.150s: bad checksum: the header has changed", file);

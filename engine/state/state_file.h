@@ -48,7 +48,7 @@ struct state_file {
     uint8_t fingerprint[MODEL_FINGERPRINT_BYTES];
     uint64_t n_tok, token_hash, version, seed;
     struct state_bytes layout;       /* text of the backend: dtypes and order of the payload; not "" */
-    struct state_bytes pending_text; /* bytes of a character that is not whole yet */
+    struct state_bytes pending_text; /* bytes of a character that is not complete yet */
     struct state_bytes pending_ids;  /* int32_t: tokens of the session that the state has not read; state_file_id */
     struct state_bytes sampler;      /* the sampler's state, in a form of its own */
     struct state_bytes meta;         /* metadata of the session, in the form of session_file.h */

@@ -65,11 +65,11 @@ static int chat_from_format(const struct format *f, const struct tokenizer *t, s
                             struct rod_error *err) {
     struct chat *c = calloc(1, sizeof *c);
     if (!c) return rod_fail_no_memory(err);
-    bool whole = (c->begin = strdup("")) && (c->generation = strdup(f->generation));
-    for (int i = 0; i < CHAT_N_ROLES && whole; i++)
-        whole = (c->prefix[i] = strdup(f->prefix[i])) && (c->suffix[i] = strdup(f->suffix));
-    for (int i = 0; i < CHAT_N_TOOL_TEXTS && whole; i++) whole = (c->tools[i] = strdup(known_tools[i])) != NULL;
-    if (!whole) {
+    bool ok = (c->begin = strdup("")) && (c->generation = strdup(f->generation));
+    for (int i = 0; i < CHAT_N_ROLES && ok; i++)
+        ok = (c->prefix[i] = strdup(f->prefix[i])) && (c->suffix[i] = strdup(f->suffix));
+    for (int i = 0; i < CHAT_N_TOOL_TEXTS && ok; i++) ok = (c->tools[i] = strdup(known_tools[i])) != NULL;
+    if (!ok) {
         chat_close(c);
         return rod_fail_no_memory(err);
     }

@@ -9,7 +9,7 @@ static const char *const id_prefix[] = {"cmpl-", "chatcmpl-"};
 
 /* ---- tokens and log-probabilities ---- */
 
-static bool utf8_whole(const char *bytes, size_t n) {
+static bool utf8_complete(const char *bytes, size_t n) {
     for (size_t i = 0; i < n;) {
         size_t len = buf_utf8(bytes + i, n - i);
         if (!len) return false;
@@ -23,7 +23,7 @@ static void put_token(struct buf *out, int32_t id, bool as_id, const struct api_
     const char *bytes = as_id ? NULL : vocab->bytes(vocab->arg, id, &n);
     if (!bytes) {
         buf_addf(out, "\"token_id:%d\"", id);
-    } else if (utf8_whole(bytes, n)) {
+    } else if (utf8_complete(bytes, n)) {
         buf_json(out, bytes, n);
     } else {
         buf_puts(out, "\"bytes:");

@@ -64,7 +64,7 @@ static void line_add_text(struct buf *b, const char *text, size_t len) {
 /* A text that is cut ends with a whole character. */
 static size_t shown_bytes(const char *text, size_t max_bytes) {
     const size_t n = strnlen(text, max_bytes);
-    return n == max_bytes ? utf8_whole(text, n) : n;
+    return n == max_bytes ? utf8_complete(text, n) : n;
 }
 
 static void line_add_fields(struct buf *b, bool json, const struct log_field *fields, int n_fields, size_t max_bytes) {

@@ -32,7 +32,7 @@ static void check_mend(const uint8_t *data, size_t size) {
     const size_t after = strlen(text);
     if (utf8_check(text, after) != after || after >= sizeof text || memcmp(text, kept, whole) != 0) abort();
     if (whole == before && after != before) abort();
-    if (utf8_whole(text, after) != after) abort();
+    if (utf8_complete(text, after) != after) abort();
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {

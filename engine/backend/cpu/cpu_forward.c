@@ -355,7 +355,7 @@ static void attend_rows(const struct step *st, uint32_t member, uint32_t layer) 
             } else if (mine)
                 attend_row(st, member, layer, r, 0, be->d.H);
         }
-        team_barrier(be->team, member); /* attention has read the rings; att is whole */
+        team_barrier(be->team, member); /* attention has read the rings; att is complete */
     }
 }
 

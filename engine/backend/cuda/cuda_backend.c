@@ -160,7 +160,7 @@ static void backend_cuda_close(struct backend *be) {
     cuda_device_part_close(be);
     cuda_graphs_close(&be->own_graphs);
     cuda_sample_close(be);
-    cuda_whole_close(be);
+    cuda_one_launch_close(be);
     cuda_library_close(be);
     cuda_state_close(be);
     cuda_workspaces_close(be);
@@ -238,7 +238,7 @@ static int open_parts(struct backend *be, const struct model *model, const struc
     if (!rc) rc = cuda_sample_open(be, cuda_logit_rows(be, config), err);
     if (!rc) rc = cuda_state_open(be, err);
     if (!rc) rc = cuda_check(cudaStreamSynchronize(be->stream), "setting up", err);
-    if (!rc) rc = cuda_whole_open(be, config, err);
+    if (!rc) rc = cuda_one_launch_open(be, config, err);
     if (!rc) rc = cuda_forward_capture(be, err);
     if (!rc) rc = cuda_device_part_capture(be, err);
     return rc;

@@ -87,10 +87,10 @@ struct cuda_graphs {
     struct CUgraphExec_st *steps[CUDA_N_ENDS][CUDA_N_BUCKETS], *drafts[CUDA_N_ENDS][CUDA_DRAFT_BUCKETS];
 };
 
-/* Steps of these buckets as one launch (cuda_whole.c). */
-enum { CUDA_WHOLE_BUCKETS = 4 };
-struct cuda_whole {
-    bool runs[CUDA_WHOLE_BUCKETS];
+/* Steps of these buckets as one launch (cuda_one_launch.c). */
+enum { CUDA_ONE_LAUNCH_BUCKETS = 4 };
+struct cuda_one_launch {
+    bool runs[CUDA_ONE_LAUNCH_BUCKETS];
     const struct cuda_step_layer *layers; /* on the device */
     void *words;                          /* NULL: no step runs so */
     uint32_t *note;                       /* pinned: where a wait had no end */
@@ -151,7 +151,7 @@ struct backend {
     struct cuda_graphs own_graphs, *graphs; /* graphs: of the processors that stream has */
     uint32_t processors;                    /* these, where they are a part of the device; 0: all */
     struct cuda_device_part *device_part;   /* cuda_device_part.c; NULL: no prompts beside steps */
-    struct cuda_whole whole;
+    struct cuda_one_launch one_launch;
     struct cuda_library *library; /* cuda_library.c; NULL: products of prompts are ours */
     size_t library_rows_bytes;
     bool library_failed; /* it refused a product: the step that enqueued it fails */
@@ -221,18 +221,18 @@ void cuda_state_on_moved(struct backend *be, void (*moved)(void *arg), void *arg
 void *cuda_state_host_take(struct backend *be, size_t bytes);
 void cuda_state_host_give(void *memory, size_t bytes);
 
-/* ---- cuda_whole.c, above base ---- */
+/* ---- cuda_one_launch.c, above base ---- */
 
 /* After the weights, before cuda_forward_capture. */
-int cuda_whole_open(struct backend *be, const struct backend_config *config, struct rod_error *err);
-void cuda_whole_close(struct backend *be);
-bool cuda_whole_runs(const struct backend *be, const struct step *st);
-/* From be->x to be->logits, where cuda_whole_runs. */
-void cuda_whole_enqueue(struct backend *be, const struct step *st);
+int cuda_one_launch_open(struct backend *be, const struct backend_config *config, struct rod_error *err);
+void cuda_one_launch_close(struct backend *be);
+bool cuda_one_launch_runs(const struct backend *be, const struct step *st);
+/* From be->x to be->logits, where cuda_one_launch_runs. */
+void cuda_one_launch_enqueue(struct backend *be, const struct step *st);
 /* Before each step of decode rows: now and then the words are cleared. */
-void cuda_whole_count(struct backend *be);
+void cuda_one_launch_count(struct backend *be);
 /* A step's rc, with where it was where a wait had no end. */
-int cuda_whole_fault(const struct backend *be, int rc, struct rod_error *err);
+int cuda_one_launch_fault(const struct backend *be, int rc, struct rod_error *err);
 
 /* ---- cuda_library.c, above base ---- */
 

@@ -21,7 +21,7 @@ enum { FLIGHT_ROWS = 2048, GRAIN = 8, PROMPTS = 0, REST = 1 };
 struct cuda_device_part {
     CUgreenCtx context[2];
     uint32_t processors[2];
-    cudaStream_t stream[2], whole; /* whole: the backend's own */
+    cudaStream_t stream[2], all; /* all: the backend's own, with every multiprocessor */
     struct cuda_graphs rest_graphs;
     struct backend lane;
     cudaEvent_t passed, ended[2]; /* passed: all that comes before on the other stream; ended: of flights, by turn */
@@ -120,7 +120,7 @@ int cuda_device_part_open(struct backend *be, const struct backend_config *confi
     }
     struct cuda_device_part *part = be->device_part = calloc(1, sizeof *part);
     if (!part) return rod_fail_no_memory(err);
-    part->whole = be->stream;
+    part->all = be->stream;
     if (!make_contexts(part, be->device, prompt_part)) {
         say(config, "prompts beside steps: none, this driver or device has no green contexts of that size");
         cuda_device_part_close(be);
@@ -146,7 +146,7 @@ int cuda_device_part_open(struct backend *be, const struct backend_config *confi
 /* Steps go to the rest, or to the whole device, from now on. */
 static void go(struct backend *be, bool rest) {
     struct cuda_device_part *part = be->device_part;
-    be->stream = rest ? part->stream[REST] : part->whole;
+    be->stream = rest ? part->stream[REST] : part->all;
     be->graphs = rest ? &part->rest_graphs : &be->own_graphs;
     be->processors = rest ? part->processors[REST] : 0;
 }
@@ -155,18 +155,19 @@ int cuda_device_part_capture(struct backend *be, struct rod_error *err) {
     struct cuda_device_part *part = be->device_part;
     if (!part) return 0;
     struct backend *lane = &part->lane;
-    const struct cuda_whole whole = be->whole; /* a step as one launch has as many blocks as the device holds */
+    const struct cuda_one_launch kept =
+        be->one_launch; /* a step as one launch has as many blocks as the device holds */
     lane->shape = be->shape, lane->info.n_slots = be->info.n_slots;
     lane->accepted = be->accepted, lane->may_be_deferred = be->may_be_deferred;
     uint32_t *const turn = lane->sampler.turn;
     lane->sampler = be->sampler, lane->sampler.turn = turn;
-    memset(be->whole.runs, 0, sizeof be->whole.runs);
+    memset(be->one_launch.runs, 0, sizeof be->one_launch.runs);
     go(be, true);
     cuda_launch_on(be->processors);
     const int rc = cuda_forward_capture(be, err);
     cuda_launch_on(0);
     go(be, false);
-    be->whole = whole;
+    be->one_launch = kept;
     if (!rc) be->info.flight_tok = lane->info.max_batch_tok / be->info.chunk_tok * be->info.chunk_tok;
     return rc;
 }

@@ -363,7 +363,7 @@ static void enqueue_fused_attention_and_ffn(struct backend *be, const struct ste
                                      .squares = be->squares});
 }
 
-/* RMSNorm of the rows whose logits are wanted, as the head's operand, once x is whole. */
+/* RMSNorm of the rows whose logits are wanted, as the head's operand, once x is complete. */
 static void enqueue_chosen_rows(struct backend *be, const struct step *st) {
     const struct cuda_shape *s = &be->shape;
     const float *x = be->x;
@@ -461,8 +461,8 @@ void cuda_forward_enqueue(struct backend *be, const struct step *st) {
                                  .turn = be->turn},
             be->stream);
     if (d->norm_embed) k_norm_rows(be->x, be->embed_norm, be->shape.norm_eps, st->n_rows, be->shape.D, be->stream);
-    if (cuda_whole_runs(be, st))
-        cuda_whole_enqueue(be, st);
+    if (cuda_one_launch_runs(be, st))
+        cuda_one_launch_enqueue(be, st);
     else if (be->fused && (st->single || (be->scan && !be->library)))
         enqueue_fused(be, st);
     else

@@ -298,7 +298,7 @@ int cuda_sample_collect(struct backend *be, const struct backend_token **tokens,
         wait_for_prompts(p, at);
     else if (p->n_collected == p->n_launched)
         wait_alone(p, at);
-    int rc = cuda_whole_fault(be, cuda_check(cudaEventSynchronize(p->done[at]), "running a step", err), err);
+    int rc = cuda_one_launch_fault(be, cuda_check(cudaEventSynchronize(p->done[at]), "running a step", err), err);
     if (rc) return rc;
     be->info.host_bytes = p->mask_bytes[at]; /* of this step: its masks and rows in, its tokens out */
     p->mask_bytes[at] = 0;

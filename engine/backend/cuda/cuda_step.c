@@ -124,7 +124,7 @@ static int start_decode(struct backend *be, const struct backend_segment *segs, 
         h.tok[r] = 0, h.slot[r] = (int32_t)be->info.n_slots, h.pos[r] = 0, h.seg_first[r] = (int32_t)r, h.seg_n[r] = 1;
     }
     for (uint32_t r = 0; r < n_rows; r++) h.list[r] = h.out[r] = (int32_t)r;
-    cuda_whole_count(be);
+    cuda_one_launch_count(be);
     const bool defers = cuda_state_defers(&be->shape, n_rows);
     cuda_state_write_back(be, segs, n, defers, be->stream);
     for (uint32_t i = 0; defers && i < n; i++) be->may_be_deferred[segs[i].slot] = 1;
@@ -245,7 +245,7 @@ int cuda_step_forward(struct backend *be, const struct backend_segment *segs, ui
     struct cuda_flight flight;
     int rc = cuda_step_start(be, segs, n_segs, CUDA_LOGITS, &flight, err);
     *logits = be->host_logits;
-    if (!rc) rc = cuda_whole_fault(be, cuda_check(cudaStreamSynchronize(be->stream), "running a step", err), err);
+    if (!rc) rc = cuda_one_launch_fault(be, cuda_check(cudaStreamSynchronize(be->stream), "running a step", err), err);
     if (!rc) be->n_ops_over = be->n_ops;
     return rc;
 }

@@ -22,7 +22,7 @@ struct session_snapshot {
     uint64_t token_hash; /* of these (state_file.h) */
     uint64_t seed;       /* of the turn that ended here */
     int32_t pending;     /* counted and not read yet, or -1 */
-    uint8_t held[4];     /* bytes of a character that is not whole yet */
+    uint8_t held[4];     /* bytes of a character that is not complete yet */
     uint32_t n_held;
     struct session_seen *seen; /* [n_seen] in order of id */
     size_t n_seen;

@@ -238,7 +238,7 @@ static int store_render(const struct session_store *store, const struct session_
     return rc;
 }
 
-/* The session's file is whole, or was not made: it needs no base. */
+/* The session's file is complete, or was not made: it needs no base. */
 static void store_drop_base(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES]) {
     char text[SESSION_FILE_NAME_BYTES];
     state_disk_drop(store->dir, store_file_name(name, BASE_END, text));

@@ -39,7 +39,7 @@ static void a_cut_message_ends_with_a_whole_character(void **state) {
     assert_string_equal(small, "abcdef");
     static const char word[] = "a\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80z";
     static const size_t whole[] = {0, 1, 1, 3, 3, 3, 6, 6, 6, 6, 10, 11};
-    for (size_t n = 0; n < sizeof whole / sizeof *whole; n++) assert_int_equal(utf8_whole(word, n), whole[n]);
+    for (size_t n = 0; n < sizeof whole / sizeof *whole; n++) assert_int_equal(utf8_complete(word, n), whole[n]);
 }
 
 static void expect_whole(const char *what, const char *text, const char *begin) {

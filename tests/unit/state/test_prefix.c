@@ -53,9 +53,9 @@ static const int32_t tok[64] = {1,  2,  3,  4,  5,  6,  7,  8,  9,  10, 11, 12, 
     do {                                                                                                               \
         struct prefix_found why;                                                                                       \
         find(p, key, ids, n, 0, &why);                                                                                 \
-        if (why.whole || why.reason != (want))                                                                         \
-            fail_msg("line %d: \"%s\", want \"%s\"", __LINE__, why.whole ? "whole" : rod_prefix_miss_name(why.reason), \
-                     rod_prefix_miss_name(want));                                                                      \
+        if (why.complete || why.reason != (want))                                                                      \
+            fail_msg("line %d: \"%s\", want \"%s\"", __LINE__,                                                         \
+                     why.complete ? "complete" : rod_prefix_miss_name(why.reason), rod_prefix_miss_name(want));        \
     } while (0)
 
 static void the_longest_beginning_is_found(void **state) {
@@ -127,7 +127,7 @@ static void a_miss_says_why(void **state) {
     REASON(p, &nobody, tok, 30, ROD_PREFIX_BRANCH);
     assert_true(keep(p, &nobody, tok, 16, 100, 1, 0));
     find(p, &nobody, tok, 30, 0, &f);
-    assert_true(f.whole);
+    assert_true(f.complete);
     assert_int_equal(f.branch_tok, 0);
 
     assert_true(prefix_evict(p, 0));
@@ -135,7 +135,7 @@ static void a_miss_says_why(void **state) {
     REASON(p, &nobody, tok, 30, ROD_PREFIX_EVICTED);
     assert_true(keep(p, &nobody, tok, 16, 100, 1, 0));
     find(p, &nobody, tok, 30, 0, &f);
-    assert_true(f.whole);
+    assert_true(f.complete);
     prefix_close(p);
 }
 
@@ -159,9 +159,9 @@ static void an_answer_that_comes_back_as_other_tokens_is_retokenised(void **stat
                 if (mark != (want_end                               ? 2
                              : at >= (n_prompt - 1) / CHUNK * CHUNK ? 1
                                                                     : 0) ||
-                    (!f.whole && f.reason == ROD_PREFIX_RETOKENISED) != lost)
+                    (!f.complete && f.reason == ROD_PREFIX_RETOKENISED) != lost)
                     fail_msg("prompt %zu, answer to %zu, change at %zu: found %u, %s", n_prompt, n, at, mark,
-                             f.whole ? "whole" : rod_prefix_miss_name(f.reason));
+                             f.complete ? "complete" : rod_prefix_miss_name(f.reason));
                 prefix_close(p);
             }
 }

@@ -1,5 +1,5 @@
-/* cuda_whole.c - decode steps of few rows as one launch (k_persistent_step) in place of the kernels of their stages:
- * which steps are, what the launch needs, and what it says where a block's wait had no end. */
+/* cuda_one_launch.c - decode steps of few rows as one launch (k_persistent_step) in place of the kernels of their
+ * stages: which steps are, what the launch needs, and what it says where a block's wait had no end. */
 #include "cuda_backend.h"
 #include "engine/base/fail.h"
 
@@ -9,7 +9,7 @@
 #include <string.h>
 
 /* As k_persistent_step takes a shape: a model without a window has no heads. */
-static struct cuda_shape whole_shape(const struct backend *be) {
+static struct cuda_shape one_launch_shape(const struct backend *be) {
     struct cuda_shape shape = be->shape;
     if (!be->d.plus) shape.H = 0;
     return shape;
@@ -47,7 +47,7 @@ static int upload_layers(struct backend *be, struct rod_error *err) {
     int rc = to ? cuda_check(cudaMemcpy(to, layers, L * sizeof *layers, cudaMemcpyHostToDevice),
                              "uploading a table of weights", err)
                 : ROD_ENOMEM;
-    be->whole.layers = to;
+    be->one_launch.layers = to;
     free(layers);
     return rc;
 }
@@ -69,26 +69,26 @@ static bool is_taken(struct backend *be, uint32_t n_rows) {
     const struct step one = {.n_rows = n_rows};
     struct CUgraphExec_st *exec = NULL;
     if (cuda_capture_begin(be, NULL)) return false;
-    cuda_whole_enqueue(be, &one);
+    cuda_one_launch_enqueue(be, &one);
     if (cuda_capture_end(be, &exec, NULL)) return false;
     cudaGraphExecDestroy(exec);
     return true;
 }
 
-int cuda_whole_open(struct backend *be, const struct backend_config *config, struct rod_error *err) {
-    struct cuda_whole *whole = &be->whole;
-    const struct cuda_shape shape = whole_shape(be);
+int cuda_one_launch_open(struct backend *be, const struct backend_config *config, struct rod_error *err) {
+    struct cuda_one_launch *one = &be->one_launch;
+    const struct cuda_shape shape = one_launch_shape(be);
     const char *asked = config->decode_kernel ? config->decode_kernel : "auto";
     const bool must = !strcmp(asked, "persistent"), any = must || !strcmp(asked, "any"),
                may = any || !strcmp(asked, "auto");
     if (!may && strcmp(asked, "graph") != 0)
         return rod_fail_at(err, ROD_EINVALID, "decode_kernel",
                            "decode_kernel is '%s', it must be graph, auto, any or persistent.", asked);
-    for (uint32_t b = 0; may && !has_codes(be) && b < CUDA_WHOLE_BUCKETS; b++)
-        whole->runs[b] =
+    for (uint32_t b = 0; may && !has_codes(be) && b < CUDA_ONE_LAUNCH_BUCKETS; b++)
+        one->runs[b] =
             cuda_persistent_possible(&shape, be->d.L, cuda_bucket_rows(b), any) && is_taken(be, cuda_bucket_rows(b));
-    if (!whole->runs[0]) {
-        memset(whole->runs, 0, sizeof whole->runs); /* one row needs most; nothing is taken for others alone */
+    if (!one->runs[0]) {
+        memset(one->runs, 0, sizeof one->runs); /* one row needs most; nothing is taken for others alone */
         if (must)
             return rod_fail_at(
                 err, ROD_EUNSUPPORTED, "decode_kernel",
@@ -98,48 +98,48 @@ int cuda_whole_open(struct backend *be, const struct backend_config *config, str
     }
     const size_t bytes = cuda_persistent_bytes(&shape);
     int rc = upload_layers(be, err);
-    if (!rc && !(whole->words = cuda_take(be, bytes, "a workspace", err))) rc = err ? err->code : ROD_ENOMEM;
-    if (!rc) rc = cuda_check(cudaMemsetAsync(whole->words, 0, bytes, be->stream), "clearing a workspace", err);
+    if (!rc && !(one->words = cuda_take(be, bytes, "a workspace", err))) rc = err ? err->code : ROD_ENOMEM;
+    if (!rc) rc = cuda_check(cudaMemsetAsync(one->words, 0, bytes, be->stream), "clearing a workspace", err);
     if (!rc)
-        rc = cuda_check(cudaHostAlloc((void **)&whole->note, 4 * sizeof *whole->note, cudaHostAllocMapped),
+        rc = cuda_check(cudaHostAlloc((void **)&one->note, 4 * sizeof *one->note, cudaHostAllocMapped),
                         "taking pinned memory", err);
-    if (!rc) memset(whole->note, 0, 4 * sizeof *whole->note);
+    if (!rc) memset(one->note, 0, 4 * sizeof *one->note);
     return rc;
 }
 
-void cuda_whole_close(struct backend *be) {
-    if (be->whole.note) cudaFreeHost(be->whole.note);
+void cuda_one_launch_close(struct backend *be) {
+    if (be->one_launch.note) cudaFreeHost(be->one_launch.note);
 }
 
-bool cuda_whole_runs(const struct backend *be, const struct step *st) {
+bool cuda_one_launch_runs(const struct backend *be, const struct step *st) {
     const uint32_t b = cuda_bucket_of(st->n_rows);
-    return st->single && !st->drafts && st->n_out == st->n_rows && b < CUDA_WHOLE_BUCKETS && be->whole.runs[b] &&
-           cuda_bucket_rows(b) == st->n_rows;
+    return st->single && !st->drafts && st->n_out == st->n_rows && b < CUDA_ONE_LAUNCH_BUCKETS &&
+           be->one_launch.runs[b] && cuda_bucket_rows(b) == st->n_rows;
 }
 
-void cuda_whole_enqueue(struct backend *be, const struct step *st) {
-    const struct cuda_whole_step step = {.shape = whole_shape(be),
+void cuda_one_launch_enqueue(struct backend *be, const struct step *st) {
+    const struct cuda_whole_step step = {.shape = one_launch_shape(be),
                                          .rows = be->rows,
                                          .n_layers = be->d.L,
-                                         .layers = be->whole.layers,
+                                         .layers = be->one_launch.layers,
                                          .norm_f = be->norm_f,
                                          .x = be->x,
                                          .turn = be->turn,
                                          .head = be->lm_head.data,
                                          .logits = be->logits,
-                                         .words = be->whole.words,
-                                         .note = be->whole.note};
+                                         .words = be->one_launch.words,
+                                         .note = be->one_launch.note};
     k_persistent_step(&step, st->n_rows, be->stream);
 }
 
-void cuda_whole_count(struct backend *be) {
-    const struct cuda_shape shape = whole_shape(be);
-    if (!be->whole.words || ++be->whole.n_steps % CUDA_PERSISTENT_STEPS) return;
-    cudaMemsetAsync(be->whole.words, 0, cuda_persistent_bytes(&shape), be->stream);
+void cuda_one_launch_count(struct backend *be) {
+    const struct cuda_shape shape = one_launch_shape(be);
+    if (!be->one_launch.words || ++be->one_launch.n_steps % CUDA_PERSISTENT_STEPS) return;
+    cudaMemsetAsync(be->one_launch.words, 0, cuda_persistent_bytes(&shape), be->stream);
 }
 
-int cuda_whole_fault(const struct backend *be, int rc, struct rod_error *err) {
-    const volatile uint32_t *note = be->whole.note;
+int cuda_one_launch_fault(const struct backend *be, int rc, struct rod_error *err) {
+    const volatile uint32_t *note = be->one_launch.note;
     if (!rc || !note || !note[0]) return rc;
     return rod_fail(err, ROD_EDEVICE,
                     "A decode step was given up: block %u, warp %u waited nine seconds at layer %u, stage %u, for what "
