@@ -1,7 +1,7 @@
 /* core.h - the engine and its parts, for the files of this folder and for tests that plug in a backend of their own.
  *
  * Who owns what: an engine owns its backend and tokenizer, and every active request (active.h) between submit and its
- * end. Threads: sched, sampler, steps, segs, events of this turn: the engine thread. mailbox and counters: any. taken:
+ * end. Threads: sched, sampler, steps, segs, events of this round: the engine thread. mailbox and counters: any. taken:
  * the consumer. Everything else is immutable after open.
  */
 #ifndef CORE_H
@@ -36,22 +36,22 @@ struct flight {
     uint32_t n_rows;
     uint64_t n_tok, begin_ns;
 };
-/* Up to two on their way, taking turns: number n is turns[n % 2]. */
+/* Up to two on their way, number n is by_parity[n % 2]. */
 struct flights {
-    struct flight turns[2];
+    struct flight by_parity[2];
     uint64_t n_begun, n_ended;
     uint64_t ended_ns, looked_ns; /* when the last one's end was seen; when the last look was */
     struct step_cost cost;        /* of a flight's tokens */
 };
 
-/* Whose masks are made before a step, mask_turns.c. */
-struct mask_turns {
+/* Whose masks are made before a step, mask_pieces.c. */
+struct mask_pieces {
     uint64_t used[SCHED_N_KEYS]; /* effort that each key has used lately */
     uint64_t halved_ns;          /* when that was halved */
     double step_ns, effort_ns;   /* what a step takes without masks; what effort takes */
     uint64_t dear;               /* the ticket of whom the last piece was beyond its first */
     uint64_t spent_ns;           /* since the last step was planned */
-    /* of one turn */
+    /* of one round */
     struct active **rows;       /* [n_slots] those that wait, whose key has used the least first; NULL: it failed */
     uint32_t n, n_first;        /* n_first: those before have had a first piece */
     int64_t budget, left;       /* effort */
@@ -121,7 +121,7 @@ struct rod_engine {
     uint32_t *moving;               /* [n_slots], n_moving: slots with a move */
     uint32_t n_moving;
     struct flights flights;
-    struct mask_turns masks;
+    struct mask_pieces masks;
     struct sched sched;
     struct sampler sampler;
     struct draft_price price[SCHED_N_SITES]; /* of steps without prompts */
@@ -130,13 +130,13 @@ struct rod_engine {
     struct draft_tries draft_tries;
     bool put_off;         /* the next plan waits for a step's tokens because of drafts */
     bool drafts_always;   /* for tests: each draft is read, whether it pays or not */
-    struct step steps[2]; /* taking turns: step number n is steps[n % 2] */
+    struct step steps[2]; /* step number n is steps[n % 2] */
     uint64_t n_planned, n_collected;
     struct active *idle_source;   /* shared_prefill.c; NULL = none */
     float *source_logits;         /* [V] behind the idle source's prompt, where the host sees logits */
     bool host_next;               /* of both sites with work, the host has the next step */
     struct backend_segment *segs; /* [n_slots] */
-    struct mailbox_events events; /* of this turn of the loop */
+    struct mailbox_events events; /* of this round of the loop */
     pthread_t thread;
 };
 
@@ -327,20 +327,20 @@ void end_replayed(struct rod_engine *engine, struct active *active);
 /* ---- pace.c ---- */
 int pace_measure(struct rod_engine *engine, struct rod_error *err); /* before the engine thread */
 
-/* ---- mask_turns.c: masks of those that a plan may take, as far as a step has time for them ---- */
-void mask_turns_begin(struct rod_engine *engine, uint64_t now_ns);
+/* ---- mask_pieces.c: masks of those that a plan may take, as far as a step has time for them ---- */
+void mask_pieces_begin(struct rod_engine *engine, uint64_t now_ns);
 /* Whose mask is worked at next, until NULL. An error ends the request. */
-struct active *mask_turns_next(struct rod_engine *engine);
-int mask_turns_work(struct rod_engine *engine, struct active *active, struct rod_error *err);
+struct active *mask_pieces_next(struct rod_engine *engine);
+int mask_pieces_work(struct rod_engine *engine, struct active *active, struct rod_error *err);
 /* Whoever lacks its mask is in SCHED_MASKING from now on, or reads its prompt up to its last piece; nobody else is. */
-void mask_turns_settle(struct rod_engine *engine);
+void mask_pieces_settle(struct rod_engine *engine);
 /* Behind a draft; *mask NULL: there is no time for it. */
-int mask_turns_draft(struct rod_engine *engine, struct active *active, struct grammar_walk *walk, const uint64_t **mask,
-                     struct rod_error *err);
-uint64_t mask_turns_spent(struct rod_engine *engine); /* what masks took since the last call, ns */
-void mask_turns_end(struct rod_engine *engine);
+int mask_pieces_draft(struct rod_engine *engine, struct active *active, struct grammar_walk *walk,
+                      const uint64_t **mask, struct rod_error *err);
+uint64_t mask_pieces_spent(struct rod_engine *engine); /* what masks took since the last call, ns */
+void mask_pieces_end(struct rod_engine *engine);
 /* A step took so long since the one before it, without what masks took. */
-void mask_turns_learn(struct rod_engine *engine, uint64_t ns);
+void mask_pieces_learn(struct rod_engine *engine, uint64_t ns);
 
 /* ---- step.c ---- */
 /* Plans and runs the next step, or what may run of it. A failure is a device fault. */

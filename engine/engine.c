@@ -15,7 +15,7 @@ static void engine_free(struct rod_engine *e) {
     for (int i = 0; i < 2; i++) free(e->steps[i].rows);
     free(e->segs);
     free(e->source_logits);
-    for (int i = 0; i < 2; i++) free(e->flights.turns[i].rows), free(e->flights.turns[i].segs);
+    for (int i = 0; i < 2; i++) free(e->flights.by_parity[i].rows), free(e->flights.by_parity[i].segs);
     free(e->moves);
     free(e->moving);
     free(e->masks.rows);
@@ -69,7 +69,7 @@ static int engine_init_parts(struct rod_engine *e, struct rod_error *err) {
     e->masks.rows = calloc(be->n_slots, sizeof(struct active *));
     cost_init(&e->flights.cost, be->chunk_tok);
     for (int i = 0; i < 2; i++) {
-        struct flight *f = &e->flights.turns[i];
+        struct flight *f = &e->flights.by_parity[i];
         f->rows = calloc(be->n_slots, sizeof *f->rows);
         f->segs = calloc(be->n_slots, sizeof *f->segs);
         if (!f->rows || !f->segs) return rod_fail_no_memory(err);

@@ -23,7 +23,7 @@ bool flight_may_have(const struct rod_engine *e, const struct active *a) {
 
 bool flight_on(const struct rod_engine *e) { return e->flights.n_begun != e->flights.n_ended; }
 
-static struct flight *flight_of(struct rod_engine *e, uint64_t number) { return &e->flights.turns[number % 2]; }
+static struct flight *flight_of(struct rod_engine *e, uint64_t number) { return &e->flights.by_parity[number % 2]; }
 
 /* Since when the device part has nothing else to do than this flight, which is the first of those on their way. */
 static uint64_t flight_since_ns(const struct rod_engine *e, const struct flight *f) {

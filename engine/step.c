@@ -64,7 +64,7 @@ static void step_mask_drafts(struct rod_engine *e, struct active *a, struct sche
         comes =
             comes && !token_follow_grammar(a, &ahead, e->parts.tokenizer, id, &none) && !grammar_gate_finished(&ahead);
         mask = NULL;
-        if (comes && ahead.on) comes = !mask_turns_draft(e, a, &ahead.walk, &mask, &none) && mask;
+        if (comes && ahead.on) comes = !mask_pieces_draft(e, a, &ahead.walk, &mask, &none) && mask;
         if (comes) {
             step_give_mask(e, a, &ahead, i, mask);
             continue;
@@ -91,14 +91,14 @@ static int step_mask_row(struct rod_engine *e, struct active *a, struct sched_ro
 
 /* Of all that the next plans may take, as far as there is time for them. */
 static void step_make_masks(struct rod_engine *e, uint64_t now_ns) {
-    mask_turns_begin(e, now_ns);
-    for (struct active *a; (a = mask_turns_next(e));) {
+    mask_pieces_begin(e, now_ns);
+    for (struct active *a; (a = mask_pieces_next(e));) {
         struct rod_error fault, err;
-        if (!mask_turns_work(e, a, &fault)) continue;
+        if (!mask_pieces_work(e, a, &fault)) continue;
         token_grammar_fault(&fault, &err);
         step_fail_row(e, a, &err);
     }
-    mask_turns_settle(e);
+    mask_pieces_settle(e);
 }
 
 /* Where every token of the step is waited for, a step ahead would only split the rows between two steps. */
@@ -128,7 +128,7 @@ static struct step *step_plan(struct rod_engine *e, enum sampling_site site, uin
     step->n_rows = sched_plan(&e->sched, site, step->rows);
     step_mask_rows(e, step);
     if (step->n_rows == 0) return NULL;
-    step->mask_ns = mask_turns_spent(e);
+    step->mask_ns = mask_pieces_spent(e);
     step_put_drawn_first(step);
     step->begin_ns = now_ns;
     step->site = site;
@@ -186,7 +186,7 @@ static void step_count(struct rod_engine *e, const struct step *step) {
     atomic_store_explicit(&c->last_step_end_ns, end_ns, memory_order_relaxed);
     draft_use_learn(e, step, end_ns - last_ns);
     const uint64_t rest_ns = ns > step->mask_ns ? ns - step->mask_ns : 0;
-    mask_turns_learn(e, rest_ns);
+    mask_pieces_learn(e, rest_ns);
     sched_took(&e->sched, step->site, step->n_decode, step->n_prompt_tok, step->site == SITE_HOST ? rest_ns : ns);
 }
 
@@ -402,7 +402,7 @@ static int step_run_on_device(struct rod_engine *e, uint64_t now_ns, struct rod_
     return n_flying ? step_collect(e, err) : 0; /* with none on its way before, the next turn looks ahead of this one */
 }
 
-/* The sampling sites take turns. A step whose rows the host samples begins when nothing is on its way. */
+/* The sampling sites alternate. A step whose rows the host samples begins when nothing is on its way. */
 static int step_run_site(struct rod_engine *e, uint64_t now_ns, struct rod_error *err) {
     if (!e->parts.ops->launch) return step_run_on_host(e, now_ns, err);
     const bool host = sched_site_busy(&e->sched, SITE_HOST);
@@ -417,6 +417,6 @@ static int step_run_site(struct rod_engine *e, uint64_t now_ns, struct rod_error
 int step_run(struct rod_engine *e, uint64_t now_ns, struct rod_error *err) {
     step_make_masks(e, now_ns);
     const int rc = step_run_site(e, now_ns, err);
-    mask_turns_end(e);
+    mask_pieces_end(e);
     return rc;
 }

@@ -230,7 +230,7 @@ static uint32_t sched_piece_out(const struct sched_req *r, uint32_t n_tok) {
 
 /* ---- prompts beside streams ---- */
 
-/* A round of all streams: sites take turns. */
+/* A round of all streams: sites alternate. */
 static uint64_t sched_round_ns(const struct sched *s) {
     uint64_t ns = 0;
     for (int i = 0; i < SCHED_N_SITES; i++) ns += budget_streams_ns(&s->budget[i], s->decode[i].n);
@@ -490,7 +490,7 @@ void sched_land(struct sched *s, struct sched_req *r) {
     r->flight_tok = behind_tok;
 }
 
-/* To the end of the line: when not all rows fit, they take turns. */
+/* To the end of the line: when not all rows fit, they alternate. */
 static void sched_to_decode(struct sched *s, struct sched_req *r) {
     sched_move_to(s, r, r->max_out && r->n_out == r->max_out ? SCHED_LAST : SCHED_DECODE);
 }

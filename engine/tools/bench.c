@@ -2,7 +2,7 @@
  *
  * A decode step must read the weights once and, for each session, read and write S and read the visible window: its
  * bytes over the measured read bandwidth are one floor. Its products are the other: FLOP over the measured rate of a
- * matrix product whose operands stay in cache. The ceiling is the larger floor. On a CPU reading and steps take turns,
+ * matrix product whose operands stay in cache. The ceiling is the larger floor. On a CPU reading and steps alternate,
  * and a row has the median of both.
  * Tokens are pseudo-random ids, states are those that such tokens leave: nothing is timed on zeros. One session reads
  * the context and the others get a copy of its state, where the backend copies slots. Where the device
@@ -86,7 +86,7 @@ struct bench {
     int32_t *ids;
     double *times;
     struct bench_reader *reader; /* of a row on a CPU */
-    double *rates, turn_s;       /* of its reads; of steps since the last of them */
+    double *rates, between_s;    /* of its reads; of steps since the last of them */
     double read_s, read_cpu_s;   /* what the row's reads took, which are no part of its steps */
     size_t n_rates;
     struct backend_segment *segs;
@@ -105,14 +105,14 @@ static double bench_median(double *x, size_t n) {
 }
 
 /* So many bytes are what the row's steps touch. */
-static int bench_turns_begin(struct bench *b, double bytes, struct rod_error *err) {
-    b->turn_s = b->read_s = b->read_cpu_s = 0, b->n_rates = 0;
+static int bench_reads_begin(struct bench *b, double bytes, struct rod_error *err) {
+    b->between_s = b->read_s = b->read_cpu_s = 0, b->n_rates = 0;
     if (b->read_bytes_per_s > 0) return 0;
     b->reader = bench_reader_open(b->team, bytes);
     return b->reader ? 0 : rod_fail_no_memory(err);
 }
 
-static void bench_turns_read(struct bench *b, double at_least_s) {
+static void bench_reads_read(struct bench *b, double at_least_s) {
     const double begin = bench_now_s(), cpu_begin = bench_thread_s();
     while (b->n_rates < MAX_STEPS && (!b->n_rates || bench_now_s() - begin < at_least_s))
         b->rates[b->n_rates++] = bench_reader_rate(b->reader);
@@ -121,16 +121,16 @@ static void bench_turns_read(struct bench *b, double at_least_s) {
 }
 
 /* After a step of so many seconds. */
-static void bench_turns_step(struct bench *b, double s) {
-    if (!b->reader || (b->turn_s += s) < TURN_S) return;
-    bench_turns_read(b, fmin(b->turn_s / 2, MOST_READING_S));
-    b->turn_s = 0;
+static void bench_reads_step(struct bench *b, double s) {
+    if (!b->reader || (b->between_s += s) < TURN_S) return;
+    bench_reads_read(b, fmin(b->between_s / 2, MOST_READING_S));
+    b->between_s = 0;
 }
 
 /* Bytes a second that reading reached. */
-static double bench_turns_end(struct bench *b) {
+static double bench_reads_end(struct bench *b) {
     if (!b->reader) return b->read_bytes_per_s;
-    if (!b->n_rates) bench_turns_read(b, 0);
+    if (!b->n_rates) bench_reads_read(b, 0);
     bench_reader_close(b->reader);
     b->reader = NULL;
     return bench_median(b->rates, b->n_rates);
@@ -191,7 +191,7 @@ static void bench_fill_row(struct bench *b, struct rod_bench_row *row, size_t n_
     row->bytes =
         n_steps * bench_step_bytes(b, row->prefill ? bench_prompt_sessions(b, tokens, row->batch) : row->batch, keys);
     row->moved_bytes = row->bytes - (row->prefill ? 0 : row->batch * bench_unwritten_bytes(d, info, row->batch));
-    row->read_bytes_per_s = bench_turns_end(b);
+    row->read_bytes_per_s = bench_reads_end(b);
     row->flop_per_s = b->flop_per_s;
     row->ceiling = tokens / fmax(row->bytes / row->read_bytes_per_s, row->flop / row->flop_per_s);
     row->fraction = row->tokens_per_s / row->ceiling;
@@ -241,7 +241,7 @@ static int bench_decode_by_host(struct bench *b, uint32_t batch, struct decode_t
         if (rc) return rc;
         t = bench_now_s() - t;
         if (step >= WARM_STEPS) b->times[times->n++] = t;
-        bench_turns_step(b, t);
+        bench_reads_step(b, t);
     }
     return 0;
 }
@@ -298,7 +298,7 @@ static int bench_verify(struct bench *b, uint32_t batch, uint32_t drafts, struct
             rc = b->ops->collect(b->be, &tokens, err);
         t = bench_now_s() - t;
         if (step >= WARM_STEPS) b->times[times->n++] = t;
-        bench_turns_step(b, t);
+        bench_reads_step(b, t);
     }
     return rc;
 }
@@ -321,7 +321,7 @@ static int bench_measure_decode(struct bench *b, uint32_t batch, uint64_t contex
     }
     const uint32_t n = 1 + (drafts ? *drafts : 0);
     const double keys = d->plus ? fmin((double)context + 1, d->visible) : 0;
-    int rc = bench_turns_begin(b, bench_step_bytes(b, batch, keys), err);
+    int rc = bench_reads_begin(b, bench_step_bytes(b, batch, keys), err);
     if (!rc)
         rc = drafts           ? bench_verify(b, batch, *drafts, &times, err)
              : b->ops->launch ? bench_decode_by_device(b, batch, &times, err)
@@ -370,7 +370,7 @@ static int bench_measure_prefill(struct bench *b, uint32_t batch, uint64_t promp
     const double keys = w * (1 - w / (2 * (double)prompt)); /* seen on average */
     size_t n = 0;
     const double sessions = bench_prompt_sessions(b, (double)prompt * batch, batch);
-    int rc = bench_turns_begin(b, bench_step_bytes(b, sessions, keys), err);
+    int rc = bench_reads_begin(b, bench_step_bytes(b, sessions, keys), err);
     const double begin = bench_now_s();
     while (!rc && n < MAX_STEPS && (n < MIN_STEPS || bench_now_s() - b->read_s - begin < b->options->seconds)) {
         for (uint32_t i = 0; i < batch; i++) b->ops->slot_zero(b->be, i);
@@ -378,7 +378,7 @@ static int bench_measure_prefill(struct bench *b, uint32_t batch, uint64_t promp
         rc = bench_read_packed(b, batch, prompt, err);
         t = bench_now_s() - t;
         b->times[n++] = t;
-        bench_turns_step(b, t);
+        bench_reads_step(b, t);
         if (b->times[0] > 30) break; /* a length of minutes is measured once */
     }
     if (rc) return rc;

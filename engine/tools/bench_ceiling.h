@@ -1,7 +1,7 @@
 /* bench_ceiling.h - what this machine's processors can do at best: read memory, and multiply.
  *
  * Struct bench_reader owns a buffer as large as a step's bytes (1 MiB to 1 GiB), so that a model that fits a cache is
- * held to that cache's speed. Its caller reads it in turns with the steps that it measures: other users of the machine
+ * held to that cache's speed. Its caller reads it between the steps that it measures: other users of the machine
  * then slow both alike.
  */
 #ifndef BENCH_CEILING_H

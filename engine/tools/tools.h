@@ -126,12 +126,12 @@ struct rod_bench_row {
     uint32_t batch, drafts;                              /* drafts: behind each session's token */
     uint64_t context;                                    /* decode: tokens before; prefill: prompt length */
     double ms; /* median of a step (decode; on a GPU of rounds of 4, their mean) or of all prompts (prefill) */
-    double ms_low, ms_high;  /* fastest and slowest */
-    double tokens_per_s;     /* from the median */
-    double bytes, flop;      /* that must move and be done: weights once a step, states, windows */
-    double moved_bytes;      /* that do move: a GPU writes the states of many sessions at every fourth token */
-    double read_bytes_per_s; /* ceiling: reading as many bytes as one such step touches; on a CPU in turns with steps */
-    double flop_per_s;       /* ceiling: a matrix product in cache, all threads */
+    double ms_low, ms_high;   /* fastest and slowest */
+    double tokens_per_s;      /* from the median */
+    double bytes, flop;       /* that must move and be done: weights once a step, states, windows */
+    double moved_bytes;       /* that do move: a GPU writes the states of many sessions at every fourth token */
+    double read_bytes_per_s;  /* ceiling: reading as many bytes as one such step touches; on a CPU between steps */
+    double flop_per_s;        /* ceiling: a matrix product in cache, all threads */
     double ceiling, fraction; /* tokens/s if the larger of the two floors were reached; tokens_per_s / ceiling */
     double moved_fraction;    /* the same of the bytes that do move */
     uint64_t resident_bytes;  /* of the process, after the row */

@@ -329,7 +329,7 @@ static void backend_cuda_slot_copy(struct backend *be, uint32_t from, uint32_t t
 
 static int backend_cuda_forward(struct backend *be, const struct backend_segment *segs, uint32_t n_segs,
                                 const float **logits, struct rod_error *err) {
-    const int rc = cuda_device_part_turn(be, err);
+    const int rc = cuda_device_part_switch(be, err);
     return rc ? rc : cuda_step_forward(be, segs, n_segs, logits, err);
 }
 

@@ -141,7 +141,7 @@ struct backend {
 
     /* Workspaces, fp32 but the activations (act_*). */
     float *x, *squares, *row_scale, *az, *s, *in, *c0_part, *q, *k, *log_alpha, *c0, *sums, *d_part, *qkv, *aq, *part,
-        *part_ml, *f1, *gathered, *turn, *logits;
+        *part_ml, *f1, *gathered, *rope, *logits;
     uint32_t part_rows;  /* rows that part and part_ml have room for */
     uint32_t logit_rows; /* rows that logits have room for: max_out, or a bucket's */
     void *scan_work, *window_work;
@@ -276,7 +276,7 @@ int cuda_device_part_open(struct backend *be, const struct backend_config *confi
 int cuda_device_part_capture(struct backend *be, struct rod_error *err);
 void cuda_device_part_close(struct backend *be);
 /* Before a step: it goes to the processors that are its own now. */
-int cuda_device_part_turn(struct backend *be, struct rod_error *err);
+int cuda_device_part_switch(struct backend *be, struct rod_error *err);
 int cuda_device_part_begin(struct backend *be, const struct backend_segment *segs, uint32_t n_segs,
                            struct rod_error *err);
 int cuda_device_part_ended(struct backend *be, bool wait, struct rod_error *err);

@@ -24,7 +24,7 @@ struct cuda_device_part {
     cudaStream_t stream[2], all; /* all: the backend's own, with every multiprocessor */
     struct cuda_graphs rest_graphs;
     struct backend lane;
-    cudaEvent_t passed, ended[2]; /* passed: all that comes before on the other stream; ended: of flights, by turn */
+    cudaEvent_t passed, ended[2]; /* passed: all that comes before on the other stream; ended: of flights, by parity */
     uint64_t n_begun, n_ended;    /* flights; ended: it has been seen */
 };
 
@@ -200,7 +200,7 @@ static int pass(struct cuda_device_part *part, cudaStream_t from, cudaStream_t t
     return rc ? rc : cuda_check(cudaStreamWaitEvent(to, part->passed, 0), "passing a step on", err);
 }
 
-int cuda_device_part_turn(struct backend *be, struct rod_error *err) {
+int cuda_device_part_switch(struct backend *be, struct rod_error *err) {
     struct cuda_device_part *part = be->device_part;
     const bool on = part && part->n_begun != part->n_ended;
     if (!part || on == (be->processors != 0)) return 0;
@@ -227,11 +227,11 @@ int cuda_device_part_begin(struct backend *be, const struct backend_segment *seg
     cudaSetDevice(be->device);
     int rc = waits ? pass(part, be->stream, part->stream[PROMPTS], err) : 0;
     if (rc) return rc;
-    const uint64_t turn = part->n_begun++ % 2;
+    const uint64_t parity = part->n_begun++ % 2;
     cuda_launch_on(part->processors[PROMPTS]);
     rc = cuda_step_prompts(&part->lane, segs, n_segs, err);
     cuda_launch_on(0);
-    return rc ? rc : cuda_check(cudaEventRecord(part->ended[turn], part->stream[PROMPTS]), "starting a flight", err);
+    return rc ? rc : cuda_check(cudaEventRecord(part->ended[parity], part->stream[PROMPTS]), "starting a flight", err);
 }
 
 /* Steps that are launched afterwards need not wait: the flight is over by then. */
@@ -255,7 +255,7 @@ int cuda_device_part_capture(struct backend *be, struct rod_error *err) {
     return 0;
 }
 void cuda_device_part_close(struct backend *be) { (void)be; }
-int cuda_device_part_turn(struct backend *be, struct rod_error *err) {
+int cuda_device_part_switch(struct backend *be, struct rod_error *err) {
     (void)be, (void)err;
     return 0;
 }

@@ -203,7 +203,7 @@ static void enqueue_attention(struct backend *be, const struct step *st, uint32_
                               const float *row_scale) {
     const struct cuda_layer *w = &be->layers[layer];
     struct cuda_heads heads = {
-        .qkv = qkv, .row_scale = row_scale, .turn = be->turn, .q_norm = w->q_norm, .k_norm = w->k_norm};
+        .qkv = qkv, .row_scale = row_scale, .turn = be->rope, .q_norm = w->q_norm, .k_norm = w->k_norm};
     const struct cuda_prompt_window prompts = {.shape = be->shape,
                                                .layer = layer,
                                                .rows = be->rows,
@@ -327,7 +327,7 @@ static void enqueue_fused_mixer(struct backend *be, const struct step *st, uint3
 }
 
 /* Whether q, k, v of a step are turned in their product: all its rows are prompts'. */
-static bool turns_in_product(const struct backend *be, const struct step *st) {
+static bool rope_in_product(const struct backend *be, const struct step *st) {
     return be->d.plus && !st->single && be->prompt_window && st->n_tiles && !st->n_head && !st->n_tail &&
            cuda_prompt_heads_runs(&be->shape, &be->layers[0].qkv, st->n_rows);
 }
@@ -339,12 +339,12 @@ static void enqueue_fused_attention_and_ffn(struct backend *be, const struct ste
     const struct cuda_normed x = {be->act_d, be->squares, s->norm_eps, s->D}; /* and y after it */
     const uint32_t n = st->n_rows, width = (s->H + s->Hk + s->Hv) * s->P;
     void *stream = be->stream;
-    const bool turns = turns_in_product(be, st);
-    if (turns)
-        k_prompt_heads(s, layer, &w->qkv, &x, n, be->turn, be->window_work, stream);
+    const bool in_product = rope_in_product(be, st);
+    if (in_product)
+        k_prompt_heads(s, layer, &w->qkv, &x, n, be->rope, be->window_work, stream);
     else
         (st->single ? k_fused_linear : k_prompt_linear)(&w->qkv, &x, n, be->qkv, width, stream);
-    enqueue_attention(be, st, layer, (struct cuda_parts){turns ? NULL : be->qkv, 1, 0}, NULL);
+    enqueue_attention(be, st, layer, (struct cuda_parts){in_product ? NULL : be->qkv, 1, 0}, NULL);
     residual(be, st,
              &(struct cuda_residual){.w = &w->ao,
                                      .x = be->act_q,
@@ -458,7 +458,7 @@ void cuda_forward_enqueue(struct backend *be, const struct step *st) {
                                  .x = be->x,
                                  .inv_freq = be->inv_freq,
                                  .half = d->rot_dim / 2,
-                                 .turn = be->turn},
+                                 .turn = be->rope},
             be->stream);
     if (d->norm_embed) k_norm_rows(be->x, be->embed_norm, be->shape.norm_eps, st->n_rows, be->shape.D, be->stream);
     if (cuda_one_launch_runs(be, st))

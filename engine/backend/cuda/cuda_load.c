@@ -14,13 +14,13 @@
 
 enum { STAGING_BYTES = 32 << 20, READ_AHEAD_BYTES = 512 << 20, CODING_THREADS = 32 };
 
-/* Two pinned buffers take turns: while one is copied and packed, the files are read into the other. */
+/* There are two pinned buffers: while one is copied and packed, the files are read into the other. */
 struct upload {
     struct backend *be;
     const struct backend_config *config;
     void *host[2], *device[2];
     cudaEvent_t done[2];
-    int turn;
+    int parity;
     uint64_t bytes, total; /* copied, of all */
     const struct model *model;
     uint64_t asked; /* read ahead: bytes asked for, the next weight and part to ask for */
@@ -82,7 +82,7 @@ static int upload_packed(struct upload *up, const struct weight *w, uint32_t fir
             uint32_t rows = (uint32_t)(STAGING_BYTES / row_bytes);
             if (rows == 0) return rod_fail(err, ROD_EMODEL, "a weight's row of %zu bytes is too long", row_bytes);
             if (rows > hi - lo) rows = hi - lo;
-            const int i = up->turn ^= 1;
+            const int i = up->parity ^= 1;
             read_ahead(up);
             int rc = cuda_check(cudaEventSynchronize(up->done[i]), "uploading weights", err);
             if (rc) return rc;
@@ -148,7 +148,7 @@ static int upload_codes(struct upload *up, const struct weight *w, const struct 
         const uint32_t rows = n - done < most ? n - done : most;
         const size_t codes_at = (size_t)rows * groups * sizeof(float), zeros_at = codes_at + (size_t)rows * w->cols,
                      bytes = zeros_at + (q->zeros ? (size_t)rows * groups : 0);
-        const int i = up->turn ^= 1;
+        const int i = up->parity ^= 1;
         read_ahead(up);
         int rc = cuda_check(cudaEventSynchronize(up->done[i]), "uploading weights", err);
         if (rc) return rc;

@@ -26,7 +26,7 @@ struct cuda_sampling_parts {
     struct cuda_admission *ring; /* [RING], pinned */
     cudaEvent_t admitted[RING];
     uint64_t n_admissions;
-    cudaEvent_t done[2]; /* of the steps on their way, by turn */
+    cudaEvent_t done[2]; /* of the steps on their way, by parity */
     struct cuda_flight flight[2];
     uint64_t n_launched, n_collected;
     uint64_t begin_ns[2], usual_ns[CUDA_N_KINDS]; /* what a step of a kind takes, waited for alone */
@@ -34,7 +34,7 @@ struct cuda_sampling_parts {
     bool sleeps_well;                             /* the thread's sleeps end some microseconds late, not some 50 */
     struct backend_token *tokens;
     bool *draws; /* [n_slots] */
-    /* Masks for the next step, by its turn; those of the step two before have been read. */
+    /* Masks for the next step, by its parity; those of the step two before have been read. */
     struct cuda_mask *masks[2]; /* [most_masks] each, pinned, as are the words: [most_masks][CUDA_MASK_WORDS] */
     uint32_t *mask_words[2], n_masks, most_masks;
     uint64_t mask_bytes[2]; /* of each step on its way */
@@ -219,7 +219,7 @@ int cuda_sample_launch(struct backend *be, const struct backend_segment *segs, u
         if (p->draws[segs[i].slot]) end = CUDA_DRAWS;
     }
     cudaSetDevice(be->device);
-    int rc = cuda_device_part_turn(be, err);
+    int rc = cuda_device_part_switch(be, err);
     if (rc) return rc;
     if (p->n_masks) k_masks(&be->sampler, p->masks[at], p->n_masks, be->stream);
     p->n_masks = 0;

@@ -89,7 +89,7 @@ static struct workspaces lay_out_workspaces(struct backend *be, size_t N, size_t
                                {&be->part_ml, part_rows * blocks * s->H * 2},
                                {&be->f1, sums * 2 * ((s->F + 7) / 8 * 8)},
                                {&be->gathered, be->info.max_out * D},
-                               {&be->turn, N * s->rot_dim},
+                               {&be->rope, N * s->rot_dim},
                                {&be->logits, logits * s->V},
                            }};
     void **const acts[N_ACTS] = {&be->act_d, &be->act_e, &be->act_a, &be->act_q, &be->act_f, &be->act_z};

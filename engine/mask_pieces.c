@@ -1,11 +1,11 @@
-/* mask_turns.c - whose masks are made before a step, as one alone may take longer than many steps.
+/* mask_pieces.c - whose masks are made before a step, as one alone may take longer than many steps.
  *
  * Masks are made in pieces, with so much effort in all as half of a step's time is worth. Then whoever lacks its mask
  * is in SCHED_MASKING: no plan counts it, as what a plan gave to it others would lack. A prompt is read up to its last
  * piece meanwhile. What is made does not depend on the pieces, so a row's tokens are what they are alone. First each
  * one has one piece, in which ordinary masks become complete: those of keys that have used the least lately go first.
  * The rest is one mask's after the other, by the same order; one that was begun is finished, unless another's key has
- * used less than half. Where nothing else runs a turn has more effort, and ends, as a request may come.
+ * used less than half. Where nothing else runs a round has more effort, and ends, as a request may come.
  */
 #include "core.h"
 
@@ -19,65 +19,65 @@ enum {
     HALF_LIFE_NS = 500000000 /* of what a key has used */
 };
 
-static uint64_t *turns_used(struct rod_engine *e, const struct active *a) { return &e->masks.used[a->sched.key]; }
+static uint64_t *pieces_used(struct rod_engine *e, const struct active *a) { return &e->masks.used[a->sched.key]; }
 
-void mask_turns_learn(struct rod_engine *e, uint64_t ns) {
-    struct mask_turns *m = &e->masks;
+void mask_pieces_learn(struct rod_engine *e, uint64_t ns) {
+    struct mask_pieces *m = &e->masks;
     m->step_ns += ((double)ns - m->step_ns) / 8;
 }
 
 /* Its next token needs a mask. While it is held the tokens before are not known. */
-static bool turns_needs(const struct active *a) { return a->gate.on && a->request->max_tokens && !a->sched.held; }
+static bool pieces_needs(const struct active *a) { return a->gate.on && a->request->max_tokens && !a->sched.held; }
 
-static void turns_forget(struct rod_engine *e, uint64_t now_ns) {
-    struct mask_turns *m = &e->masks;
+static void pieces_forget(struct rod_engine *e, uint64_t now_ns) {
+    struct mask_pieces *m = &e->masks;
     if (now_ns < m->halved_ns + HALF_LIFE_NS) return;
     m->halved_ns = now_ns;
     for (uint32_t i = 0; i < e->sched.n_keys; i++) m->used[i] /= 2;
 }
 
 /* Whether anything but masks is to do. */
-static bool turns_runs(const struct rod_engine *e) {
+static bool pieces_runs(const struct rod_engine *e) {
     return e->n_planned != e->n_collected || sched_site_busy(&e->sched, SITE_DEVICE) ||
            sched_site_busy(&e->sched, SITE_HOST);
 }
 
-static int64_t turns_effort(const struct rod_engine *e) {
-    const double half_ns = turns_runs(e) ? e->masks.step_ns / 2 : MOST_NS;
+static int64_t pieces_effort(const struct rod_engine *e) {
+    const double half_ns = pieces_runs(e) ? e->masks.step_ns / 2 : MOST_NS;
     const double ns = half_ns < LEAST_NS ? LEAST_NS : half_ns > MOST_NS ? MOST_NS : half_ns;
     return (int64_t)(ns / e->masks.effort_ns);
 }
 
-static void turns_gather(struct rod_engine *e, const struct sched_list *list) {
-    struct mask_turns *m = &e->masks;
+static void pieces_gather(struct rod_engine *e, const struct sched_list *list) {
+    struct mask_pieces *m = &e->masks;
     for (struct sched_req *r = list->head; r; r = r->next) {
         struct active *a = active_of_sched(r);
         r->no_end = false;
-        a->mask_waits = turns_needs(a) && !grammar_walk_has_mask(&a->gate.walk);
+        a->mask_waits = pieces_needs(a) && !grammar_walk_has_mask(&a->gate.walk);
         if (!a->mask_waits) continue;
         uint32_t at = m->n++;
-        for (; at && *turns_used(e, m->rows[at - 1]) > *turns_used(e, a); at--) m->rows[at] = m->rows[at - 1];
+        for (; at && *pieces_used(e, m->rows[at - 1]) > *pieces_used(e, a); at--) m->rows[at] = m->rows[at - 1];
         m->rows[at] = a;
     }
 }
 
-void mask_turns_begin(struct rod_engine *e, uint64_t now_ns) {
-    struct mask_turns *m = &e->masks;
+void mask_pieces_begin(struct rod_engine *e, uint64_t now_ns) {
+    struct mask_pieces *m = &e->masks;
     m->n = m->n_first = 0;
     if (e->n_planned == e->n_collected) m->spent_ns = 0; /* the next step begins now */
     for (int site = 0; site < SCHED_N_SITES; site++) {
-        turns_gather(e, &e->sched.masking[site]);
-        turns_gather(e, &e->sched.decode[site]);
-        turns_gather(e, &e->sched.prefill[site]);
+        pieces_gather(e, &e->sched.masking[site]);
+        pieces_gather(e, &e->sched.decode[site]);
+        pieces_gather(e, &e->sched.prefill[site]);
     }
     if (!m->effort_ns) m->effort_ns = 5; /* as measured on one machine, until it is known here */
-    turns_forget(e, now_ns);
-    m->budget = m->left = turns_effort(e);
+    pieces_forget(e, now_ns);
+    m->budget = m->left = pieces_effort(e);
     m->last = NULL;
 }
 
 /* One that has had no piece yet. While others wait for more, half of the effort is theirs. */
-static struct active *turns_first_piece(struct mask_turns *m) {
+static struct active *pieces_first(struct mask_pieces *m) {
     bool begun = false;
     for (uint32_t i = 0; i < m->n && !begun; i++) begun = m->rows[i] && m->rows[i]->gate.walk.begun;
     while (m->n_first < m->n && m->left > (begun ? m->budget / 2 : 0)) {
@@ -87,28 +87,28 @@ static struct active *turns_first_piece(struct mask_turns *m) {
     return NULL;
 }
 
-static struct active *turns_next_piece(struct rod_engine *e) {
-    struct mask_turns *m = &e->masks;
+static struct active *pieces_next(struct rod_engine *e) {
+    struct mask_pieces *m = &e->masks;
     struct active *best = NULL, *dear = NULL;
     for (uint32_t i = 0; i < m->n; i++) {
         struct active *a = m->rows[i];
         if (!a || !a->mask_waits) continue;
         if (a->submission.ticket == m->dear) dear = a;
-        if (!best || *turns_used(e, a) < *turns_used(e, best)) best = a;
+        if (!best || *pieces_used(e, a) < *pieces_used(e, best)) best = a;
     }
-    if (dear && *turns_used(e, dear) <= 2 * *turns_used(e, best) + PIECE) best = dear;
+    if (dear && *pieces_used(e, dear) <= 2 * *pieces_used(e, best) + PIECE) best = dear;
     if (best) m->dear = best->submission.ticket;
     return best;
 }
 
-struct active *mask_turns_next(struct rod_engine *e) {
-    struct mask_turns *m = &e->masks;
+struct active *mask_pieces_next(struct rod_engine *e) {
+    struct mask_pieces *m = &e->masks;
     if (m->left <= 0) return NULL;
-    struct active *a = turns_first_piece(m);
-    return a ? a : turns_next_piece(e);
+    struct active *a = pieces_first(m);
+    return a ? a : pieces_next(e);
 }
 
-static void turns_learn_effort(struct mask_turns *m, uint64_t ns, int64_t used) {
+static void pieces_learn_effort(struct mask_pieces *m, uint64_t ns, int64_t used) {
     if (used < PIECE / 4) return;
     const double one_ns = (double)ns / (double)used;
     m->effort_ns += ((one_ns > 100 ? 100 : one_ns) - m->effort_ns) / 32; /* more: the thread did not run */
@@ -116,7 +116,7 @@ static void turns_learn_effort(struct mask_turns *m, uint64_t ns, int64_t used) 
 }
 
 /* A piece of the walk's mask, which its request's key has used. */
-static int turns_piece(struct rod_engine *e, struct active *a, struct grammar_walk *walk, const uint64_t **mask,
+static int pieces_make(struct rod_engine *e, struct active *a, struct grammar_walk *walk, const uint64_t **mask,
                        struct rod_error *err) {
     int64_t effort = PIECE;
     const uint64_t then_ns = clock_now_ns();
@@ -125,17 +125,17 @@ static int turns_piece(struct rod_engine *e, struct active *a, struct grammar_wa
     const int64_t used = PIECE - effort;
     e->masks.left -= used;
     e->masks.spent_ns += ns;
-    *turns_used(e, a) += (uint64_t)used;
-    turns_learn_effort(&e->masks, ns, used);
+    *pieces_used(e, a) += (uint64_t)used;
+    pieces_learn_effort(&e->masks, ns, used);
     return rc;
 }
 
-int mask_turns_work(struct rod_engine *e, struct active *a, struct rod_error *err) {
-    struct mask_turns *m = &e->masks;
+int mask_pieces_work(struct rod_engine *e, struct active *a, struct rod_error *err) {
+    struct mask_pieces *m = &e->masks;
     const uint64_t *mask;
     assert(a->mask_waits);
     m->last = grammar_of(a->request->grammar);
-    const int rc = turns_piece(e, a, &a->gate.walk, &mask, err);
+    const int rc = pieces_make(e, a, &a->gate.walk, &mask, err);
     if (!rc && !mask) return 0;
     a->mask_waits = false;
     for (uint32_t i = 0; rc && i < m->n; i++) /* it is about to end */
@@ -143,14 +143,14 @@ int mask_turns_work(struct rod_engine *e, struct active *a, struct rod_error *er
     return rc;
 }
 
-int mask_turns_draft(struct rod_engine *e, struct active *a, struct grammar_walk *walk, const uint64_t **mask,
-                     struct rod_error *err) {
+int mask_pieces_draft(struct rod_engine *e, struct active *a, struct grammar_walk *walk, const uint64_t **mask,
+                      struct rod_error *err) {
     *mask = NULL;
     if (e->masks.left <= 0 && !grammar_walk_has_mask(walk)) return 0;
-    return turns_piece(e, a, walk, mask, err);
+    return pieces_make(e, a, walk, mask, err);
 }
 
-static void turns_settle(struct rod_engine *e, const struct sched_list *list) {
+static void pieces_settle(struct rod_engine *e, const struct sched_list *list) {
     for (struct sched_req *r = list->head, *next; r; r = next) {
         next = r->next;
         if (!active_of_sched(r)->mask_waits) continue;
@@ -161,23 +161,23 @@ static void turns_settle(struct rod_engine *e, const struct sched_list *list) {
     }
 }
 
-void mask_turns_settle(struct rod_engine *e) {
+void mask_pieces_settle(struct rod_engine *e) {
     for (int site = 0; site < SCHED_N_SITES; site++) {
         for (struct sched_req *r = e->sched.masking[site].head, *next; r; r = next) {
             next = r->next;
             if (!active_of_sched(r)->mask_waits) sched_masked(&e->sched, r);
         }
-        turns_settle(e, &e->sched.decode[site]);
-        turns_settle(e, &e->sched.prefill[site]);
+        pieces_settle(e, &e->sched.decode[site]);
+        pieces_settle(e, &e->sched.prefill[site]);
     }
 }
 
-uint64_t mask_turns_spent(struct rod_engine *e) {
+uint64_t mask_pieces_spent(struct rod_engine *e) {
     const uint64_t ns = e->masks.spent_ns;
     e->masks.spent_ns = 0;
     return ns;
 }
 
-void mask_turns_end(struct rod_engine *e) {
+void mask_pieces_end(struct rod_engine *e) {
     if (e->masks.last) grammar_cache_trim(e->grammars, e->masks.last);
 }
