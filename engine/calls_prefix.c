@@ -108,7 +108,7 @@ int rod_prefix_pin(struct rod_engine *e, const struct rod_prefix_new *wanted, st
         return rod_fail(err, ROD_EQUEUEFULL, "Another prefix is being read: wait for its end.");
     struct rod_state *state = NULL;
     rc = calls_read(e, wanted, n_tok, &state, err);
-    if (!rc) rc = pinned_put(e->pinned, wanted->id, wanted->ids, n_tok, state->image, out, err);
+    if (!rc) rc = pinned_put(e->pinned, wanted->id, wanted->ids, n_tok, state->buffer, out, err);
     rod_state_free(state);
     atomic_store(&e->pinning, false);
     return rc;

@@ -23,8 +23,8 @@ enum move_kind { MOVE_NONE, MOVE_IN, MOVE_OUT };
 struct move {
     enum move_kind kind;
     struct active *active; /* NULL: it ended meanwhile */
-    struct state_buffer *image;
-    struct prefix_entry *entry; /* MOVE_OUT: what the image is for; NULL: the request's end */
+    struct state_buffer *buffer;
+    struct prefix_entry *entry; /* MOVE_OUT: what the buffer is for; NULL: the request's end */
 };
 
 /* Beside fewer streams a prompt has more of a device's time in steps than a flight gives it, and they wait little. */
@@ -175,16 +175,16 @@ size_t score_banned(struct active *active, const int32_t **ids);
 void score_generated(struct active *active, int32_t id); /* a counted token */
 
 /* ---- move.c ---- */
-/* The state after pos tokens out of the request's slot into image, or the reverse; until it is over the request is in
- * SCHED_MOVING. Takes the image over on success. Fails as slot_load does. */
+/* The state after pos tokens out of the request's slot into buffer, or the reverse; until it is over the request is in
+ * SCHED_MOVING. Takes the buffer over on success. Fails as slot_load does. */
 int move_begin(struct rod_engine *engine, struct active *active, enum move_kind kind, uint64_t pos,
-               struct state_buffer *image, struct rod_error *err);
-/* The next move that is over, from number *at on (0 at first): 1 and *over, whose image is the caller's; 0: no more;
+               struct state_buffer *buffer, struct rod_error *err);
+/* The next move that is over, from number *at on (0 at first): 1 and *over, whose buffer is the caller's; 0: no more;
  * below 0: a device fault. Its request goes on where it was, but for one that has left its state: that one ends. */
 int move_next_over(struct rod_engine *engine, uint32_t *at, struct move *over, struct rod_error *err);
 /* The request ends: out of the scheduler, in any state. Its slot is free when no state is on its way. */
 void move_abandon(struct rod_engine *engine, struct active *active);
-void move_drop_all(struct rod_engine *engine); /* the images, when the backend is closed */
+void move_drop_all(struct rod_engine *engine); /* the buffers, when the backend is closed */
 
 /* ---- keep.c ---- */
 int keep_open(struct rod_engine *engine, struct rod_error *err); /* the pool */
@@ -212,8 +212,8 @@ void prefix_use_generated(struct active *active, int32_t id); /* a counted token
 /* The request ends, and its slot holds the state of prompt and answer, without a pending token. A device fault shows
  * later. */
 void prefix_use_answer(struct rod_engine *engine, struct active *active, int32_t pending, uint64_t now_ns);
-/* The image has arrived; it is taken over. Those that prefix_use_next_waiting gives look again. */
-void prefix_use_saved(struct rod_engine *engine, struct prefix_entry *entry, struct state_buffer *image);
+/* The buffer has arrived; it is taken over. Those that prefix_use_next_waiting gives look again. */
+void prefix_use_saved(struct rod_engine *engine, struct prefix_entry *entry, struct state_buffer *buffer);
 struct active *prefix_use_next_waiting(struct rod_engine *engine); /* to be read now; NULL: nobody waits */
 void prefix_use_distrust(struct rod_engine *engine, const struct active *active); /* its logits were no numbers */
 
@@ -317,8 +317,8 @@ int token_grammar_fault(const struct rod_error *fault, struct rod_error *err);
 void end_finish(struct rod_engine *engine, struct active *active, const struct verdict *verdict);
 void end_fail(struct rod_engine *engine, struct active *active, const struct rod_error *error);
 void end_cancel(struct rod_engine *engine, struct active *active);
-/* The state of a request that has ended is saved. Takes the image over. */
-void end_saved(struct rod_engine *engine, struct active *active, struct state_buffer *image);
+/* The state of a request that has ended is saved. Takes the buffer over. */
+void end_saved(struct rod_engine *engine, struct active *active, struct state_buffer *buffer);
 /* Of a turn that is back: its end is kept; its session could not be kept; its answer was sent. */
 void end_post(struct rod_engine *engine, struct active *active);
 void end_unsaved(struct rod_engine *engine, struct active *active);

@@ -70,10 +70,10 @@ static void end_conclude(struct rod_engine *e, struct active *a) {
     end_work(e, a);
 }
 
-void end_saved(struct rod_engine *e, struct active *a, struct state_buffer *image) {
+void end_saved(struct rod_engine *e, struct active *a, struct state_buffer *buffer) {
     assert(a->ended && a->sched.state == SCHED_MOVING);
-    assert(!a->output_state->image && !a->end->pub.state);
-    a->output_state->image = image;
+    assert(!a->output_state->buffer && !a->end->pub.state);
+    a->output_state->buffer = buffer;
     a->end->pub.state = a->output_state;
     a->output_state = NULL;
     end_conclude(e, a);

@@ -57,9 +57,9 @@ static int keep_check_state(const struct rod_engine *e, const struct rod_request
     if (memchr(s->layout, 0, sizeof s->layout) == NULL || strcmp(s->layout, e->backend_info.state_id) != 0)
         return rod_fail(err, ROD_ESTATE, "The state has another layout than this server's, which is %s.",
                         e->backend_info.state_id);
-    if (s->n_tok > MOST_TOK || s->image->n_bytes != ops->state_bytes(e->parts.backend, s->n_tok))
+    if (s->n_tok > MOST_TOK || s->buffer->n_bytes != ops->state_bytes(e->parts.backend, s->n_tok))
         return rod_fail(err, ROD_ESTATE, "The state is not one of %llu tokens: it has %zu bytes.",
-                        (unsigned long long)s->n_tok, s->image->n_bytes);
+                        (unsigned long long)s->n_tok, s->buffer->n_bytes);
     if (s->pending < -1 || s->pending >= (int64_t)e->parts.V)
         return rod_fail(err, ROD_ESTATE, "The state's pending token %d is outside the vocabulary.", s->pending);
     if (r->n_prompt_logprobs >= 0)
@@ -75,35 +75,35 @@ int keep_check(const struct rod_engine *e, const struct rod_request *r, struct r
 
 int keep_load(struct rod_engine *e, struct active *a, struct rod_error *err) {
     struct rod_state *s = a->request->state;
-    assert(s->image && a->sched.pos == s->n_tok);
-    int rc = move_begin(e, a, MOVE_IN, s->n_tok, s->image, err);
+    assert(s->buffer && a->sched.pos == s->n_tok);
+    int rc = move_begin(e, a, MOVE_IN, s->n_tok, s->buffer, err);
     if (rc == ROD_EINVALID) return err->code = ROD_ESTATE;
-    if (!rc) s->image = NULL; /* the move's; when the slot has it nobody needs it here: a state is large */
+    if (!rc) s->buffer = NULL; /* the move's; when the slot has it nobody needs it here: a state is large */
     return rc;
 }
 
 /* From the pool; where all of it is in use, from the heap: an answer is not lost for want of room, and whoever has too
  * little hears of it. No more than a slot each. */
 static struct state_buffer *keep_find_room(struct rod_engine *e, size_t n_bytes, struct rod_error *err) {
-    struct state_buffer *image = state_buffer_new(e->states, n_bytes);
-    if (image) return image;
+    struct state_buffer *buffer = state_buffer_new(e->states, n_bytes);
+    if (buffer) return buffer;
     uint64_t n_left_out;
     if (log_limit_due(&e->outside_limit, clock_now_ns(), &n_left_out))
         engine_log(e, 2, "all of state_host_bytes is in use: a state of %zu bytes lies outside of it (%llu before it)",
                    n_bytes, (unsigned long long)n_left_out);
-    if (!(image = state_buffer_new(NULL, n_bytes))) rod_fail_no_memory(err);
-    return image;
+    if (!(buffer = state_buffer_new(NULL, n_bytes))) rod_fail_no_memory(err);
+    return buffer;
 }
 
 int keep_save(struct rod_engine *e, struct active *a, int32_t pending, struct rod_error *err) {
     struct rod_state *s = a->output_state;
-    assert(s && !s->image && (pending < 0 || a->n_generated > 0));
+    assert(s && !s->buffer && (pending < 0 || a->n_generated > 0));
     s->pending = pending;
     s->n_tok = a->base + a->n_prompt + a->n_generated - (pending >= 0);
     memcpy(s->layout, e->backend_info.state_id, sizeof s->layout);
-    struct state_buffer *image = keep_find_room(e, e->parts.ops->state_bytes(e->parts.backend, s->n_tok), err);
-    if (!image) return err->code;
-    const int rc = move_begin(e, a, MOVE_OUT, s->n_tok, image, err);
-    if (rc) state_buffer_release(image);
+    struct state_buffer *buffer = keep_find_room(e, e->parts.ops->state_bytes(e->parts.backend, s->n_tok), err);
+    if (!buffer) return err->code;
+    const int rc = move_begin(e, a, MOVE_OUT, s->n_tok, buffer, err);
+    if (rc) state_buffer_release(buffer);
     return rc;
 }

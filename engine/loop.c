@@ -123,16 +123,16 @@ static int loop_take_arrival(struct rod_engine *e, const struct move *over, stru
     struct active *a = over->active;
     assert(!over->entry || over->kind == MOVE_OUT);
     if (over->entry) {
-        prefix_use_saved(e, over->entry, over->image);
+        prefix_use_saved(e, over->entry, over->buffer);
         int rc = 0; /* from the beginning: reading may end others */
         while (!rc && (a = prefix_use_next_waiting(e))) rc = loop_read(e, a, clock_now_ns(), err);
         return rc;
     }
     if (over->kind == MOVE_OUT && a) {
-        end_saved(e, a, over->image);
+        end_saved(e, a, over->buffer);
         return 0;
     }
-    state_buffer_release(over->image);
+    state_buffer_release(over->buffer);
     return a ? slot_prepare_sampling(e, a, err) : 0;
 }
 

@@ -1,6 +1,6 @@
 /* move.c - states on their way between slots and host memory, beside the steps.
  *
- * A move has its slot and its image from begin until the device says that it is over, whatever becomes of the request:
+ * A move has its slot and its buffer from begin until the device says that it is over, whatever becomes of the request:
  * one that ends meanwhile is gone at once, and the slot is free when the move is over. A request that moves is in
  * SCHED_MOVING, so that no step has a row of it.
  */
@@ -8,17 +8,17 @@
 
 #include <assert.h>
 
-int move_begin(struct rod_engine *e, struct active *a, enum move_kind kind, uint64_t pos, struct state_buffer *image,
+int move_begin(struct rod_engine *e, struct active *a, enum move_kind kind, uint64_t pos, struct state_buffer *buffer,
                struct rod_error *err) {
     const struct backend_ops *ops = e->parts.ops;
     const uint32_t slot = a->sched.slot;
     assert(kind != MOVE_NONE && slot < e->backend_info.n_slots);
     assert(e->moves[slot].kind == MOVE_NONE && e->n_moving < e->backend_info.n_slots); /* one of a slot at a time */
     const int rc = kind == MOVE_IN
-                       ? ops->slot_load_begin(e->parts.backend, slot, pos, image->bytes, image->n_bytes, err)
-                       : ops->slot_save_begin(e->parts.backend, slot, pos, image->bytes, image->n_bytes, err);
+                       ? ops->slot_load_begin(e->parts.backend, slot, pos, buffer->bytes, buffer->n_bytes, err)
+                       : ops->slot_save_begin(e->parts.backend, slot, pos, buffer->bytes, buffer->n_bytes, err);
     if (rc) return rc;
-    e->moves[slot] = (struct move){.kind = kind, .active = a, .image = image};
+    e->moves[slot] = (struct move){.kind = kind, .active = a, .buffer = buffer};
     e->moving[e->n_moving++] = slot;
     sched_move(&e->sched, &a->sched);
     return 0;
@@ -65,6 +65,6 @@ int move_next_over(struct rod_engine *e, uint32_t *at, struct move *over, struct
 }
 
 void move_drop_all(struct rod_engine *e) {
-    for (uint32_t i = 0; i < e->n_moving; i++) state_buffer_release(e->moves[e->moving[i]].image);
+    for (uint32_t i = 0; i < e->n_moving; i++) state_buffer_release(e->moves[e->moving[i]].buffer);
     e->n_moving = 0;
 }

@@ -20,16 +20,16 @@
 static double prefix_use_measure_copy_ns(struct rod_engine *e) {
     const struct backend_ops *ops = e->parts.ops;
     const size_t n = ops->state_bytes(e->parts.backend, 0);
-    struct state_buffer *image = state_buffer_new(e->states, n);
+    struct state_buffer *buffer = state_buffer_new(e->states, n);
     double least_ns = 0;
-    for (int i = 0; image && i < 8; i++) {
+    for (int i = 0; buffer && i < 8; i++) {
         ops->slot_zero(e->parts.backend, 0);
         const uint64_t begin_ns = clock_now_ns();
-        if (ops->slot_save(e->parts.backend, 0, 0, image->bytes, n, NULL)) break;
+        if (ops->slot_save(e->parts.backend, 0, 0, buffer->bytes, n, NULL)) break;
         const double ns = (double)(clock_now_ns() - begin_ns) / (double)n;
         if (i == 0 || ns < least_ns) least_ns = ns;
     }
-    state_buffer_release(image);
+    state_buffer_release(buffer);
     return least_ns;
 }
 
@@ -181,17 +181,17 @@ static void prefix_use_plan_stops(const struct rod_engine *e, struct active *a, 
     prefix_use_next_stop(a);
 }
 
-/* Takes the image over. */
-static int prefix_use_load(struct rod_engine *e, struct active *a, uint64_t n_tok, struct state_buffer *image,
+/* Takes the buffer over. */
+static int prefix_use_load(struct rod_engine *e, struct active *a, uint64_t n_tok, struct state_buffer *buffer,
                            struct rod_error *err) {
     int rc;
     if (prefix_use_is_alone(e)) {
-        rc = e->parts.ops->slot_load(e->parts.backend, a->sched.slot, n_tok, image->bytes, image->n_bytes, err);
+        rc = e->parts.ops->slot_load(e->parts.backend, a->sched.slot, n_tok, buffer->bytes, buffer->n_bytes, err);
         if (!rc) rc = slot_prepare_sampling(e, a, err);
-    } else if (!(rc = move_begin(e, a, MOVE_IN, n_tok, image, err))) {
+    } else if (!(rc = move_begin(e, a, MOVE_IN, n_tok, buffer, err))) {
         return 0;
     }
-    state_buffer_release(image);
+    state_buffer_release(buffer);
     return rc;
 }
 
@@ -262,15 +262,15 @@ static int prefix_use_save_entry(struct rod_engine *e, struct active *a, const i
     struct prefix_entry *entry = prefix_reserve(e->prefixes, &key, ids, n, &wanted, now_ns);
     assert(n > 0 && e->moves[a->sched.slot].kind == MOVE_NONE);
     if (!entry) return 0;
-    struct state_buffer *image = state_buffer_try(e->states, bytes); /* no session goes for a prefix entry */
-    if (!image && prefix_evict(e->prefixes, now_ns)) image = state_buffer_try(e->states, bytes);
+    struct state_buffer *buffer = state_buffer_try(e->states, bytes); /* no session goes for a prefix entry */
+    if (!buffer && prefix_evict(e->prefixes, now_ns)) buffer = state_buffer_try(e->states, bytes);
     int rc = ROD_ENOMEM;
-    if (image && at_once)
-        rc = e->parts.ops->slot_save(e->parts.backend, a->sched.slot, n, image->bytes, bytes, err);
-    else if (image)
-        rc = move_begin(e, a, MOVE_OUT, n, image, err);
+    if (buffer && at_once)
+        rc = e->parts.ops->slot_save(e->parts.backend, a->sched.slot, n, buffer->bytes, bytes, err);
+    else if (buffer)
+        rc = move_begin(e, a, MOVE_OUT, n, buffer, err);
     if (rc) {
-        state_buffer_release(image);
+        state_buffer_release(buffer);
         prefix_drop(e->prefixes, entry);
     } else {
         a->cache.saved_tok = n;
@@ -278,7 +278,7 @@ static int prefix_use_save_entry(struct rod_engine *e, struct active *a, const i
             a->cache.created_long_tok += n - (a->cache.created_tok ? a->cache.created_tok : a->cache.cached_tok);
         if (hold_ns) a->cache.created_tok = n;
         if (at_once)
-            prefix_fill(e->prefixes, entry, image);
+            prefix_fill(e->prefixes, entry, buffer);
         else
             e->moves[a->sched.slot].entry = entry;
     }
@@ -333,8 +333,8 @@ void prefix_use_answer(struct rod_engine *e, struct active *a, int32_t pending, 
     free(ids);
 }
 
-void prefix_use_saved(struct rod_engine *e, struct prefix_entry *entry, struct state_buffer *image) {
-    prefix_fill(e->prefixes, entry, image);
+void prefix_use_saved(struct rod_engine *e, struct prefix_entry *entry, struct state_buffer *buffer) {
+    prefix_fill(e->prefixes, entry, buffer);
     prefix_use_publish(e);
 }
 

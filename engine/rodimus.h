@@ -209,7 +209,7 @@ struct rod_stats {                                             /* a consistent e
     uint64_t state_refused; /* files found damaged or foreign, and left alone */
     uint64_t sessions_expired, sessions_evicted; /* removed: by their time, for the budgets */
     uint64_t idempotent_replays;
-    /* The prefix cache: prompts that began from a checkpoint, and their tokens that were not read; those that found
+    /* The prefix cache: prompts that began from a prefix entry, and their tokens that were not read; those that found
      * nothing or less than there once was, by reason; what it holds now, what had to go. */
     uint64_t prefix_hits, prefix_tok_saved, prefix_misses[ROD_PREFIX_N_MISSES];
     uint64_t prefix_entries, prefix_bytes, prefix_evicted;
@@ -331,7 +331,7 @@ struct rod_state {
     uint64_t n_tok;   /* read */
     int32_t
         pending; /* the last token that was generated and not read yet: the next request reads it first; -1 = none */
-    struct state_buffer *image; /* state_buffer.h: the bytes, shared; of one size once the model's window is full */
+    struct state_buffer *buffer; /* state_buffer.h: the bytes, shared; of one size once the model's window is full */
 };
 /* The same state once more, for another request: its bytes are shared, not copied. NULL: out of memory. */
 struct rod_state *rod_state_ref(const struct rod_state *state);

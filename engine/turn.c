@@ -124,7 +124,7 @@ static struct rod_state *turn_state(const struct rod_engine *e, const struct ses
     memcpy(s->layout, e->backend_info.state_id, sizeof s->layout);
     s->n_tok = p->n_tok;
     s->pending = p->pending;
-    s->image = state_buffer_ref(p->buffer);
+    s->buffer = state_buffer_ref(p->buffer);
     return s;
 }
 
@@ -180,7 +180,7 @@ static int turn_compare_seen(const void *a, const void *b) {
     return (x->id > y->id) - (x->id < y->id);
 }
 
-/* Where the conversation stands now; the image becomes the point's. */
+/* Where the conversation stands now; the buffer becomes the point's. */
 static struct session_snapshot *turn_new_snapshot(struct active *a) {
     struct rod_state *s = a->end->pub.state;
     struct session_snapshot *p = session_snapshot_new(a->counts.n);
@@ -197,8 +197,8 @@ static struct session_snapshot *turn_new_snapshot(struct active *a) {
     qsort(p->seen, p->n_seen, sizeof *p->seen, turn_compare_seen);
     p->recent = draft_use_recent(a, &p->n_recent);
     if (p->pending >= 0 && p->n_recent) p->n_recent--; /* it is the first token of the next turn's prompt */
-    p->buffer = s->image;
-    s->image = NULL;
+    p->buffer = s->buffer;
+    s->buffer = NULL;
     return p;
 }
 

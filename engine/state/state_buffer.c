@@ -310,7 +310,7 @@ void state_buffer_release(struct state_buffer *buffer) {
 
 void rod_state_free(struct rod_state *state) {
     if (!state) return;
-    state_buffer_release(state->image);
+    state_buffer_release(state->buffer);
     free(state);
 }
 
@@ -318,6 +318,6 @@ struct rod_state *rod_state_ref(const struct rod_state *state) {
     struct rod_state *copy = malloc(sizeof *copy);
     if (!copy) return NULL;
     *copy = *state;
-    state_buffer_ref(copy->image);
+    state_buffer_ref(copy->buffer);
     return copy;
 }

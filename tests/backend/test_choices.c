@@ -24,7 +24,7 @@ static void open_engine(struct collector *c, uint32_t n_slots, uint32_t max_batc
                                        .prefix_cache_bytes = cache ? 256 << 20 : 0};
     collect_init(c, &config);
     if (rod_engine_open(&config, &c->engine, &err)) fail_msg("%s", err.message);
-    c->engine->copy_ns = 0; /* every checkpoint pays */
+    c->engine->copy_ns = 0; /* every entry pays */
 }
 
 /* Choice i of the prompt of so many tokens; penalty: of repetitions, 1 = none. */
@@ -116,8 +116,7 @@ static void each_is_what_it_is_alone(void **state) {
         char what[64];
         open_engine(&c, worlds[w].n_slots, worlds[w].max_batch_tok, worlds[w].cache);
         if (worlds[w].beside) streams_beside(&c, beside);
-        for (int again = 0; again <= worlds[w].cache;
-             again++) /* the second time from a checkpoint, some the first time */
+        for (int again = 0; again <= worlds[w].cache; again++) /* the second time from an entry, some the first time */
             for (size_t k = 0; k < N_LENGTHS; k++) {
                 const uint64_t before = stats_of(c.engine).prefill_tok;
                 submit(&c, a, lengths[k], 1);
@@ -125,7 +124,7 @@ static void each_is_what_it_is_alone(void **state) {
                 snprintf(what, sizeof what, "world %zu, time %d", w, again + 1);
                 assert_all_same(a, want[k], what, lengths[k]);
                 const uint64_t read = stats_of(c.engine).prefill_tok - before;
-                const bool waits = worlds[w].cache && worlds[w].n_slots < N_CHOICES; /* for a checkpoint, or reads */
+                const bool waits = worlds[w].cache && worlds[w].n_slots < N_CHOICES; /* for an entry, or reads */
                 const uint64_t most = waits ? N_CHOICES * lengths[k]
                                             : read_tok(c.engine, worlds[w].n_slots, lengths[k], 1),
                                least = worlds[w].cache ? 0 : read_tok(c.engine, N_CHOICES, lengths[k], 1);

@@ -201,8 +201,8 @@ static void poisoned(struct world *w, struct client *c) {
     } else if (a->state && !w->nan) {
         w->nan = a->state, a->state = NULL;
         w->nan->pending = -1;
-        unsigned char *bytes = w->nan->image->bytes;
-        for (size_t i = 0; i + 4 <= w->nan->image->n_bytes; i += 4)
+        unsigned char *bytes = w->nan->buffer->bytes;
+        for (size_t i = 0; i + 4 <= w->nan->buffer->n_bytes; i += 4)
             if (bytes[i] | bytes[i + 1] | bytes[i + 2] | bytes[i + 3]) memset(bytes + i, 0xff, 4);
     }
     reply_free(a);

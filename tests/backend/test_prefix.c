@@ -1,4 +1,4 @@
-/* test_prefix.c - law 3 on a model: an answer that begins from a checkpoint is the cold one, and one that begins from
+/* test_prefix.c - law 3 on a model: an answer that begins from an entry is the cold one, and one that begins from
  * an answer goes on as a session does; to the bit. On the backend that RODIMUS_TEST_DEVICE names, the CPU without it,
  * in RODIMUS_TEST_PRECISION. */
 #include "tests/prefix_setup.h"
@@ -33,7 +33,7 @@ static void open_both(struct collector c[2], bool deterministic) {
     c[0].engine->copy_ns = 0;
 }
 
-/* Law 3: prompts that begin from a checkpoint that was read as a prompt, at random lengths and partings, with loads
+/* Law 3: prompts that begin from an entry that was read as a prompt, at random lengths and partings, with loads
  * beside them, give what they give cold: tokens, log-probabilities and the 20 best, to the bit. */
 static void tales_answers_as_if_it_had_read_all(void **state) {
     (void)state;

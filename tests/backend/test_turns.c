@@ -72,8 +72,8 @@ static void expect_same(const struct answer *got, const struct answer *want, con
     const struct rod_state *a = got->end.state, *b = want->end.state;
     assert_int_equal(a->n_tok, b->n_tok);
     assert_int_equal(a->pending, b->pending);
-    assert_int_equal(a->image->n_bytes, b->image->n_bytes);
-    if (memcmp(a->image->bytes, b->image->bytes, b->image->n_bytes)) fail_msg("%s: another state at the end", what);
+    assert_int_equal(a->buffer->n_bytes, b->buffer->n_bytes);
+    if (memcmp(a->buffer->bytes, b->buffer->bytes, b->buffer->n_bytes)) fail_msg("%s: another state at the end", what);
 }
 
 static struct turn endless(uint32_t V) {
@@ -174,7 +174,7 @@ static void an_answer_in_pieces_is_the_answer(void **state) {
                 collect_free(&piece);
                 t.n_ids = 0;
             }
-            assert_memory_equal(at->image->bytes, whole.end.state->image->bytes, at->image->n_bytes);
+            assert_memory_equal(at->buffer->bytes, whole.end.state->buffer->bytes, at->buffer->n_bytes);
             rod_state_free(at);
             collect_free(&whole);
         }

@@ -94,22 +94,22 @@ static void measure_copies(const struct rod_engine *e) {
     struct backend *be = e->parts.backend;
     const uint64_t pos = read_context(e, 0);
     const size_t bytes = ops->state_bytes(be, pos);
-    struct state_buffer *image = state_buffer_new(e->states, bytes);
+    struct state_buffer *buffer = state_buffer_new(e->states, bytes);
     struct rod_error err;
-    if (!image) exit(1);
+    if (!buffer) exit(1);
     double out[REPEATS], in[REPEATS], fork[REPEATS], floor_out, floor_in, begin;
-    memset(image->bytes, 1, bytes);
+    memset(buffer->bytes, 1, bytes);
     for (int i = 0; i < REPEATS; i++) {
         begin = now_s();
-        must(ops->slot_save_begin(be, 0, pos, image->bytes, bytes, &err), &err);
+        must(ops->slot_save_begin(be, 0, pos, buffer->bytes, bytes, &err), &err);
         wait_for(be, ops, 0);
         out[i] = now_s() - begin;
         begin = now_s();
-        must(ops->slot_load_begin(be, 1, pos, image->bytes, bytes, &err), &err);
+        must(ops->slot_load_begin(be, 1, pos, buffer->bytes, bytes, &err), &err);
         wait_for(be, ops, 1);
         in[i] = now_s() - begin;
     }
-    measure_floor(e, image->bytes, bytes, &floor_out, &floor_in);
+    measure_floor(e, buffer->bytes, bytes, &floor_out, &floor_in);
     /* Forks come before a save in the device's order: what they add to its time is theirs. */
     const size_t least = ops->state_bytes(be, 0);
     for (int i = 0; i < REPEATS && ops->slot_copy; i++) {
@@ -117,7 +117,7 @@ static void measure_copies(const struct rod_engine *e) {
         for (int with = 0; with < 2; with++) {
             begin = now_s();
             for (int k = 0; with && k < FORKS; k++) ops->slot_copy(be, 0, 2, pos);
-            must(ops->slot_save_begin(be, 2, 0, image->bytes, least, &err), &err);
+            must(ops->slot_save_begin(be, 2, 0, buffer->bytes, least, &err), &err);
             wait_for(be, ops, 2);
             took[with] = now_s() - begin;
         }
@@ -128,7 +128,7 @@ static void measure_copies(const struct rod_engine *e) {
            bytes, (unsigned long long)pos, quantile(out, REPEATS, 0.5) * 1e3, floor_out * 1e3,
            quantile(in, REPEATS, 0.5) * 1e3, floor_in * 1e3);
     if (ops->slot_copy) printf("  \"fork_ms\": %.3f,\n", quantile(fork, REPEATS, 0.5) * 1e3);
-    state_buffer_release(image);
+    state_buffer_release(buffer);
 }
 
 /* ---- streams ---- */

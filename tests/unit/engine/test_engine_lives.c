@@ -307,7 +307,7 @@ static void assert_all_is_given_back(struct lives *l) {
             return;
         if (ms > 10000)
             fail_msg("seed %llu: %u slots in use, %u running, %u in the queue; %llu bytes of states, %llu sessions and "
-                     "%llu checkpoints of %zu",
+                     "%llu entries of %zu",
                      (unsigned long long)l->seed, s.slots_used, s.running, s.queued,
                      (unsigned long long)s.state_host_bytes, (unsigned long long)s.sessions_host,
                      (unsigned long long)s.prefix_entries, state);

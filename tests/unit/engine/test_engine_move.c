@@ -238,7 +238,7 @@ static void an_engine_closes_while_states_move(void **state) {
     collect_submit(&b.c, keeping(&kept, first, 11, 5));
     until(moves_begun, &b, 3, "a load and a save begin");
     collect_close(&b.c);
-    assert_non_null(a.end.state->image->bytes); /* outlives the engine */
+    assert_non_null(a.end.state->buffer->bytes); /* outlives the engine */
     collect_free(&a), collect_free(&z), collect_free(&kept);
 }
 
@@ -252,7 +252,7 @@ static void an_answer_is_not_lost_when_the_pool_is_full(void **state) {
     setup_open(&b, OPTIONS(.kind = FAKE_HASH), CONFIG(.state_host_bytes = two));
     for (int i = 0; i < N; i++) {
         finish(&b, keeping(&a[i], first, 11, 5), &a[i]);
-        assert_int_equal(a[i].end.state->image->pool != NULL, i < 2);
+        assert_int_equal(a[i].end.state->buffer->pool != NULL, i < 2);
         collect_assert_ids(&a[i], a[0].ids, 5, "with or without room");
     }
     struct answer z[N], again;
@@ -260,7 +260,7 @@ static void an_answer_is_not_lost_when_the_pool_is_full(void **state) {
     for (int i = 1; i < N; i++) collect_assert_ids(&z[i], z[0].ids, 6, "from a state with or without room");
     for (int i = 0; i < N; i++) collect_free(&a[i]), collect_free(&z[i]);
     finish(&b, keeping(&again, first, 11, 5), &again); /* there is room again */
-    assert_non_null(again.end.state->image->pool);
+    assert_non_null(again.end.state->buffer->pool);
     collect_free(&again);
     setup_close(&b);
 }

@@ -10,7 +10,7 @@ static bool moves_always; /* each test runs with copies as moves, and with those
 
 static void open_with(struct setup *b, struct setup_options o, uint64_t cache_bytes) {
     setup_open(b, o, CONFIG(.prefix_cache_bytes = cache_bytes, .state_host_bytes = 64 << 20));
-    b->c.engine->copy_ns = 0; /* every checkpoint pays */
+    b->c.engine->copy_ns = 0; /* every entry pays */
     b->c.engine->moves_always = moves_always;
 }
 
@@ -23,7 +23,7 @@ static void fill(int32_t *ids, size_t from, size_t n, uint64_t seed) {
     for (size_t i = from; i < n; i++) ids[i] = (int32_t)(2 + philox_uniform(seed, i, 0) * (V - 2));
 }
 
-/* Until checkpoints on their way have arrived. */
+/* Until entries on their way have arrived. */
 static void settle(struct setup *b) {
     for (int i = 0; i < 1000 && stats_of(b->c.engine).slots_used; i++) collect_wait(&b->c, 1);
 }
@@ -165,7 +165,7 @@ static void tenants_and_salts_share_nothing(void **state) {
     setup_close(&b);
 }
 
-/* The second that parts from the first at some place leaves a checkpoint there, and the third finds it. */
+/* The second that parts from the first at some place leaves an entry there, and the third finds it. */
 static void where_two_prompts_part_the_third_begins(void **state) {
     (void)state;
     struct setup b;
@@ -185,7 +185,7 @@ static void where_two_prompts_part_the_third_begins(void **state) {
 }
 
 /* Where messages end: another first question finds the system prompt. */
-static void marks_leave_checkpoints(void **state) {
+static void marks_leave_entries(void **state) {
     (void)state;
     struct setup b;
     open_with(&b, OPTIONS(.kind = FAKE_HASH), 32 << 20);
@@ -207,7 +207,7 @@ static void marks_leave_checkpoints(void **state) {
 }
 
 /* Nothing pays here, but the client says where its prompts part: the next question finds the state, and says so. */
-static void breakpoints_leave_checkpoints_whatever_they_cost(void **state) {
+static void breakpoints_leave_entries_whatever_they_cost(void **state) {
     (void)state;
     struct setup b;
     open_with(&b, OPTIONS(.kind = FAKE_HASH), 32 << 20);
@@ -251,7 +251,7 @@ static void a_turn_waits_for_the_copy_of_the_last_answer(void **state) {
     collect_free(&a);
     atomic_store(&b.be->hold_moves, true);
     const unsigned moves = atomic_load(&b.be->n_moves);
-    collect_submit(&b.c, request(&a, ids, 30, 10)); /* begins from a checkpoint */
+    collect_submit(&b.c, request(&a, ids, 30, 10)); /* begins from an entry */
     while (atomic_load(&b.be->n_moves) == moves) collect_wait(&b.c, 1);
     fake_end_moves(b.be, false);
     collect_until(&b.c, &a, 1);
@@ -346,9 +346,9 @@ static void choices_begin_from_an_answer_that_ended_in_their_last_chunk(void **s
     setup_close(&b), setup_close(&cold);
 }
 
-/* Where they part the one that reads leaves a checkpoint, too: its slot is the copy's meanwhile. Then they begin
+/* Where they part the one that reads leaves an entry, too: its slot is the copy's meanwhile. Then they begin
  * together, or without it if it is gone. */
-static void choices_go_on_when_the_checkpoint_of_their_reader_is_out(void **state) {
+static void choices_go_on_when_the_entry_of_their_reader_is_out(void **state) {
     (void)state;
     for (int cancelled = 0; cancelled < 2; cancelled++) {
         struct setup b, cold;
@@ -469,9 +469,9 @@ static bool asked(void *arg, size_t n_bytes) {
     return false;
 }
 
-/* The pool is full of what others keep: a checkpoint asks nobody to make room, and takes that of another one at most.
+/* The pool is full of what others keep: an entry asks nobody to make room, and takes that of another one at most.
  */
-static void a_checkpoint_takes_room_from_checkpoints_alone(void **state) {
+static void an_entry_takes_room_from_entries_alone(void **state) {
     (void)state;
     struct setup b;
     int32_t ids[100];
@@ -500,7 +500,7 @@ static void a_checkpoint_takes_room_from_checkpoints_alone(void **state) {
     setup_close(&b);
 }
 
-static void logits_that_are_no_numbers_spoil_their_checkpoints(void **state) {
+static void logits_that_are_no_numbers_spoil_their_entries(void **state) {
     (void)state;
     struct setup b;
     int32_t ids[100];
@@ -521,7 +521,7 @@ static void logits_that_are_no_numbers_spoil_their_checkpoints(void **state) {
     setup_close(&b);
 }
 
-/* While a checkpoint is on its way in or out: the request is gone at once, others run, what was saved is good. */
+/* While an entry is on its way in or out: the request is gone at once, others run, what was saved is good. */
 static void a_cancel_during_a_copy(void **state) {
     (void)state;
     struct setup b, cold;
@@ -672,17 +672,17 @@ int main(void) {
         MOVING_OR_NOT(what_does_not_pay_is_not_kept),
         MOVING_OR_NOT(tenants_and_salts_share_nothing),
         MOVING_OR_NOT(where_two_prompts_part_the_third_begins),
-        MOVING_OR_NOT(marks_leave_checkpoints),
-        MOVING_OR_NOT(breakpoints_leave_checkpoints_whatever_they_cost),
+        MOVING_OR_NOT(marks_leave_entries),
+        MOVING_OR_NOT(breakpoints_leave_entries_whatever_they_cost),
         MOVING(a_turn_waits_for_the_copy_of_the_last_answer),
         MOVING_OR_NOT(choices_of_one_prompt_begin_from_it_together),
         MOVING_OR_NOT(choices_begin_from_an_answer_that_ended_in_their_last_chunk),
-        MOVING(choices_go_on_when_the_checkpoint_of_their_reader_is_out),
+        MOVING(choices_go_on_when_the_entry_of_their_reader_is_out),
         MOVING_OR_NOT(scored_prompts_are_read_whole),
         MOVING_OR_NOT(a_repetition_penalty_knows_the_whole_prompt),
         MOVING_OR_NOT(what_a_session_keeps_is_not_kept_twice),
-        MOVING_OR_NOT(a_checkpoint_takes_room_from_checkpoints_alone),
-        MOVING_OR_NOT(logits_that_are_no_numbers_spoil_their_checkpoints),
+        MOVING_OR_NOT(an_entry_takes_room_from_entries_alone),
+        MOVING_OR_NOT(logits_that_are_no_numbers_spoil_their_entries),
         MOVING(a_cancel_during_a_copy),
         MOVING_OR_NOT(random_loads_get_the_cold_answers),
         MOVING(without_a_budget_there_is_no_cache),

@@ -360,7 +360,7 @@ static void choices_that_wait_for_a_slot_need_not_read_the_prompt(void **state) 
 }
 
 /* With a prefix cache they begin from what the reader left, and no slot waits with the prompt's state. */
-static void no_slot_waits_where_the_reader_left_a_checkpoint(void **state) {
+static void no_slot_waits_where_the_reader_left_an_entry(void **state) {
     (void)state;
     enum { N_TOKENS = 50 };
     if (!setup_on_device) return;
@@ -368,7 +368,7 @@ static void no_slot_waits_where_the_reader_left_a_checkpoint(void **state) {
     struct answer a[N_FORKS];
     setup_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 2),
                CONFIG(.state_host_bytes = 64 << 20, .prefix_cache_bytes = 32 << 20));
-    b.c.engine->copy_ns = 0; /* every checkpoint pays */
+    b.c.engine->copy_ns = 0; /* every entry pays */
     submit_forks(&b, a, 150, N_TOKENS, false);
     collect_until(&b.c, a, N_FORKS);
     assert_int_equal(stats_of(b.c.engine).prefill_tok, 150 + end_tok(150) * (N_FORKS - 1));
@@ -380,7 +380,7 @@ static void no_slot_waits_where_the_reader_left_a_checkpoint(void **state) {
         r->sampling.temperature = 1;
         r->sampling.seed = i;
         alone(r, &want);
-        collect_assert_ids(&a[i], want.ids, want.n_ids, "from the reader's checkpoint");
+        collect_assert_ids(&a[i], want.ids, want.n_ids, "from the reader's entry");
         collect_free(&want);
         collect_free(&a[i]);
     }
@@ -570,7 +570,7 @@ int main(void) {
         cmocka_unit_test(a_penalty_of_repetitions_counts_the_prompt_of_each),                                          \
         cmocka_unit_test(when_the_reader_of_a_prompt_is_cancelled_the_others_read_it),                                 \
         cmocka_unit_test(choices_that_wait_for_a_slot_need_not_read_the_prompt),                                       \
-        cmocka_unit_test(no_slot_waits_where_the_reader_left_a_checkpoint),                                            \
+        cmocka_unit_test(no_slot_waits_where_the_reader_left_an_entry),                                                \
         cmocka_unit_test(choices_of_other_keys_have_all_scores), cmocka_unit_test(choices_are_cancelled_one_by_one),   \
         cmocka_unit_test(all_of_a_batch_are_taken_or_none), cmocka_unit_test(only_allowed_ids_are_chosen),             \
         cmocka_unit_test(bad_words_end_nowhere),                                                                       \

@@ -18,9 +18,9 @@ static struct rod_request *request(struct answer *a, const int32_t *ids, size_t 
 /* Goes on from the state that an answer brought; of other bytes, so that they can be changed. */
 static struct rod_state *copy_of(const struct rod_state *s) {
     struct rod_state *copy = rod_state_ref(s);
-    copy->image = state_buffer_new(NULL, s->image->n_bytes);
-    memcpy(copy->image->bytes, s->image->bytes, s->image->n_bytes);
-    state_buffer_release(s->image);
+    copy->buffer = state_buffer_new(NULL, s->buffer->n_bytes);
+    memcpy(copy->buffer->bytes, s->buffer->bytes, s->buffer->n_bytes);
+    state_buffer_release(s->buffer);
     return copy;
 }
 
@@ -162,7 +162,7 @@ static void foreign_states_are_refused(void **state) {
         r->state = copy_of(a.end.state);
         if (kind == 0) snprintf(r->state->layout, sizeof r->state->layout, "another");
         if (kind == 1) memset(r->state->layout, 'x', sizeof r->state->layout);
-        if (kind == 2) r->state->image->n_bytes--;
+        if (kind == 2) r->state->buffer->n_bytes--;
         if (kind == 3) r->state->n_tok = UINT64_MAX;
         if (kind == 4) r->state->pending = V;
         if (kind == 5) r->state->pending = -2;
@@ -183,7 +183,7 @@ static void foreign_states_are_refused(void **state) {
     assert_int_equal(atomic_load(&b.be->n_loads), 0);
     r = request(&z, more, 3, 6); /* what the device alone can see fails that request alone */
     r->state = copy_of(a.end.state);
-    ((struct fake_state *)r->state->image->bytes)->n_said = UINT32_MAX;
+    ((struct fake_state *)r->state->buffer->bytes)->n_said = UINT32_MAX;
     collect_submit(&b.c, r);
     collect_until(&b.c, &z, 1);
     assert_true(z.failed);
@@ -228,8 +228,9 @@ static void tales_goes_on_to_the_bit(void **state) {
         collect_until(&c[1], &beside, 1);
         collect_assert_ids(&z, whole.ids + n, N - n, "tales after a break");
         assert_int_equal(z.end.cached_tok, PROMPT + n - 1);
-        assert_int_equal(z.end.state->image->n_bytes, whole.end.state->image->n_bytes);
-        assert_memory_equal(z.end.state->image->bytes, whole.end.state->image->bytes, whole.end.state->image->n_bytes);
+        assert_int_equal(z.end.state->buffer->n_bytes, whole.end.state->buffer->n_bytes);
+        assert_memory_equal(z.end.state->buffer->bytes, whole.end.state->buffer->bytes,
+                            whole.end.state->buffer->n_bytes);
         collect_free(&a), collect_free(&z), collect_free(&beside);
     }
     collect_free(&whole);

@@ -351,7 +351,7 @@ static void a_burst_is_not_left_out_to_measure_streams(void **state) {
 }
 
 /* On a machine shared with others a thread loses its processor now and then: a step of a hundred times its time. What
- * is decided by the pace (shares, whether a checkpoint pays) must not turn over for it; a lasting change is followed.
+ * is decided by the pace (shares, whether an entry pays) must not turn over for it; a lasting change is followed.
  */
 static void one_slow_step_is_not_a_pace(void **state) {
     (void)state;
