@@ -58,8 +58,8 @@ struct active_draft {
     struct draft_chances chances;
     struct draft_offer offer;            /* of the next plan */
     uint32_t kind;                       /* of the last draft, draft_kind() */
-    int32_t hoped;                       /* the token on its way, for which a plan was put off, or -1 */
-    uint32_t n_hoped, hoped_kind;        /* how much of a draft behind it is a try */
+    int32_t expected;                    /* the token on its way, for which a plan was put off, or -1 */
+    uint32_t n_expected, expected_kind;  /* how much of a draft behind it is a try */
     int32_t tok[1 + BACKEND_MAX_DRAFTS]; /* the token before it, and the draft */
     uint32_t n_drafted, n_accepted;
 };

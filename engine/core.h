@@ -240,7 +240,7 @@ int32_t *draft_use_recent(const struct active *active, uint32_t *n);
 void draft_use_plan(struct rod_engine *engine, enum sampling_site site);
 /* A step of the device's site is on its way, and another could follow it at once, without drafts: whether to wait for
  * its tokens instead, as drafts behind them would pay. Once before each plan. */
-bool draft_use_hopes(struct rod_engine *engine);
+bool draft_use_expects(struct rod_engine *engine);
 /* The planned row has so many: the token that it feeds and these. */
 const int32_t *draft_use_tokens(struct rod_engine *engine, struct active *active, uint32_t n_drafts);
 /* The request's last token is drawn: whether it is draft token i, from 1 on. Then that is read. */

@@ -20,7 +20,7 @@ static bool draft_use_possible(const struct rod_engine *e) {
 int draft_use_bind(const struct rod_engine *e, struct active *a, struct rod_error *err) {
     const struct rod_request *r = a->request;
     struct active_draft *d = &a->draft;
-    d->hoped = -1;
+    d->expected = -1;
     if (!draft_use_possible(e)) return 0;
     d->on = !r->never_speculate && r->max_tokens > 1;
     if (!d->on && !r->turn) return 0;
@@ -83,29 +83,29 @@ static struct draft_offer draft_use_offer(const struct rod_engine *e, struct act
     return (struct draft_offer){1, p, p, found.n};
 }
 
-/* The same of the row after that, whose token is on its way: if it is the one hoped for. */
-static struct draft_offer draft_use_offer_hoped(const struct rod_engine *e, struct active *a) {
+/* The same of the row after that, whose token is on its way: if it is the expected one. */
+static struct draft_offer draft_use_offer_expected(const struct rod_engine *e, struct active *a) {
     struct active_draft *d = &a->draft;
     const uint32_t most = draft_use_most(&a->sched);
     int32_t tok[1 + BACKEND_MAX_DRAFTS];
     const struct draft_found found = draft_lookup_next(&d->lookup, 1 + most, tok);
     double p = 0;
     if (found.n) {
-        d->hoped = tok[0];
-        d->kind = d->hoped_kind = draft_kind(found.n_match, found.predicted);
+        d->expected = tok[0];
+        d->kind = d->expected_kind = draft_kind(found.n_match, found.predicted);
         p = draft_chance(&d->chances, &e->chances, d->kind);
     }
     return (struct draft_offer){p, p, p, found.n ? found.n - 1 : 0};
 }
 
-/* Whether the token hoped for came says as much of its kind as a draft that was read. */
-static bool draft_use_judge_hope(struct rod_engine *e, struct active *a) {
+/* Whether the expected token came says as much of its kind as a draft that was read. */
+static bool draft_use_judge_expected(struct rod_engine *e, struct active *a) {
     struct active_draft *d = &a->draft;
-    const bool came = d->hoped == a->last;
-    if (d->hoped < 0) return false;
-    d->hoped = -1;
-    draft_judge(&d->chances, d->hoped_kind, 1, came);
-    draft_judge(&e->chances, d->hoped_kind, 1, came);
+    const bool came = d->expected == a->last;
+    if (d->expected < 0) return false;
+    d->expected = -1;
+    draft_judge(&d->chances, d->expected_kind, 1, came);
+    draft_judge(&e->chances, d->expected_kind, 1, came);
     return came;
 }
 
@@ -159,14 +159,14 @@ void draft_use_plan(struct rod_engine *e, enum sampling_site site) {
     for (struct sched_req *r = streams->head; r; r = r->next) {
         struct active *a = active_of_sched(r);
         struct active_draft *d = &a->draft;
-        const uint32_t tried = d->n_hoped; /* it was for this plan */
-        r->n_drafts = d->n_hoped = 0;
+        const uint32_t tried = d->n_expected; /* it was for this plan */
+        r->n_drafts = d->n_expected = 0;
         d->offer = (struct draft_offer){0};
         if (!d->on || e->n_planned != e->n_collected) continue;
-        const bool came = draft_use_judge_hope(e, a);
+        const bool came = draft_use_judge_expected(e, a);
         if (!room || !draft_use_most(r) || r->held || !draft_use_allowed(e)) continue;
         d->offer = draft_use_offer(e, a);
-        if (came) d->n_hoped = draft_use_least(tried, d->offer.n);
+        if (came) d->n_expected = draft_use_least(tried, d->offer.n);
     }
     draft_use_gather(streams, room, &offers);
     bool tries;
@@ -175,14 +175,14 @@ void draft_use_plan(struct rod_engine *e, enum sampling_site site) {
         struct active *a = active_of_sched(r);
         struct active_draft *d = &a->draft;
         uint32_t n = d->offer.n ? draft_use_count(e, a, class, room) : 0;
-        if (n < d->n_hoped) n = draft_use_least(d->n_hoped, room);
-        d->n_hoped = 0;
+        if (n < d->n_expected) n = draft_use_least(d->n_expected, room);
+        d->n_expected = 0;
         room -= n;
         r->n_drafts = n;
     }
 }
 
-bool draft_use_hopes(struct rod_engine *e) {
+bool draft_use_expects(struct rod_engine *e) {
     const struct sched_list *streams = &e->sched.decode[SITE_DEVICE];
     uint32_t room = draft_use_room(e, SITE_DEVICE);
     struct draft_offers offers = {0};
@@ -190,14 +190,14 @@ bool draft_use_hopes(struct rod_engine *e) {
     for (struct sched_req *r = streams->head; r; r = r->next) {
         struct active *a = active_of_sched(r);
         struct active_draft *d = &a->draft;
-        d->n_hoped = 0, d->hoped = -1;
+        d->n_expected = 0, d->expected = -1;
         d->offer = (struct draft_offer){0};
         if (!d->on || r->held || !draft_use_most(r) || !draft_use_allowed(e)) continue;
         /* A grammar lets no row be on its way: the last token is known. */
-        d->offer = a->gate.on ? draft_use_offer(e, a) : draft_use_offer_hoped(e, a);
+        d->offer = a->gate.on ? draft_use_offer(e, a) : draft_use_offer_expected(e, a);
     }
     draft_use_gather(streams, room, &offers);
-    bool hopes = false, tries;
+    bool expects = false, tries;
     const uint32_t class = draft_use_settle(e, SITE_DEVICE, &offers, room, &tries);
     for (struct sched_req *r = streams->head; r; r = r->next) {
         struct active *a = active_of_sched(r);
@@ -205,12 +205,13 @@ bool draft_use_hopes(struct rod_engine *e) {
         if (!d->offer.n) continue;
         const uint32_t n = draft_use_count(e, a, class, room);
         room -= n;
-        hopes |= n > 0;
-        if (tries || !draft_offer_taken(&d->offer, class)) d->n_hoped = n; /* a try is one in the next plan as well */
+        expects |= n > 0;
+        if (tries || !draft_offer_taken(&d->offer, class))
+            d->n_expected = n; /* a try is one in the next plan as well */
     }
-    for (struct sched_req *r = streams->head; r && !hopes; r = r->next) active_of_sched(r)->draft.hoped = -1;
-    e->put_off = hopes;
-    return hopes;
+    for (struct sched_req *r = streams->head; r && !expects; r = r->next) active_of_sched(r)->draft.expected = -1;
+    e->put_off = expects;
+    return expects;
 }
 
 void draft_use_learn(struct rod_engine *e, const struct step *step, uint64_t ns) {

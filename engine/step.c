@@ -392,7 +392,7 @@ static int step_run_on_device(struct rod_engine *e, uint64_t now_ns, struct rod_
     const uint64_t n_flying = e->n_planned - e->n_collected;
     assert(n_flying < 2);
     const struct step *first = &e->steps[e->n_collected % 2];
-    const bool may = n_flying == 0 || (!first->needs_host && !draft_use_hopes(e) && !step_is_large(e, first));
+    const bool may = n_flying == 0 || (!first->needs_host && !draft_use_expects(e) && !step_is_large(e, first));
     const struct step *step = may ? step_plan(e, SITE_DEVICE, now_ns) : NULL;
     if (step) {
         int rc = e->parts.ops->launch(e->parts.backend, e->segs, step->n_rows, err);

@@ -41,7 +41,7 @@ static void host_time(struct collector *c, uint32_t n_streams) {
     struct answer a[N_CROWD];
     for (uint32_t i = 0; i < n_streams; i++) {
         struct rod_request *r = request(8 * i, 4 * N_TOKENS, &a[i]);
-        r->never_speculate = true; /* a step that hopes for drafts is waited for: the next one begins behind the host */
+        r->never_speculate = true; /* a step that expects drafts is waited for: the next one begins behind the host */
         collect_submit(c, r);
     }
     do {
