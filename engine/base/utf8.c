@@ -1,4 +1,4 @@
-/* utf8.c - see utf8.h; what Unicode says of characters is in utf8_text.c. */
+/* utf8.c - see utf8.h; what Unicode says of characters is in engine/text/unicode_text.c. */
 #include "utf8.h"
 
 #include <assert.h>

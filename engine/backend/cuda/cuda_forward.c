@@ -397,7 +397,7 @@ static void enqueue_fused(struct backend *be, const struct step *st) {
                                 .squares = be->squares,
                                 .n_squares = st->single ? cuda_square_sums(st->n_rows, s->D) : cuda_prompt_sums(s->D)},
         be->stream);
-    if (turns_in_product(be, st)) k_prompt_places(s, &be->rows, st->n_rows, &st->prompts, be->window_work, be->stream);
+    if (rope_in_product(be, st)) k_prompt_places(s, &be->rows, st->n_rows, &st->prompts, be->window_work, be->stream);
     for (uint32_t i = 0; i < L; i++) {
         const float *next = i + 1 < L ? be->layers[i + 1].mixer_norm : NULL;
         enqueue_fused_mixer(be, st, i, be->d.plus ? be->layers[i].attn_norm : next);
