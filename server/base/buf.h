@@ -25,7 +25,7 @@ void buf_putc(struct buf *b, char c);
 void buf_addf(struct buf *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
 void buf_int(struct buf *b, int64_t value);
 void buf_json(struct buf *b, const char *text, size_t len); /* "text" with quotes, escaped; text is UTF-8 */
-/* The same for any bytes, for readers of logs too: bytes that are no character become U+FFFD; characters that are
+/* Quotes and escapes any bytes, for readers of logs too: bytes that are no character become U+FFFD; characters that are
  * invisible, or that change how their neighbours are shown, are escaped: control and format characters (bidi, zero
  * width, tags), ends of a line. */
 void buf_json_any(struct buf *b, const char *bytes, size_t len);

@@ -18,7 +18,7 @@ struct listen_fds {
  * say nothing, and sockets without a process are nobody's). Pure. 0, or -1 with message filled. */
 int listen_fds_parse(const char *count, const char *pid, const char *names, pid_t self, struct listen_fds *out,
                      char *message, size_t size);
-/* The same of the environment, which then has the variables no longer. The sockets belong to the caller: they are not
+/* Parses the environment's variables and removes them. The sockets belong to the caller: they are not
  * inherited any more, and do not block. 0, or -1 with message filled. */
 int listen_fds_take(struct listen_fds *out, char *message, size_t size);
 

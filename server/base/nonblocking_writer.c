@@ -29,7 +29,7 @@ void nonblocking_writer_close(struct nonblocking_writer *w) {
     w->reopened = -1;
 }
 
-/* These return the bytes that went, 0 also for an error. */
+/* write_file and the other writers return the bytes that went, 0 also for an error. */
 static size_t write_file(int fd, const char *data, size_t n) {
     size_t n_sent = 0;
     while (n_sent < n) {

@@ -34,7 +34,7 @@ void http_call_fail(struct http_call *call, const struct api_error *err);
 struct api_error http_call_traced(const struct http_call *call, const struct api_error *err);
 void http_call_refuse(struct http_call *call, unsigned status, const char *type, const char *code, const char *param,
                       const char *format, ...) __attribute__((format(printf, 6, 7)));
-/* The same of type API_INVALID. */
+/* http_call_refuse of type API_INVALID. */
 void http_call_invalid(struct http_call *call, unsigned status, const char *code, const char *param, const char *format,
                        ...) __attribute__((format(printf, 5, 6)));
 void http_call_no_memory(struct http_call *call);

@@ -79,7 +79,7 @@ const char *http_query_other(const struct http_request *r, const char *name, con
 }
 
 void http_peer(const struct http_request *r, char *text, size_t size) {
-    /* As it was when the connection came: a connection that was reset has no address any more. */
+    /* The address when the connection came: a connection that was reset has no address any more. */
     const union MHD_ConnectionInfo *info = MHD_get_connection_info(r->connection, MHD_CONNECTION_INFO_CLIENT_ADDRESS);
     const struct sockaddr *address = info ? info->client_addr : NULL;
     const bool six = address && address->sa_family == AF_INET6;

@@ -62,7 +62,7 @@ static const char *check_names(const char *text) {
     return good ? NULL : "a name, or names in UTF-8 with commas between them and none empty";
 }
 
-/* As an HTTP header can carry it. */
+/* Only characters that an HTTP header can carry. */
 static const char *check_key(const char *text) {
     bool good = *text != 0;
     for (const char *c = text; *c; c++) good = good && (unsigned char)*c > ' ' && *c != 0x7f;

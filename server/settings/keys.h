@@ -55,7 +55,7 @@ struct keys {
  * the message, which names file and line and never a key. */
 int keys_open(struct keys *k, const struct option_list *listed, const char *path, const char *admin,
               struct option_error *err);
-/* The same again; keys that keep their names keep their counts and shares. Where there are keys some must be left, and
+/* keys_open again; keys that keep their names keep their counts and quotas. Where there are keys some must be left, and
  * so with the admin key. On an error nothing has changed. */
 int keys_reload(struct keys *k, const struct option_list *listed, const char *path, const char *admin,
                 struct option_error *err);

@@ -35,7 +35,7 @@ struct orders {
 void *__libc_malloc(size_t n);
 void *__libc_calloc(size_t n, size_t size);
 void *__libc_realloc(void *p, size_t n);
-/* Those of a sanitizer, if the server has one: what fails then leaks nothing that it does not see. */
+/* A sanitizer's functions, if the server has one: what fails then leaks nothing that it does not see. */
 __attribute__((weak)) void *__interceptor_malloc(size_t n);
 __attribute__((weak)) void *__interceptor_calloc(size_t n, size_t size);
 __attribute__((weak)) void *__interceptor_realloc(void *p, size_t n);

@@ -142,7 +142,7 @@ static void states_of_another_adapter_or_of_none_are_refused(void **state) {
     remove_dir(one), remove_dir(other);
 }
 
-/* As an export and its import between two engines. */
+/* Like an export and its import between two engines. */
 static void an_exported_state_of_the_base_model_is_refused(void **state) {
     (void)state;
     char *adapter = make_adapter(DTYPE_BF16, 3);

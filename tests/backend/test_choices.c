@@ -71,8 +71,8 @@ static void free_all(struct answer *a) {
 }
 
 /* Tokens that all choices read together: where the device draws, each reads what is behind the last chunk itself, and
- * all where the device counts what it reads or where that spares less than four chunks. Those that wait for a slot may
- * find nobody to share with, unless one has shared before: it keeps the state. */
+ * all where the device counts what it reads or where that spares less than four chunks. Choices that wait for a slot
+ * may find nobody to share with, unless one has shared before: it keeps the state. */
 static uint64_t read_tok(const struct rod_engine *e, uint32_t n_slots, uint64_t n_prompt, float penalty) {
     const uint64_t chunk = e->backend_info.chunk_tok, shared = (n_prompt - 1) / chunk * chunk;
     if (!e->parts.ops->launch) return n_prompt;

@@ -73,7 +73,7 @@ static void expect_states(const struct setup *b) {
                      (unsigned long long)b->seed, i, (unsigned long long)b->pos, b->state2[i], b->state[i]);
 }
 
-/* Both lives read a piece of a prompt. */
+/* Each life reads a piece of a prompt. */
 static void read_piece(struct setup *b, uint32_t n) {
     int32_t tok[256];
     for (uint32_t i = 0; i < n; i++) tok[i] = (int32_t)roll(b, b->V);

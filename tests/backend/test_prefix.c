@@ -68,7 +68,7 @@ static void tales_answers_as_if_it_had_read_all(void **state) {
     collect_close(&c[0]), collect_close(&c[1]);
 }
 
-/* The same of pinned prefixes, which every tenant's prompts go on from; some are made while an answer is kept whose
+/* Likewise with pinned prefixes, which every tenant's prompts go on from; some are made while an answer is kept whose
  * state is not that of reading it. */
 static void tales_goes_on_from_a_pinned_prefix_as_if_it_had_read_it(void **state) {
     (void)state;

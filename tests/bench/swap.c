@@ -254,7 +254,7 @@ static double print_phase(struct load *l, enum phase phase) {
     return p99_s;
 }
 
-/* The same turn on an engine with nothing else to do, with a state and without. */
+/* One turn on an engine with nothing else to do, with a state and without. */
 static void measure_idle_turns(struct load *l) {
     struct series *s = &l->series[SWAPS];
     for (int with = 0; with < 2; with++) {

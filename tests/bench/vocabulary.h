@@ -1,5 +1,5 @@
 /* vocabulary.h - a vocabulary of a published model's size, made here, with the shares that a bilingual one has: words
- * with and without a space before, Chinese, pieces of characters, code. The same in every run: whoever wants other
+ * with and without a space before, Chinese, pieces of characters, code. Every run makes it alike: whoever wants other
  * random numbers from below() takes them behind it. */
 #ifndef VOCABULARY_H
 #define VOCABULARY_H

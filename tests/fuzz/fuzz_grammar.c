@@ -33,7 +33,7 @@ static void cut(struct pieces *p, const char *text, size_t n, uint64_t random) {
     }
 }
 
-/* The same masks with the tables of repeated parts and without, unless one of them is too ambiguous to make. */
+/* Equal masks with the tables of repeated parts and without, unless one of them is too ambiguous to make. */
 static void walk(struct grammar *g, struct grammar *plain, const struct vocab *v, const struct pieces *p,
                  uint64_t random) {
     struct grammar_walk w, same;

@@ -19,7 +19,7 @@ static uint8_t random_code(enum cuda_format format) {
     if (format == CUDA_INT8) return code == 0x80 ? 0 : code;
     return (code & 0x7f) == 0x7f ? 0 : code;
 }
-/* As the device keeps a scale: in 16 bits, times a power of two. */
+/* A scale, rounded for the device: in 16 bits, times a power of two. */
 static float rounded_scale(float scale, enum cuda_format format, enum cuda_dtype dtype) {
     const float factor = format == CUDA_FP8 ? (dtype == CUDA_F16 ? 0x1p8f : 0x1p120f) : dtype == CUDA_F16 ? 1024 : 128;
     return gpu_round(scale * factor, dtype) / factor;
@@ -174,7 +174,7 @@ static bool sizes(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i, uint32_t *
     return is_fused(dtype);
 }
 
-/* Both products, decode step's and prompt's: rows of y, alone and among others. */
+/* The products of decode step and prompt: rows of y, alone and among others. */
 static void fused_products(struct matrices m, uint32_t n_rows) {
     const enum cuda_dtype dtype = m.codes.dtype;
     const uint32_t O = m.codes.rows, K = m.codes.cols;

@@ -100,7 +100,7 @@ static void make_layer(struct trial *t, uint32_t i) {
                                        .ffn_norm = random_floats(s->D, 0.5, 1.5)};
 }
 
-/* The same random contents in both pools. */
+/* Equal random contents in two pools. */
 static void *twice(size_t n, enum cuda_dtype dtype, void **two) {
     if (!n) return *two = NULL;
     const size_t bytes = n * (dtype == CUDA_F32 ? 4 : 2);

@@ -213,7 +213,7 @@ static void requests_with_one_prompt_get_what_each_would_get_alone(void **state)
     }
 }
 
-/* Those that wait for a slot may find nobody to share with, unless one has shared before: it keeps the state. */
+/* Choices that wait for a slot may find nobody to share with, unless one has shared before: it keeps the state. */
 static uint32_t shared_by(uint32_t n_slots, uint32_t n_chunks) {
     uint32_t n = 0;
     for (uint32_t i = 1; i < N_FORKS; i++) n += !setup_on_device || (n_chunks * i >= 4 && (i < n_slots || n));

@@ -43,7 +43,7 @@ static const struct format formats[] = {{CPU_INT8, true, false}, {CPU_INT8, fals
                                         {CPU_INT4, false, true}, {CPU_INT4, true, false},  {CPU_INT4, true, true}};
 enum { N_FORMATS = sizeof formats / sizeof *formats };
 
-/* The same random matrix packed and plain. */
+/* One random matrix packed and plain. */
 struct pair {
     struct cpu_matrix m;
     struct ref_quant plain;

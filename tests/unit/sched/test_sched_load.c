@@ -44,7 +44,7 @@ static void a_long_prompt_halves_the_pace_of_streams_and_triples_no_wait_for_a_t
     }
 }
 
-/* As much as half the time allows: 100,000 tokens alone are 0.7 s without the fixed parts. */
+/* Half the time bounds it: 100,000 tokens alone are 0.7 s without the fixed parts. */
 static void a_long_prompt_beside_64_streams_comes_in_pieces_worth_their_fixed_part(void **state) {
     (void)state;
     static struct world w;
@@ -141,10 +141,10 @@ static struct load load(struct world *w, const struct device *d, uint32_t n) {
     return l;
 }
 
-/* As long as a token had one price, which was mostly that of the fixed part, little more than a chunk went into a step:
+/* While a token had one price, which was mostly that of the fixed part, little more than a chunk went into a step:
  * in this table's order the median of those that come together was 217, 841, 108, 506, 178, 1,791, 373 and 74 ms, the
  * 99th percentile of all 568, 1,273, 288, 872, 607, 4,616, 896 and 151, and the whole
- * took 3.79, 6.63, 3.49, 6.13, 3.18, 9.35, 4.24 and 1.18 s. As long as a burst had no more than its prompts' part of
+ * took 3.79, 6.63, 3.49, 6.13, 3.18, 9.35, 4.24 and 1.18 s. While a burst had no more than its prompts' part of
  * the time the 99th percentiles were 141, 509, 123, 466, 163, 520, 912 and 179 ms, and between tokens 13.3, 21.7, 13.2,
  * 21.6, 9.6, 21.2, 10.4 and 5.7. With streams' rows in every step of a burst 256 on the three GPUs had 440, 413 and
  * 427.
@@ -177,7 +177,7 @@ struct burst {
     double first_ms, wait_ms, most_ms;
     uint32_t n_alone;
 };
-/* As engine/pace.c does it; windows are empty then, so streams take three quarters of what they will. With half of it
+/* Like engine/pace.c; windows are empty then, so streams take three quarters of what they will. With half of it
  * the burst below waits 332 ms. */
 static void measure_steps(struct world *w) {
     for (uint32_t n = 64; n <= 1024; n *= 4) sched_took(&w->s, 0, 0, n, w->device->prompt_ns + n * w->device->tok_ns);

@@ -112,7 +112,7 @@ static void what_is_longer_than_any_key_is_not_compared(void **state) {
     keys_fini(&k);
 }
 
-/* As editors of Windows write it: a mark of UTF-8 is no part of the key, and of UTF-16 no key comes out. */
+/* Written by editors of Windows: a mark of UTF-8 is no part of the key, and of UTF-16 no key comes out. */
 static void a_mark_of_the_encoding_is_no_part_of_a_key(void **state) {
     (void)state;
     struct keys *k = open_file("\xef\xbb\xbfsk-1 name=a\r\nsk-2\r\n");

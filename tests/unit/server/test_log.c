@@ -89,7 +89,7 @@ static void a_socket_that_nobody_reads_too(void **state) {
     close(ends[1]);
 }
 
-/* As a window whose program stands still; at the end the log goes on with a new line. */
+/* Like a window whose program stands still; at the end the log goes on with a new line. */
 static void a_terminal_that_nobody_reads_too(void **state) {
     (void)state;
     const int reading = posix_openpt(O_RDWR | O_NOCTTY);
@@ -236,7 +236,7 @@ static void a_file_takes_a_line_of_any_length(void **state) {
     fclose(file);
 }
 
-/* As a path has them behind percent signs: a terminal obeys some, and some readers of logs begin a line at others. */
+/* A path has them behind percent signs: a terminal obeys some, and some readers of logs begin a line at others. */
 static void control_characters_and_ends_of_lines_beyond_ascii_are_escaped(void **state) {
     (void)state;
     static const char value[] = "/\xc2\x9b"

@@ -36,7 +36,7 @@ static void refuse(const char *fields, const char *param) {
         fail_msg("%s: %u at '%s' (%s), not at '%s'", fields, err.http, err.param, err.message, param);
 }
 
-/* As Python's json.dumps does with ensure_ascii=False. */
+/* Like Python's json.dumps with ensure_ascii=False. */
 static void definitions_keep_their_order_and_have_one_line(void **state) {
     (void)state;
     struct api_request r;

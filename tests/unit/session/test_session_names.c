@@ -301,7 +301,7 @@ static bool is_there(const char *id, bool earlier) {
     return !stat(path, &info);
 }
 
-/* As a server of before would have left it. */
+/* Left by an older server. */
 static void make_earlier(const char *id) {
     char from[512], to[512];
     path_of(id, false, from), path_of(id, true, to);
@@ -338,7 +338,7 @@ static void a_file_of_an_earlier_version_goes_on_under_its_name(void **state) {
     setup_close(&plain);
 }
 
-/* Both know it by the earlier name; then one removes and makes it, so that it has the other name. */
+/* Two servers know it by the earlier name; then one removes and makes it, so that it has the other name. */
 static void two_servers_agree_on_a_file_of_an_earlier_version(void **state) {
     (void)state;
     struct setup b[2];

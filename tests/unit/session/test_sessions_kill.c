@@ -153,7 +153,7 @@ static bool all_began(const struct report *reported) {
     return true;
 }
 
-/* The same turns without a break, in memory alone. */
+/* All turns without a break, in memory alone. */
 static uint64_t compare(const struct report *reported, const char *kind) {
     struct collector c;
     struct backend *be;

@@ -98,7 +98,7 @@ static void a_tenant_has_a_limit_of_its_own(void **state) {
     setup_close(&b);
 }
 
-/* Those that a failed or cancelled first turn would have made do not count. */
+/* Sessions that a failed or cancelled first turn would have made do not count. */
 /* With a limit of none: four times what is left free. One alone leaves a fifth, and a tenant that has none finds one to
  * the last. A limit of its own goes before, and there is no share where tenants cannot be distinguished. */
 static void a_tenant_without_a_limit_has_a_share(void **state) {

@@ -77,7 +77,7 @@ static void begin_life(struct talk *t, int number) {
     snprintf(t->id, sizeof t->id, "talk-%d.%u", number, t->n_lives++);
 }
 
-/* The same turn, undisturbed; then both answers are one. */
+/* The turn again, undisturbed; the two answers are equal. */
 static void check(struct soak *s, struct talk *t) {
     turn_ok(&s->plain, turn_of(t, &t->want), &t->want);
     collect_assert_ids(&t->a, t->want.ids, t->want.n_ids, t->id);

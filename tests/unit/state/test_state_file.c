@@ -51,7 +51,7 @@ static struct image image_of(const struct state_file *state) {
 
 static size_t header_of(struct image image) { return image.bytes[12] | (size_t)image.bytes[13] << 8; }
 
-/* As if the writer had meant what the bytes say now. */
+/* Writes the checksum that fits the changed bytes. */
 static void seal(struct image image) {
     size_t end = header_of(image) - 8;
     uint64_t check = XXH3_64bits(image.bytes, end);

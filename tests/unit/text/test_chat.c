@@ -455,7 +455,7 @@ static struct rod_call call(const char *name, const char *arguments) {
     "<tool_call></tool_call> XML tags:\n<tool_call>\n{\"name\": <function-name>, \"arguments\": "                      \
     "<args-json-object>}\n</tool_call>"
 
-/* As the demo model has learnt it, byte for byte (config/models/recipe/skills.py). */
+/* What the demo model has learnt, byte for byte (config/models/recipe/skills.py). */
 static void tools_calls_and_results_become_the_published_format(void **state) {
     (void)state;
     struct tokenizer *t = open_tales();

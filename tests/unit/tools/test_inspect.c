@@ -44,7 +44,7 @@ static void tales_is_described(void **state) {
     rod_inspect_free(r);
 }
 
-/* As the published 1.6B has it: the head is stored, and the embedding is what counts. */
+/* Like the published 1.6B: the head is stored, and the embedding is what counts. */
 static void a_tied_head_that_is_stored_is_not_used(void **state) {
     (void)state;
     struct rod_inspect_report *r;
