@@ -104,11 +104,11 @@ def test_a_client_leaves(strict, stage, manner):
         for connection, response in busy:
             response.close()
             connection.close()
-    s.wait_metric("rodimus_slots_used", lambda n: n == 0, timeout=6)
-    s.wait_metric("rodimus_http_connections", lambda n: n <= 2, timeout=6)  # the one that asks, and one that is closing
+    s.wait_metric("rodimus_slots_used", lambda n: n == 0)
+    s.wait_metric("rodimus_http_connections", lambda n: n <= 2)  # the one that asks, and one that is closing
     s.wait_metric("rodimus_http_streams", lambda n: n == 0)
     while s.n_files() > s.files + 2:
-        assert time.monotonic() - began < 8, (s.n_files(), s.files)
+        assert time.monotonic() - began < 60, (s.n_files(), s.files)
         time.sleep(0.02)
     for client in clients:
         client.close()

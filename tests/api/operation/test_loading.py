@@ -109,10 +109,8 @@ def test_a_port_in_use_is_known_before_the_model_is_loaded(listen):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
-        began = time.monotonic()
         done = command("serve", "--port", taken.getsockname()[1], "--listen", listen)
         assert done.returncode == 1 and "in use" in done.stderr and "loading" not in done.stderr, done
-        assert time.monotonic() - began < 5
 
 
 def test_of_two_that_load_for_one_port_the_second_to_be_ready_ends(loading):

@@ -1,5 +1,6 @@
 """Ten times the load that the server can carry: who is accepted is served as ever, who is refused knows it at once, and
-afterwards nothing is left. RODIMUS_TEST_SOAK=1 (make soak) lasts two minutes instead of 10 seconds."""
+afterwards nothing is left. RODIMUS_TEST_SOAK=1 (make soak, on a machine of its own) lasts two minutes instead of 10 seconds and
+bounds the times; without it what is compared was counted, or timed under the load that the machine has meanwhile."""
 import json
 import os
 import re
@@ -9,7 +10,8 @@ import time
 
 from server import FREED_BYTES, SLOWER, command
 
-SECONDS = 120 if os.environ.get("RODIMUS_TEST_SOAK") else 10
+SOAK = bool(os.environ.get("RODIMUS_TEST_SOAK"))
+SECONDS = 120 if SOAK else 10
 SLOTS, STEP_MS, TOKENS = 8, 5, 40
 CAPACITY = SLOTS / (TOKENS * STEP_MS / 1000)  # requests a second: 40
 
@@ -60,7 +62,7 @@ def test_ten_times_the_capacity(own_server, tmp_path, keep_figures):
     assert calm.returncode == 0, calm
     calm_p99 = quantile(between(before, inter_token(s)), 0.99)
     flood(s, 2, tmp_path)()  # what the first wave allocates is kept for later ones
-    before, rss, accepted = inter_token(s), s.rss_bytes(), s.metric("rodimus_engine_requests_finished_total")
+    before, rss, metrics_before = inter_token(s), s.rss_bytes(), s.metrics()
     began = time.monotonic()
     report = flood(s, SECONDS, tmp_path)
     refusals, waits, statuses, rss_bytes = [], [], set(), []
@@ -76,19 +78,26 @@ def test_ten_times_the_capacity(own_server, tmp_path, keep_figures):
             assert answer.error["code"] == "queue_full"
         time.sleep(0.05)
     done = report()
-    assert statuses <= {200, 429} and len(refusals) > 3 * SECONDS / SLOWER, (statuses, len(refusals))
-    assert statistics.median(refusals) < 0.05 * SLOWER and sorted(refusals)[int(0.95 * len(refusals))] < 0.05 * SLOWER, sorted(refusals)[-20:]
-    assert all(1 <= w <= 3 for w in waits), waits  # 16 wait and 40 a second leave
+    assert statuses <= {200, 429} and len(refusals) > (3 * SECONDS if SOAK else 2), (statuses, len(refusals))
+    # A refusal waits for no place: who was accepted waited for one, 0.4 s where nothing else runs.
+    assert statistics.median(refusals) < done["first_token_ms"]["p50"] / 1000 / 2, (refusals, done)
+    if SOAK:
+        assert sorted(refusals)[int(0.95 * len(refusals))] < 0.05 * SLOWER, sorted(refusals)[-20:]
+        assert max(waits) <= 3, waits  # 16 wait and 40 a second leave
+        assert done["ok"] > 0.7 * CAPACITY * SECONDS / SLOWER, done
+    assert min(waits) >= 1, waits
     # Nobody but the refused: the errors of the load are 429 alone.
-    assert done["ok"] > 0.7 * CAPACITY * SECONDS / SLOWER, done
     assert done["ok"] + done["failed"] == int(10 * CAPACITY * SECONDS)
     metrics = s.metrics()
+    grown = {name: metrics[name] - metrics_before[name] for name in ("rodimus_steps_total", "rodimus_decode_tokens_total", "rodimus_engine_requests_finished_total")}
+    # No slot is empty while somebody waits, and each step brings each stream its token: the pace of who was accepted.
+    assert grown["rodimus_decode_tokens_total"] > 0.5 * SLOTS * grown["rodimus_steps_total"], grown
     codes = {k: v for k, v in metrics.items() if k.startswith('rodimus_http_requests_total{route="/v1/completions"')}
     assert {re.search(r'code="(\w+)"', k).group(1) for k in codes} == {"200", "429"}, codes
     # Who was accepted had his tokens as on a calm day.
     p99 = quantile(between(before, inter_token(s)), 0.99)
-    assert p99 <= max(2 * calm_p99, 0.025 * SLOWER), (p99, calm_p99)
-    assert metrics["rodimus_engine_requests_finished_total"] - accepted >= done["ok"]
+    assert not SOAK or p99 <= max(2 * calm_p99, 0.025 * SLOWER), (p99, calm_p99)
+    assert grown["rodimus_engine_requests_finished_total"] >= done["ok"]
     # And nothing is left.
     gauges = ("rodimus_slots_used", "rodimus_requests_running", "rodimus_queue_requests", "rodimus_queue_tokens",
               "rodimus_http_streams", "vllm:num_requests_waiting")
@@ -124,9 +133,8 @@ def test_a_key_that_floods_leaves_room_for_the_others(own_server, tmp_path):
         answer = s.post("/v1/completions", {"prompt": [300], "max_tokens": 2, "ignore_eos": True})
         took.append(time.monotonic() - began)
         assert answer.status == 200, answer
-    report()
-    # A slot comes free every 25 ms; behind the flood's 25 requests it would be 0.6 s.
-    assert statistics.median(took) < 0.3 * SLOWER, took
+    # A slot comes free every 25 ms; the flood's own wait behind 24 others of theirs, 0.6 s.
+    assert statistics.median(took) < report()["first_token_ms"]["p50"] / 1000 / 2, took
     metrics = s.metrics()
     assert metrics['rodimus_key_requests_total{key="calm"}'] == 20 and metrics['rodimus_key_requests_in_flight{key="flood"}'] == 0
 
@@ -134,12 +142,13 @@ def test_a_key_that_floods_leaves_room_for_the_others(own_server, tmp_path):
 def test_what_waits_too_long_costs_no_step(own_server):
     """408 in the queue: the prompt is not read, and the slot's owner goes on."""
     s = own_server("--device", "null:20", "--slots", 1, "--request-timeout-ms", 200)
-    connection, response = s.open("POST", "/v1/completions", {"prompt": [300], "max_tokens": 50, "ignore_eos": True, "stream": True})
+    connection, response = s.open("POST", "/v1/completions", {"prompt": [300], "max_tokens": 100000, "ignore_eos": True, "stream": True})
     assert response.status == 200
     began = time.monotonic()
     answer = s.post("/v1/completions", {"prompt": [300] * 1000, "max_tokens": 1})
-    assert answer.status == 408 and answer.error["code"] == "queue_timeout" and 0.15 < time.monotonic() - began < 0.8 * SLOWER, answer
-    assert b"[DONE]" in response.read()
+    assert answer.status == 408 and answer.error["code"] == "queue_timeout" and 0.15 < time.monotonic() - began, answer
+    decoded = s.metric("rodimus_decode_tokens_total")
+    s.wait_metric("rodimus_decode_tokens_total", lambda n: n > decoded)
     connection.close()
     metrics = s.metrics()
     assert metrics["rodimus_prefill_tokens_total"] == 1 and metrics["rodimus_queue_tokens"] == 0
@@ -149,7 +158,7 @@ def test_what_waits_too_long_costs_no_step(own_server):
 def test_after_an_idle_time_a_refused_client_is_not_sent_away_for_long(own_server):
     """How fast a queue empties is not learnt while there is none."""
     s = own_server("--device", "null:5", "--slots", 4, "--max-queue-requests", 4)
-    time.sleep(2.5)
+    time.sleep(2.5)  # longer than the server looks back
     waits, lock = [], threading.Lock()
 
     def ask():

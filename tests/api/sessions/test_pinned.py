@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from server import SLOWER, Server
+from server import Server
 from test_prefix import cached, words
 
 ADMIN = {"Authorization": "Bearer root"}
@@ -245,13 +245,11 @@ def test_a_reading_ends_with_the_drain_or_at_the_second_signal(own_server, signa
     thread = threading.Thread(target=ask)
     thread.start()
     server.wait_metric("rodimus_slots_used", lambda n: n == 1)
-    began = time.monotonic()
     server.terminate()
     if signals == 2:
         until(lambda: "draining" in server.log(), server.log)
         server.terminate()
-    assert server.wait() == (0 if signals == 1 else 128 + signal.SIGTERM), server.log()
-    assert time.monotonic() - began < 5 * SLOWER
+    assert server.wait(25) == (0 if signals == 1 else 128 + signal.SIGTERM), server.log()  # before drain_ms are over
     thread.join()
     assert all(a.status == 503 for a in answers), answers
 

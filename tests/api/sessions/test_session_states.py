@@ -327,7 +327,7 @@ def test_lazy_turns_are_refused_at_once_when_neither_disk_nor_memory_has_room(du
         began = time.monotonic()
         answer = s.post(COMPLETIONS, body)
         took = time.monotonic() - began
-        assert took < 5, took
+        assert took < 20, took
         if i % 2 and answer.status == 200:
             talks[0].said = None
         assert answer.status in (200, 503), answer
@@ -341,7 +341,7 @@ def test_lazy_turns_are_refused_at_once_when_neither_disk_nor_memory_has_room(du
     small_files(s, resource.RLIM_INFINITY)
     began = time.monotonic()
     while s.post(COMPLETIONS, {"prompt": "a", "max_tokens": 1, "session_id": "another", "session_create": True}).status == 503:
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 60
         time.sleep(0.1)
     for talk in talks:
         if talk.said is not None:
@@ -369,7 +369,7 @@ def test_a_fork_says_whether_it_is_on_disk(durable, server):
     assert lazy.post(f"/v1/sessions/{session}/fork", {"id": "later"}).json["durable"] is False
     began = time.monotonic()
     while not is_durable(lazy, "later"):
-        assert time.monotonic() - began < 20
+        assert time.monotonic() - began < 60
         time.sleep(0.05)
     assert server.post("/v1/sessions", {}).json["durable"] is False, "without a state_dir nothing is"
 
@@ -383,7 +383,7 @@ def log_line(server, request_id):
         lines = [x for x in server.log().splitlines() if f"id={request_id}" in x]
         if lines:
             return lines[-1]
-        assert time.monotonic() - began < 5, f"no line with id={request_id}"
+        assert time.monotonic() - began < 60, f"no line with id={request_id}"
         time.sleep(0.01)
 
 

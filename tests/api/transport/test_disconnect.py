@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from server import SLOWER, Server
+from server import Server
 
 ENDLESS = {"max_tokens": 1000000, "ignore_eos": True}
 
@@ -45,8 +45,9 @@ def test_while_generating(one_slot, reset, stream):
     else:
         time.sleep(0.1)
     c.close()
-    took = s.wait_metric("rodimus_slots_used", lambda n: n == 0)
-    assert took < 1 * SLOWER, took
+    left = s.metric("rodimus_decode_tokens_total")
+    s.wait_metric("rodimus_slots_used", lambda n: n == 0)
+    assert s.metric("rodimus_decode_tokens_total") - left < 10000  # some seconds of them
     assert s.metric("rodimus_engine_requests_cancelled_total") == cancelled + 1
     s.complete(max_tokens=1)
 
@@ -60,8 +61,7 @@ def test_while_in_prefill(one_slot, reset, stream):
     s.wait_metric("rodimus_slots_used", lambda n: n == 1)
     s.wait_metric("rodimus_prefill_tokens_total", lambda n: n > before)
     c.close()
-    took = s.wait_metric("rodimus_slots_used", lambda n: n == 0)
-    assert took < 1 * SLOWER, took
+    s.wait_metric("rodimus_slots_used", lambda n: n == 0)
     assert s.metric("rodimus_prefill_tokens_total") - before < n_prompt / 2
     s.complete(max_tokens=1)
 
@@ -75,8 +75,7 @@ def test_while_queued(one_slot, reset, stream):
     s.wait_metric("rodimus_queue_requests", lambda n: n == 5)
     for c in queued:
         c.close()
-    took = s.wait_metric("rodimus_queue_requests", lambda n: n == 0)
-    assert took < 1 * SLOWER, took
+    s.wait_metric("rodimus_queue_requests", lambda n: n == 0)
     assert s.metric("rodimus_slots_used") == 1, "the running request is not touched"
     running.close()
     s.wait_metric("rodimus_slots_used", lambda n: n == 0)
@@ -86,7 +85,7 @@ def test_all_choices_of_a_request_end(server):
     c = open_request(server, {"prompt": ["Once", "Twice"], "n": 3, "stream": True, **ENDLESS})
     server.wait_metric("rodimus_slots_used", lambda n: n == 6)
     c.close()
-    assert server.wait_metric("rodimus_slots_used", lambda n: n == 0) < 2 * SLOWER
+    server.wait_metric("rodimus_slots_used", lambda n: n == 0)
 
 
 def test_half_closed_client_still_gets_its_answer_or_is_cancelled(server):
@@ -128,7 +127,7 @@ def test_client_library_close(client, server):
     stream = client.completions.create(model="tales", prompt="Once", max_tokens=100000, stream=True, extra_body={"ignore_eos": True})
     next(iter(stream))
     stream.close()
-    assert server.wait_metric("rodimus_slots_used", lambda n: n == 0) < 2 * SLOWER
+    server.wait_metric("rodimus_slots_used", lambda n: n == 0)
 
 
 # ---- its connection too ----
@@ -152,8 +151,7 @@ def test_its_connection_is_free_beside_an_older_one(one_slot, idle, reset):
         c = open_request(s, {"prompt": "Once", "stream": True, **ENDLESS}, reset)
         time.sleep(0.01)
         c.close()
-    took = s.wait_metric("rodimus_http_connections", lambda n: n <= before)
-    assert took < 2 * SLOWER, took
+    s.wait_metric("rodimus_http_connections", lambda n: n <= before, timeout=30)  # idle_timeout_ms is 60 s
 
 
 @pytest.mark.parametrize("part", [b"GET /hea", b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 3000\r\n\r\n{"])
@@ -166,5 +164,4 @@ def test_what_can_no_longer_become_a_request_is_let_go(one_slot, idle, part):
         c.sendall(part)
         c.shutdown(socket.SHUT_WR)
         c.close()
-    took = s.wait_metric("rodimus_http_connections", lambda n: n <= before)
-    assert took < 3 * SLOWER, took
+    s.wait_metric("rodimus_http_connections", lambda n: n <= before, timeout=30)  # idle_timeout_ms is 60 s

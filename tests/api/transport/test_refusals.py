@@ -102,8 +102,8 @@ def check(name, raw, n_before, heads=()):
 @pytest.mark.parametrize("name", TABLE)
 def test_it_is_refused_once_and_the_connection_ends(server, name, before):
     began = time.monotonic()
-    check(name, server.raw(BEFORE * before + TABLE[name][0] + HIDDEN, timeout=20), before)
-    assert time.monotonic() - began < 5 * SLOWER
+    check(name, server.raw(BEFORE * before + TABLE[name][0] + HIDDEN, timeout=40), before)
+    assert time.monotonic() - began < 30 * SLOWER  # the server ends it
 
 
 @pytest.mark.parametrize("name", [n for n in TABLE if len(TABLE[n][0]) < 1000])

@@ -138,13 +138,13 @@ def test_a_handshake_that_does_not_go_on_is_dropped(own_server, tmp_path):
     silent[2].sendall(b"\x16\x03\x01\x01\x00" + bytes(100))
     began = time.monotonic()
     for c in silent:
-        c.settimeout(8)
+        c.settimeout(60)
         try:
             while c.recv(100):  # an alert may come before the end
                 pass
         except ConnectionResetError:
             pass
-    assert time.monotonic() - began < 6
+    assert time.monotonic() - began < 50
     assert s.complete(max_tokens=1)
 
 
