@@ -126,7 +126,7 @@ static size_t rewrite_string(struct rewrite *r, size_t i) {
 
 static bool is_number_byte(char c) { return (c >= '0' && c <= '9') || (c && strchr("+-.eE", c)); }
 
-/* A number and not the beginning of something else: only what is whole by JSON's grammar is touched. */
+/* A number and not the beginning of something else: only text that is complete by JSON's grammar is touched. */
 static bool is_number(const char *s, size_t n, bool *is_integer) {
     size_t i = s[0] == '-', first = i;
     while (i < n && s[i] >= '0' && s[i] <= '9') i++;

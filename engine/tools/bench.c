@@ -206,7 +206,7 @@ static void bench_fill_row(struct bench *b, struct rod_bench_row *row, size_t n_
     snprintf(row->dtype, sizeof row->dtype, "%s", own ? dtype_name(b->model->weight_dtype) : precision);
 }
 
-/* The times of whole steps, and what the thread and the bus had to do. */
+/* The times of complete steps, and what the thread and the bus had to do. */
 struct decode_times {
     size_t n;
     double begin, cpu_begin, wall, cpu;
@@ -223,7 +223,7 @@ static bool bench_decode_goes_on(const struct bench *b, int step, struct decode_
 }
 
 /* A session stays at its context, within a round of a few positions: a step may do at some of them what it leaves at
- * others (on a GPU a state is written at every fourth), and sessions that began together take turns at it only if they
+ * others (on a GPU a state is written at every fourth), and sessions that began together alternate at it only if they
  * move. */
 static uint64_t bench_position(const struct bench *b, uint32_t i, int step) {
     return b->pos[i] + (uint64_t)step % ROUND_STEPS;

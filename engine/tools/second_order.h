@@ -12,7 +12,7 @@
 
 struct team;
 
-/* The member's share of H [n, n], its upper half: adds x x^T of so many rows, row r at x + r * ld. */
+/* The member's part of H [n, n], its upper half: adds x x^T of so many rows, row r at x + r * ld. */
 void second_order_add(float *H, uint32_t n, const float *x, size_t ld, uint32_t n_rows, uint32_t member,
                       uint32_t n_members);
 /* H becomes U with U^T U = (H + damping)^-1, upper; work: [n, n]. The damping is a hundredth of the mean of H's

@@ -4,7 +4,7 @@
  * Where a pipe is full or a terminal is stopped, the bytes are dropped, and the caller is told. The descriptor is
  * shared with other processes (fd 2 of a shell), so its O_NONBLOCK stays as it is. Regular files are written as ever.
  * Ownership: the descriptor is the caller's; reopened is the writer's. Threads: one at a time. Invariant: at most one
- * of is_file, is_socket; what a reader takes are whole pieces, but for one that a full pipe cut: a line break follows
+ * of is_file, is_socket; a reader takes complete pieces, but for one that a full pipe cut: a line break follows
  * it.
  */
 #ifndef NONBLOCKING_WRITER_H

@@ -3,7 +3,7 @@
  * libuv starts it at the first work, a long body, and ends the process where a thread does not start (a limit of
  * processes, of a container or a user). So it starts with the server, which can say why it does not.
  * libuv runs work in the order in which it comes, so a key's hundred long bodies would stand before the next key's
- * short one. Here each key has a queue: the queues take turns, and a queue may leave threads to the others.
+ * short one. Here each key has a queue: one queue follows another, and a queue may leave threads to the others.
  * Ownership: the caller owns work and queues; a queue outlives its work. Threads: the loop's; only run is called on the
  * pool. Invariant: work is in its queue until the pool has it; a queue is in the pool's list while work waits in it.
  */

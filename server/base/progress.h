@@ -1,7 +1,7 @@
 /* progress.h - how far loading, measuring or verifying is: on a terminal one line on stderr that is rewritten and at
  * last erased, elsewhere a plain line every few seconds, and none for what takes less than two.
  *
- * Threads: a progress belongs to the thread that works. Invariant: between calls the terminal's line is whole, and a
+ * Threads: a progress belongs to the thread that works. Invariant: between calls the terminal's line is complete, and a
  * signal that ends the process leaves the cursor on a new one.
  */
 #ifndef PROGRESS_H

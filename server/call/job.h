@@ -31,7 +31,7 @@ struct job {
     char after[API_SESSION_ID_MAX + 1];             /* of a list: where it goes on; "" = from the beginning */
     size_t limit;
     bool rising;           /* of the items of an input: in their order */
-    uint64_t max_sessions; /* of the key; 0 = a share, as in rod_session_new */
+    uint64_t max_sessions; /* of the key; 0 = a quota, as in rod_session_new */
 };
 
 /* NULL, after an answer of 500: out of memory. call may be NULL: then nobody gets the answer. */

@@ -1,4 +1,4 @@
-/* bench_drafts.c - `rodimus bench --acceptance P`: what drafts give at a known share of right ones. Greedy sessions
+/* bench_drafts.c - `rodimus bench --acceptance P`: what drafts give at a known rate of right ones. Greedy sessions
  * generate, first without drafts; then each has its own plain tokens as a prediction, each replaced with probability
  * 1 - P. Each run uses the whole engine, whose policy says how long drafts are. Random weights give no token twice:
  * else their text goes round in circles, which the lookup finds, whatever the predictions are worth. */

@@ -84,7 +84,7 @@ struct completion {
     uint64_t started_ns, sent_ns, first_ns, queue_ns;
     int64_t created_unix_s;
     /* of a session */
-    uint64_t max_sessions;                         /* of the key; 0 = a share, as in rod_session_new */
+    uint64_t max_sessions;                         /* of the key; 0 = a quota, as in rod_session_new */
     char tenant[72], *header_session, *header_key; /* tenant: owner of its sessions; the two headers, or NULL */
     uint8_t digest[16];                            /* of the body */
     struct rod_turn *session;                      /* for the engine, until its request has it; NULL = none */

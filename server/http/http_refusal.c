@@ -7,7 +7,7 @@
  *   are in and that no handler has seen, or whose line is being taken apart;
  * - of a handshake that fails it closes the connection without an alert, and its log does not say of which;
  * - of the request's line it hands on three strings, so that what follows a zero byte is not seen. The line with the
- *   zero byte is whole in its memory: the parts must lie one behind the other.
+ *   zero byte is complete in its memory: the parts must lie one behind the other.
  * 1.0 refuses zero bytes and answers once. */
 #include "http_internal.h"
 

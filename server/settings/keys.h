@@ -20,11 +20,11 @@ enum { KEYS_MAX = 1000, KEYS_SECRET_MAX = 256 }; /* below the engine's ROD_MAX_K
 struct key {
     char name[48], *secret;
     bool named;                 /* by the operator, not by its place */
-    uint32_t index;             /* of its share in the engine: 1 to KEYS_MAX, nobody else's */
+    uint32_t index;             /* of its quota in the engine: 1 to KEYS_MAX, nobody else's */
     uint32_t priority;          /* 1..100: of slots that several keys want, one of priority 2 gets twice as many */
     uint64_t max_requests;      /* in flight; 0 = no limit */
     uint64_t tokens_per_minute; /* prompt and answer together; 0 = no limit */
-    uint64_t max_sessions;      /* that there are at once; 0 = a share of the setting of this name */
+    uint64_t max_sessions;      /* that there are at once; 0 = a quota of the setting of this name */
     double level_tok; /* what it may still take at level_ns; below 0 behind a request beyond a whole minute's */
     uint64_t level_ns;
     uint32_t era; /* counts the changes of tokens_per_minute */

@@ -102,7 +102,7 @@ int cuda_sample_open(struct backend *be, size_t n_rows, struct rod_error *err) {
             cudaEventCreateWithFlags(&be->sampling->admitted[i], cudaEventDisableTiming | cudaEventBlockingSync),
             "making an event", err);
     /* Waiting blocks: mostly the next step is on its way meanwhile, so the time to wake up costs nothing, where
-     * spinning would take a core for the whole step. */
+     * spinning would take a core for all of the step. */
     for (int i = 0; !rc && i < 2; i++)
         rc =
             cuda_check(cudaEventCreateWithFlags(&be->sampling->done[i], cudaEventDisableTiming | cudaEventBlockingSync),

@@ -47,7 +47,7 @@ void load_http_init(struct load_http *http);
  * decoded body (no chunk framing), in pieces. Returns 0, or -1 with http->fault. */
 int load_http_feed(struct load_http *http, const char *bytes, size_t n, size_t *used,
                    void (*body)(void *arg, const char *bytes, size_t n), void *arg);
-/* The connection ended. 0 if the response is whole (then state is LOAD_HTTP_DONE), else -1 with http->fault. */
+/* The connection ended. 0 if the response is complete (then state is LOAD_HTTP_DONE), else -1 with http->fault. */
 int load_http_eof(struct load_http *http);
 
 struct load_sse {

@@ -250,7 +250,7 @@ static void on_body(void *arg, const char *bytes, size_t n) {
     stream->n_body += n;
 }
 
-/* The response is whole. */
+/* The response is complete. */
 static void stream_judge(struct load_stream *stream) {
     if (stream->http.status != 200) {
         struct load_chunk chunk;
