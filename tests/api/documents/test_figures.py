@@ -323,8 +323,6 @@ def sentences():
     us = {r["rows"]: (r["linear_kernel_us"], r["library_us"]) for r in library["products"] if r["dtype"] == "bf16" and r["matrix"] == "fc"}
     yield r"W_fc of 64 rows takes (N) us by linear_kernel and (N) by cuBLASLt, of 2,048 rows (N) and (N)", [*us[64], *us[2048]]
 
-    late = {r["streams"]: r for r in results("load-with-drafts-h200")["runs"]}[256]
-    yield r"At 7e68abd it was after (N) and (N) ms", [first(late), first(late, "p99")]
     few = {(r["model"], r["batch"]): r["tokens_per_s"] for r in rows("few-rows-h200")}
     yield r"2, 4, 9 and 12: Rodimus\+-1.6B (N), (N), (N) and (N) tokens/s, Rodimus-1.4B (N), (N), (N) and (N)\.", [few[shape, n] for shape in (plus, plain) for n in (2, 4, 9, 12)]
     four = {r["batch"]: r for r in rows("rodimus-plus-4b-h200", phase="decode")}
