@@ -186,7 +186,6 @@ bool dispatch_conv_pair(struct dispatch_device device, const struct cuda_shape *
 
 /* Numbers that the rules and their kernels share. */
 enum {
-    DISPATCH_STATE_MANY = 17,    /* rows from which on a step defers */
     DISPATCH_WINDOW_RANGE = 128, /* keys */
     DISPATCH_WINDOW_ROWS = 512,  /* of decode_many_kernel */
     DISPATCH_TALL_ROWS = 128,
