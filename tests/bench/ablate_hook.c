@@ -9,7 +9,7 @@
 static struct {
     const unsigned char *left_out;
     struct ablate_seen *seen;
-    bool whole_runs[CUDA_WHOLE_BUCKETS], opened;
+    bool launch_runs[CUDA_ONE_LAUNCH_BUCKETS], opened;
 } hook;
 
 /* Asks whether a product has kernels of its own, before its sizes are known. */
@@ -17,10 +17,13 @@ static bool is_question(const struct dispatch_case *c) { return c->op == DISPATC
 
 static bool is_wide_scan(enum dispatch_kernel k) { return k >= WIDE_SCAN_4_NARROW && k <= WIDE_SCAN_8; }
 
+static bool is_few(enum dispatch_kernel k) { return k >= FEW_8 && k <= FEW_CODES; }
+
 /* Launchers ask for some capabilities beside the rules, and know no kernel without them. */
 static bool can_step_in(const struct dispatch_case *c, enum dispatch_kernel k) {
     if (c->op == DISPATCH_PROMPT_STATE) return is_wide_scan(k);
     if (c->op == DISPATCH_PROMPT_WINDOW) return !c->n_pairs || k == PROMPT_WIDE_1 || k == PROMPT_WIDE_2;
+    if (c->op == DISPATCH_DECODE_PRODUCT && c->n_rows <= 8) return is_few(k); /* LINEAR's rules have others */
     if (c->op == DISPATCH_DECODE_PAIR && c->n_rows <= CUDA_FEW_ROWS) return k == FEW_PAIR || k == FEW_PAIR_TWO;
     return true;
 }
@@ -41,7 +44,7 @@ enum dispatch_kernel __wrap_dispatch_kernel_of(const struct dispatch_case *c) {
 }
 
 /* cuda_persistent_possible's: a model without a window has no heads. */
-static struct cuda_shape whole_shape(const struct backend *be) {
+static struct cuda_shape launch_shape(const struct backend *be) {
     struct cuda_shape shape = be->shape;
     if (!be->d.plus) shape.H = 0;
     return shape;
@@ -50,13 +53,14 @@ static struct cuda_shape whole_shape(const struct backend *be) {
 /* What is asked only when a backend is opened is asked anew: steps that are one launch, and shared memory of the
  * prompts' kernels. */
 static void leave_out(struct backend *be, const unsigned char *left_out, struct ablate_seen *seen) {
-    const struct cuda_shape shape = whole_shape(be);
-    for (uint32_t b = 0; !hook.opened && b < CUDA_WHOLE_BUCKETS; b++) hook.whole_runs[b] = be->whole.runs[b];
+    const struct cuda_shape shape = launch_shape(be);
+    for (uint32_t b = 0; !hook.opened && b < CUDA_ONE_LAUNCH_BUCKETS; b++) hook.launch_runs[b] = be->one_launch.runs[b];
     hook.opened = true;
     hook.left_out = left_out;
     hook.seen = NULL;
-    for (uint32_t b = 0; b < CUDA_WHOLE_BUCKETS; b++)
-        be->whole.runs[b] = hook.whole_runs[b] && cuda_persistent_possible(&shape, be->d.L, cuda_bucket_rows(b), false);
+    for (uint32_t b = 0; b < CUDA_ONE_LAUNCH_BUCKETS; b++)
+        be->one_launch.runs[b] =
+            hook.launch_runs[b] && cuda_persistent_possible(&shape, be->d.L, cuda_bucket_rows(b), false);
     cuda_scan_prepare(&be->shape);
     if (be->prompt_window) cuda_prompt_window_possible(&be->shape);
     hook.seen = seen;
@@ -76,8 +80,8 @@ static int capture(struct backend *be, const struct ablate_step *s, struct CUgra
                             .end = end_of(s, false)};
     /* A step of few rows may be one launch, which asked its rule when the backend was opened. */
     const uint32_t b = cuda_bucket_of(s->n_rows);
-    const struct cuda_shape shape = whole_shape(be);
-    if (!s->drafts && b < CUDA_WHOLE_BUCKETS && hook.whole_runs[b])
+    const struct cuda_shape shape = launch_shape(be);
+    if (!s->drafts && b < CUDA_ONE_LAUNCH_BUCKETS && hook.launch_runs[b])
         cuda_persistent_possible(&shape, be->d.L, s->n_rows, false);
     int rc = cuda_capture_begin(be, err);
     if (rc) return rc;

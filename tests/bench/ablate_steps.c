@@ -269,8 +269,6 @@ static void print_rules(const char *name, const unsigned char *some) {
 static void measure(const char *key, const struct base *base, struct variant *v, const unsigned char *instead) {
     struct ablate_pair pair[ABLATE_MOST_PAIRS];
     uint32_t n = 0;
-    printf("{\"begin\": \"%s\"}\n", key);
-    fflush(stdout);
     const char *bits = bits_of(base, v);
     const bool equal = !strcmp(bits, "equal");
     for (uint32_t most = n_pairs; equal && n < most && n < ABLATE_MOST_PAIRS; n++) {
@@ -304,6 +302,8 @@ static void ablate(const char *what, const struct base *base, struct variant *v,
     unsigned char instead[ABLATE_MOST_RULES] = {0}, others[ABLATE_MOST_RULES] = {0};
     snprintf(key, sizeof key, "%s:%s", now.name, what);
     if (is_done(key)) return;
+    printf("{\"begin\": \"%s\"}\n", key);
+    fflush(stdout);
     see(v->left_out, &v->seen, &v->graph);
     for (uint32_t i = 0; i < ABLATE_MOST_RULES; i++)
         instead[i] = v->seen.instead[i] > 0, others[i] = like && like->seen.instead[i] > 0;
