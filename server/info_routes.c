@@ -1,6 +1,6 @@
 /* info_routes.c - see info_routes.h. */
 #include "info_routes.h"
-#include "server/api/messages/messages.h"
+#include "server/api/api_routes.h"
 #include "server/base/version.h"
 #include "server/api/api_put.h"
 
@@ -16,8 +16,8 @@ bool info_routes_loaded(struct http_call *call) {
 }
 
 static void put_model(struct http_call *call, struct buf *body, const char *name) {
-    if (call->anthropic)
-        messages_render_model(body, name, call->server->info->created_unix_s);
+    if (call->form->model)
+        call->form->model(body, name, call->server->info->created_unix_s);
     else
         api_render_model(body, name, call->server->model_name, call->server->adapter, call->server->info);
 }
@@ -30,7 +30,7 @@ static bool model_name(const struct server *s, size_t i, char name[sizeof s->mod
     return at != NULL;
 }
 
-/* Anthropic's list has pages: of the names behind after_id and before before_id, the first ones, or the last ones where
+/* A list with pages: of the names behind after_id and before before_id, the first ones, or the last ones where
  * before_id is given. */
 static bool choose_page(struct http_call *call, size_t *first, size_t *end) {
     enum { PAGE = 20, MAX_PAGE = 1000 };
@@ -49,14 +49,14 @@ static bool choose_page(struct http_call *call, size_t *first, size_t *end) {
 
 static void put_model_list(struct http_call *call, size_t first, size_t end, size_t n, struct buf *body) {
     char name[sizeof call->server->model_name];
-    const bool anthropic = call->anthropic;
-    buf_puts(body, anthropic ? "{\"data\":[" : "{\"object\":\"list\",\"data\":[");
+    const bool paged = call->form->model != NULL;
+    buf_puts(body, paged ? "{\"data\":[" : "{\"object\":\"list\",\"data\":[");
     for (size_t i = first; i < end && model_name(call->server, i, name); i++) {
         if (i > first) buf_putc(body, ',');
         put_model(call, body, name);
     }
     buf_putc(body, ']');
-    if (anthropic) {
+    if (paged) {
         const bool back = http_query(call->http, "before_id") != NULL;
         buf_addf(body, ",\"has_more\":%s,\"first_id\":", api_bool(back ? first > 0 : end < n));
         api_put_text_or_null(body, first < end && model_name(call->server, first, name) ? name : NULL);
@@ -74,7 +74,7 @@ void info_routes_models(struct http_call *call) {
     size_t n = 0, first = 0;
     while (model_name(call->server, n, name)) n++;
     size_t end = n;
-    if (call->anthropic && !choose_page(call, &first, &end)) return;
+    if (call->form->model && !choose_page(call, &first, &end)) return;
     put_model_list(call, first, end, n, &body);
     http_call_respond(call, 200, JSON, &body);
 }

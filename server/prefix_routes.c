@@ -1,5 +1,6 @@
 /* prefix_routes.c - see prefix_routes.h. */
 #include "prefix_routes.h"
+#include "server/api/api_routes.h"
 #include "server/call/job.h"
 
 #include <stdio.h>

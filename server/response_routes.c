@@ -1,6 +1,7 @@
 /* response_routes.c - see response_routes.h. */
 #include "response_routes.h"
-#include "server/completion/completion_internal.h"
+#include "server/api/responses/responses.h"
+#include "server/completion/completion.h"
 #include "engine/base/fail.h"
 #include "server/call/job.h"
 #include "session_routes.h"
@@ -27,7 +28,7 @@ static int count_turn(const struct job *j, const struct api_request *q, uint64_t
     struct rod_session_info before;
     int32_t *ids = NULL;
     size_t n_ids = 0;
-    int rc = rod_session_get(j->server->engine, j->tenant, q->response.previous, &before, err);
+    int rc = rod_session_get(j->server->engine, j->tenant, q->session.from, &before, err);
     if (rc == ROD_ENOTFOUND) snprintf(err->param, sizeof err->param, "previous_response_id");
     struct rod_turn *turn = rc ? NULL : calloc(1, sizeof *turn);
     if (!rc && !turn) rc = rod_fail_no_memory(err);
@@ -52,9 +53,9 @@ static void run_count(struct job *j) {
     struct api_request q;
     struct rod_error rod = {0};
     uint64_t n = 0;
-    j->failed = api_parse(API_RESPONSE, j->body ? j->body : "", j->body_len, &j->server->defaults, &q, &j->err) != 0;
+    j->failed = responses_parse(j->body ? j->body : "", j->body_len, &j->server->defaults, &q, &j->err) != 0;
     if (j->failed) return;
-    if (q.response.previous ? count_turn(j, &q, &n, &rod) : count_alone(j, &q, &n, &rod)) {
+    if (q.session.from ? count_turn(j, &q, &n, &rod) : count_alone(j, &q, &n, &rod)) {
         if (!strncmp(rod.param, "messages", 8)) snprintf(rod.param, sizeof rod.param, "input");
         job_fail(j, &rod);
         if (rod.code == ROD_ENOTFOUND) j->err.code = "previous_response_not_found";
@@ -82,10 +83,10 @@ static bool is_of(const struct rod_answer *a, const char *id) {
 }
 
 /* The session's first answer is the response's. False: the job has failed. */
-static bool take_kept(struct job *j, struct rod_answer *a, struct api_kept *kept) {
+static bool take_kept(struct job *j, struct rod_answer *a, struct responses_kept *kept) {
     struct rod_error rod = {0};
     *a = (struct rod_answer){0};
-    *kept = (struct api_kept){0};
+    *kept = (struct responses_kept){0};
     if (rod_session_answer(j->server->engine, j->tenant, j->name, a, &rod)) {
         if (rod.code == ROD_ENOTFOUND) snprintf(rod.message, sizeof rod.message, "There is no response %s.", j->name);
         job_fail(j, &rod);
@@ -96,29 +97,70 @@ static bool take_kept(struct job *j, struct rod_answer *a, struct api_kept *kept
         static_assert(ROD_MAX_TURN_TEXT == 1 << 20, "the message says so");
         fail_not_kept(j, "those of its request have more than 1 MiB, or are of a version that kept none");
     } else {
-        j->failed = api_parse_kept(a->text, a->n_text, kept, &j->err) != 0;
+        j->failed = responses_parse_kept(a->text, a->n_text, kept, &j->err) != 0;
     }
     return !j->failed;
 }
 
+/* A chat format without calls has replaced the one of then: what they were is text. */
+static void tell_again(struct answer *a, struct api_request *q, const struct rod_engine *engine,
+                       const struct rod_answer *from, struct buf *out) {
+    if (q->tools.n && !rod_chat_call_tags(engine, &a->tags)) api_tools_fini(&q->tools);
+    if (!answer_begin(a, 1)) {
+        out->failed = true;
+        return;
+    }
+    a->choices[0].reason = from->reason;
+    answer_push(&a->choices[0], from->output, from->n_output);
+    answer_end(&a->choices[0]);
+    a->form->whole(a, out);
+}
+
+/* The answer once more, by the code that made it. False: what is kept is not of this response, or damaged. */
+static bool answer_again(struct job *j, const struct rod_answer *from, struct responses_kept *kept) {
+    const struct server *s = j->server;
+    struct api_request q = {.again = kept->echo, .tools = kept->tools};
+    struct answer a = {.form = &responses_form,
+                       .request = &q,
+                       .served_model = s->model_name,
+                       .fingerprint = s->fingerprint,
+                       .session_version = from->version,
+                       .usage = {.prompt_tok = from->prompt_tok,
+                                 .cached_tok = from->cached_tok,
+                                 .completion_tok = from->completion_tok}};
+    kept->echo = (struct buf){0};
+    kept->tools = (struct api_tools){0};
+    memcpy(a.digest, from->digest, sizeof a.digest);
+    answer_relabel(&a, from->label);
+    const bool ours = !strcmp(a.id, j->name);
+    snprintf(a.session, sizeof a.session, "%s", j->name);
+    if (ours) tell_again(&a, &q, s->engine, from, &j->out);
+    if (a.failed) j->out.failed = true; /* the label found no memory */
+    const bool done = ours || a.failed;
+    answer_fini(&a);
+    api_request_fini(&q);
+    return done;
+}
+
 static void run_get(struct job *j) {
     struct rod_answer a;
-    struct api_kept kept;
+    struct responses_kept kept;
     struct rod_error damaged;
-    if (take_kept(j, &a, &kept) && !completion_kept(j->server, j->name, &a, &kept, &j->out)) {
+    if (take_kept(j, &a, &kept) && !answer_again(j, &a, &kept)) {
         rod_fail(&damaged, ROD_ESTATE, "The answer that is kept of the response is damaged.");
         job_fail(j, &damaged);
     }
-    api_kept_fini(&kept);
+    responses_kept_fini(&kept);
     free(a.label);
 }
 
 static void run_items(struct job *j) {
     struct rod_answer a;
-    struct api_kept kept;
-    const struct api_page page = {j->limit, j->rising, *j->after ? j->after : NULL};
-    if (take_kept(j, &a, &kept)) j->failed = !api_render_input_items(&j->out, j->name, kept.input, &page, &j->err);
-    api_kept_fini(&kept);
+    struct responses_kept kept;
+    const struct responses_page page = {j->limit, j->rising, *j->after ? j->after : NULL};
+    if (take_kept(j, &a, &kept))
+        j->failed = !responses_render_input_items(&j->out, j->name, kept.input, &page, &j->err);
+    responses_kept_fini(&kept);
     free(a.label);
 }
 

@@ -8,6 +8,10 @@
 #include "prefix_routes.h"
 #include "response_routes.h"
 #include "session_routes.h"
+#include "server/api/chats/chats.h"
+#include "server/api/completions/completions.h"
+#include "server/api/messages/messages.h"
+#include "server/api/responses/responses.h"
 #include "server/completion/completion.h"
 #include "server/base/version.h"
 
@@ -37,6 +41,10 @@ struct route {
     bool bare_path; /* /v1/x also as /x, for clients whose base URL lacks /v1 */
     bool tenants;   /* of all tenants: a server with API keys and no admin key refuses it */
     bool state;     /* a state goes in or out, as bytes */
+    /* Answers in it, and errors of all paths below. Without one: OpenAI's, or where clients of several APIs come, that
+     * of the client's header (client_header). */
+    const struct answer_form *form;
+    bool by_client;
 };
 
 static void get_health(struct http_call *call);
@@ -46,17 +54,16 @@ static void get_version(struct http_call *call);
 static void get_slots(struct http_call *call);
 static void get_openapi(struct http_call *call);
 static void get_page(struct http_call *call);
-static void post_completions(struct http_call *call) { completion_start(call, API_COMPLETION); }
-static void post_chat(struct http_call *call) { completion_start(call, API_CHAT); }
-static void post_responses(struct http_call *call) { completion_start(call, API_RESPONSE); }
-static void post_messages(struct http_call *call) { completion_start(call, API_CHAT); }
+static void post_answer(struct http_call *call);
 
 static const struct route routes[] = {
-    {"POST", "/v1/completions", .run = post_completions, .engine = true, .slot = true, .tokens = true,
+    {"POST", "/v1/completions", .run = post_answer, .form = &completions_form, .engine = true, .slot = true,
+     .tokens = true, .bare_path = true},
+    {"POST", "/v1/chat/completions", .run = post_answer, .form = &chats_form, .engine = true, .slot = true,
+     .tokens = true, .bare_path = true},
+    {"POST", "/v1/responses", .run = post_answer, .form = &responses_form, .engine = true, .slot = true, .tokens = true,
      .bare_path = true},
-    {"POST", "/v1/chat/completions", .run = post_chat, .engine = true, .slot = true, .tokens = true, .bare_path = true},
-    {"POST", "/v1/responses", .run = post_responses, .engine = true, .slot = true, .tokens = true, .bare_path = true},
-    {"POST", "/v1/messages", .run = post_messages, .engine = true, .slot = true, .tokens = true},
+    {"POST", "/v1/messages", .run = post_answer, .form = &messages_form, .engine = true, .slot = true, .tokens = true},
     {"POST", "/v1/messages/count_tokens", .run = job_count_tokens, .engine = true, .tokens = true},
     {"POST", "/v1/responses/input_tokens", .run = response_routes_count, .engine = true, .tokens = true,
      .bare_path = true},
@@ -77,8 +84,8 @@ static const struct route routes[] = {
     {"PUT", "/v1/prefixes/", .tail = "", .run = prefix_routes_pin, .engine = true, .admin = true, .tenants = true},
     {"GET", "/v1/prefixes/", .tail = "", .run = prefix_routes_get, .engine = true, .admin = true, .tenants = true},
     {"DELETE", "/v1/prefixes/", .tail = "", .run = prefix_routes_unpin, .engine = true, .admin = true, .tenants = true},
-    {"GET", "/v1/models", .run = info_routes_models, .bare_path = true},
-    {"GET", "/v1/models/", .run = info_routes_model, .bare_path = true},
+    {"GET", "/v1/models", .run = info_routes_models, .bare_path = true, .by_client = true},
+    {"GET", "/v1/models/", .run = info_routes_model, .bare_path = true, .by_client = true},
     {"POST", "/tokenize", .run = job_tokenize, .engine = true, .tokens = true},
     {"POST", "/detokenize", .run = job_detokenize, .engine = true, .tokens = true},
     {"POST", "/apply-template", .run = job_apply_template, .engine = true, .tokens = true},
@@ -97,6 +104,8 @@ static const struct route routes[] = {
     {"GET", "/", .run = get_page, .open = true},
 };
 #define N_ROUTES ((unsigned)(sizeof routes / sizeof *routes))
+
+static void post_answer(struct http_call *call) { completion_start(call, routes[call->route].form); }
 
 /* ---- readiness ---- */
 
@@ -402,12 +411,23 @@ static bool key_has_room(struct http_call *call) {
     return false;
 }
 
-/* Models are asked for by clients of both APIs; those of Anthropic's say so. */
-static bool is_anthropic(struct http_request *r) {
-    const char *path = http_path(r), *models = VERSION_PREFIX "/models";
-    if (path_is_under(path, VERSION_PREFIX "/messages")) return true;
-    const bool of_models = path_is_under(path, models) || path_is_under(path, models + strlen(VERSION_PREFIX));
-    return of_models && http_header(r, "anthropic-version");
+/* The form whose clients send this header. */
+static const struct answer_form *form_of_client(struct http_request *r) {
+    for (unsigned i = 0; i < N_ROUTES; i++) {
+        const struct answer_form *form = routes[i].form;
+        if (form && form->client_header && http_header(r, form->client_header)) return form;
+    }
+    return &chats_form;
+}
+
+static const struct answer_form *form_of(struct http_request *r) {
+    const char *path = http_path(r);
+    for (unsigned i = 0; i < N_ROUTES; i++) {
+        if (!path_is_under(path, path_of(&routes[i], path))) continue;
+        if (routes[i].form) return routes[i].form;
+        if (routes[i].by_client) return form_of_client(r);
+    }
+    return &chats_form;
 }
 
 static struct http_call *new_http_call(struct server *s, struct http_request *r, bool on_admin) {
@@ -421,8 +441,8 @@ static struct http_call *new_http_call(struct server *s, struct http_request *r,
     choose_id(call);
     choose_trace(call);
     http_add_header(r, "X-Request-Id", call->id);
-    call->anthropic = is_anthropic(r);
-    if (call->anthropic) http_add_header(r, "request-id", call->id); /* which its clients show */
+    call->form = form_of(r);
+    if (call->form->id_header) http_add_header(r, call->form->id_header, call->id);
     if (!on_admin) access_cors(call);
     return call;
 }
@@ -591,6 +611,7 @@ static void check_table(void) {
         assert(!r->slot || (r->engine && r->tokens && !r->open && !r->on_admin));
         assert(!r->tokens || r->engine);
         assert(!r->bare || takes_body(r));
+        assert((r->run == post_answer) == (r->form != NULL) && !(r->form && r->by_client));
         assert(!r->open || (!r->admin && !r->engine)); /* without a key nothing runs */
         assert(!r->tenants || r->admin);
         assert(!r->state || (r->tenants && r->engine && r->on_admin));

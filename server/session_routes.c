@@ -1,5 +1,6 @@
 /* session_routes.c - the routes of sessions and of their states, all on the pool, as they may wait for files. */
 #include "server/call/job.h"
+#include "server/api/api_routes.h"
 #include "session_routes.h"
 
 #include <assert.h>

@@ -1,6 +1,6 @@
 /* api_body.c - from the bytes of a body to its JSON object, or to an error that names the field where it ceases to
  * be one. Bodies are hostile: the memory and the depth of what is built are bounded before anything is built. */
-#include "request.h"
+#include "api_fields.h"
 #include "engine/base/json_guard.h"
 
 #include <assert.h>

@@ -8,8 +8,8 @@
 enum { SHORT_TTL_S = 5 * 60, LONG_TTL_S = 60 * 60 };
 
 /* The mark of an object, if it has one. field: the object's name with a dot, "" = the body. */
-static bool take_mark(const struct api_fields *p, const char *field, const json_t *object, struct api_cache_mark mark,
-                      struct api_cache *out) {
+bool api_take_mark(const struct api_fields *p, const char *field, const json_t *object, struct api_cache_mark mark,
+                   struct api_cache *out) {
     const json_t *given = json_object_get(object, "cache_control"), *ttl = json_object_get(given, "ttl");
     char param[64];
     if (!given || json_is_null(given)) return true;
@@ -34,7 +34,7 @@ static bool take_parts(const struct api_fields *p, size_t i, const json_t *conte
         const json_t *text = json_is_string(part) ? part : json_object_get(part, "text");
         mark.len += json_string_length(text) + (k > 0);
         snprintf(field, sizeof field, "messages[%zu].content[%zu].", i, k);
-        if (!take_mark(p, field, part, mark, out)) return false;
+        if (!api_take_mark(p, field, part, mark, out)) return false;
     }
     return true;
 }
@@ -51,23 +51,27 @@ static void move_behind_results(const struct api_request *request, struct api_ca
     }
 }
 
+bool api_end_marks(const struct api_fields *p, const struct api_request *request, struct api_cache *out) {
+    const size_t last = request->n_messages - 1;
+    const struct api_cache_mark end = {.message = last, .len = request->messages[last].content_len};
+    if (!api_take_mark(p, "", p->root, end, out)) return false;
+    move_behind_results(request, out);
+    return true;
+}
+
 bool api_parse_cache(const struct api_fields *p, const struct api_request *request, struct api_cache *out) {
     const json_t *messages = field_get(p, "messages"), *tools = field_get(p, "tools"), *one;
     char field[64];
     size_t i;
     json_array_foreach(tools, i, one) {
         snprintf(field, sizeof field, "tools[%zu].", i);
-        if (!take_mark(p, field, one, (struct api_cache_mark){.n_tools = i + 1}, out)) return false;
+        if (!api_take_mark(p, field, one, (struct api_cache_mark){.n_tools = i + 1}, out)) return false;
     }
     json_array_foreach(messages, i, one) {
         struct api_cache_mark mark = {.message = i, .len = request->messages[i].content_len};
         snprintf(field, sizeof field, "messages[%zu].", i);
-        if (!take_parts(p, i, json_object_get(one, "content"), out) || !take_mark(p, field, one, mark, out))
+        if (!take_parts(p, i, json_object_get(one, "content"), out) || !api_take_mark(p, field, one, mark, out))
             return false;
     }
-    const size_t last = request->n_messages - 1;
-    const struct api_cache_mark end = {.message = last, .len = request->messages[last].content_len};
-    if (!take_mark(p, "", p->root, end, out)) return false;
-    move_behind_results(request, out);
-    return true;
+    return api_end_marks(p, request, out);
 }

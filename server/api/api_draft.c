@@ -38,7 +38,7 @@ static bool prediction_text(const struct api_fields *p, const json_t *text, stru
 
 bool api_parse_draft(const struct api_fields *p, struct api_request *out) {
     const json_t *speculative = field_get(p, "speculative"), *value = field_get(p, "prediction");
-    const bool plain = out->kind == API_COMPLETION;
+    const bool plain = p->dialect->prompts;
     if (speculative && !field_is(speculative, "auto") && !field_is(speculative, "none"))
         return field_bad(p, "speculative", "must be auto or none");
     out->never_speculate = speculative && field_is(speculative, "none");

@@ -144,6 +144,14 @@ bool field_is(const json_t *value, const char *word) {
     return json_string_length(value) == n && json_is_string(value) && !memcmp(json_string_value(value), word, n);
 }
 
+bool field_no_tools(const struct api_fields *p, const char *tools, const char *choice, const char *why) {
+    const json_t *given = field_get(p, tools), *how = field_get(p, choice);
+    const bool none = field_is(how, "none");
+    if (given && field_asks(given) && !none) return field_bad(p, tools, "%s", why);
+    if (how && !none && !field_is(how, "auto")) return field_bad(p, choice, "%s", why);
+    return true;
+}
+
 size_t field_chars(const char *text, size_t len) {
     size_t n = 0;
     for (size_t i = 0; i < len; i++) n += ((unsigned char)text[i] & 0xc0) != 0x80;

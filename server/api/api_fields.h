@@ -8,12 +8,35 @@
 
 #include "request.h"
 
-struct api_fields { /* borrows all three */
+#include <jansson.h>
+
+struct api_fields { /* borrows all four */
     const json_t *root;
     const struct api_defaults *defaults;
     struct api_error *err;
+    const struct api_dialect *dialect; /* of a request for an answer, else NULL */
 };
 
+/* How an API reads its body: what all have in common asks this for what differs. Each function is called once, in the
+ * order of the members, and is false with an error. */
+struct api_dialect {
+    bool prompts;              /* it goes on with text, in place of messages */
+    bool choices;              /* its answer may have several, with scores, and its streams usage on request */
+    const char *stop;          /* the name of the field */
+    const char *max_tokens[3]; /* likewise, of which the last one counts that is sent; the rest is NULL */
+    bool (*check)(const struct api_fields *p); /* before names of other servers are looked at; NULL = nothing */
+    bool (*input)(const struct api_fields *p, struct api_request *out);  /* prompts, or messages and tools */
+    bool (*format)(const struct api_fields *p, struct api_grammar *out); /* of the answer, but structured_outputs */
+    bool (*again)(const struct api_fields *p, struct api_request *out); /* what the answer says again; NULL = nothing */
+};
+/* The body of a request for an answer: 0, or -1 with err filled. */
+int api_parse(const struct api_dialect *dialect, const char *body, size_t len, const struct api_defaults *defaults,
+              struct api_request *out, struct api_error *err);
+bool api_check_model(const struct api_fields *p);
+
+/* The JSON object of a body, or NULL with err filled: a 400 that names the field where the body is no JSON, has a key
+ * twice, a number beyond doubles, too many values or too deep ones. body NULL = empty. The caller decrefs. */
+json_t *api_load(const char *body, size_t len, struct api_error *err);
 /* api_error_field of p->err: always false, so that callers write `return field_bad(...)`. */
 bool field_bad(const struct api_fields *p, const char *param, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
@@ -22,6 +45,8 @@ const char *field_type(const json_t *value); /* "an object" ... */
 /* The value, or NULL where it is missing or null: for an optional field that is the same. */
 const json_t *field_get(const struct api_fields *p, const char *name);
 bool field_asks(const json_t *value); /* null, false, "", [] and {} ask for nothing */
+/* A list of tools and its choice that ask for something are refused. Without a list, none or auto asks for nothing. */
+bool field_no_tools(const struct api_fields *p, const char *tools, const char *choice, const char *why);
 /* Numbers, and true and false, may also come as strings: "0.7", "true". Clients of servers that take both send them. */
 bool field_as_number(const json_t *value, double *out);
 bool field_as_int(const json_t *value, int64_t *out);
@@ -45,21 +70,54 @@ bool api_parse_draft(const struct api_fields *p, struct api_request *out); /* sp
  * Contents are parts of text, in the words of chats and of responses. *out is the caller's, also on an error. */
 bool api_messages(const struct api_fields *p, const char *name, const json_t *instructions, struct rod_message **out,
                   size_t *n_out);
+/* The model sees no ids, so the results of an answer's calls are put into the order of the calls: ranks[i] is that of
+ * the call that message i answers, if it is a result; API_NO_RANK: it names none, and stays behind the others. */
+enum { API_NO_RANK = 128 };
+void api_order_results(struct rod_message *messages, size_t n_messages, const size_t *ranks);
+void api_messages_free_calls(struct rod_message *message); /* its calls alone */
+void api_messages_free(struct rod_message *messages, size_t n_messages);
+/* Where the messages end. */
+bool api_parse_end(const struct api_fields *p, const struct rod_message *messages, size_t n_messages,
+                   struct api_chat_end *out);
+
+struct api_tool { /* a definition, as its API has it; borrowed */
+    const json_t *name, *description, *schema, *strict;
+    const char *param;        /* where it stands, for errors */
+    const char *schema_field; /* the name of its schema there */
+};
 /* tools, tool_choice, parallel_tool_calls; flat: as /v1/responses has them. The content of *out is the caller's, also
  * on an error. */
 bool api_parse_tools(const struct api_fields *p, bool flat, struct api_tools *out);
-/* cache_control, once the messages are parsed. */
-bool api_parse_cache(const struct api_fields *p, const struct api_request *request, struct api_cache *out);
-bool api_check_tools(const struct api_fields *p, const struct api_request *request); /* beside a grammar */
-void api_messages_free(struct rod_message *messages, size_t n_messages);
+/* The same in three steps, for an API with a form of its own: room for n tools; each tool with the line that the model
+ * reads, which is taken; once the choice is known, the schemas of those that may be called. */
+bool api_tools_begin(const struct api_fields *p, size_t n, struct api_tools *out);
+bool api_tools_add(const struct api_fields *p, const struct api_tool *tool, struct buf *line, struct api_tools *out);
+bool api_tools_end(const struct api_fields *p, const json_t *tools,
+                   struct api_tool (*read)(const json_t *tool, const char *param), struct api_tools *out);
+bool api_tools_allow(const struct api_fields *p, const json_t *name, struct api_tools *out); /* of tool_choice */
+bool api_check_tools(const struct api_fields *p, const struct api_request *request);         /* beside a grammar */
+void api_put_quoted(struct buf *out, const char *text, size_t len); /* as api_put_line writes a string */
 
-/* The fields of a turn of a session; the input of a response; the fields that the answer of a response repeats, once
- * the others are parsed. The content of *out is the caller's, also on an error. */
+/* cache_control, once the messages are parsed: of tools, of messages and their parts, of the body. */
+bool api_parse_cache(const struct api_fields *p, const struct api_request *request, struct api_cache *out);
+/* In steps, for other forms of messages: the mark of an object, if it has one (field: its name with a dot, "" = the
+ * body); and, behind all, that of the body. */
+bool api_take_mark(const struct api_fields *p, const char *field, const json_t *object, struct api_cache_mark mark,
+                   struct api_cache *out);
+bool api_end_marks(const struct api_fields *p, const struct api_request *request, struct api_cache *out);
+
+/* response_format, as completions and chats have it. out->text is the caller's, also on an error. */
+bool api_response_format(const struct api_fields *p, struct api_grammar *out);
+/* structured_outputs, beside the format of the answer. */
+bool api_structured_outputs(const struct api_fields *p, struct api_grammar *out);
+/* Takes a value as a grammar that the field param asks for; value NULL: any JSON object. */
+bool api_take_grammar(const struct api_fields *p, enum rod_grammar_kind kind, const char *param, const json_t *value,
+                      struct api_grammar *out);
+bool api_check_name(const struct api_fields *p, const char *param, const json_t *name); /* of a schema */
+
+/* The fields of a turn of a session. The content of *out is the caller's, also on an error. */
 bool api_parse_session(const struct api_fields *p, struct api_session *out);
 void api_session_fini(struct api_session *s);
-bool api_parse_response(const struct api_fields *p, struct api_request *out);
-bool api_parse_echo(const struct api_fields *p, struct api_request *out);
-bool api_keep(const struct api_fields *p, struct api_response *r); /* behind the echo, of a stored response */
-void api_response_fini(struct api_response *r);
+bool api_take_key(const struct api_fields *p, struct api_session *s, const char *idempotency_key);
 
 #endif

@@ -138,28 +138,25 @@ static bool take_message(const struct place *at, const json_t *value, struct rod
     return take_content(at, json_object_get(value, "content"), out) && take_tools(at, value, out);
 }
 
-/* The place of a result's call among the calls of an assistant's message; MAX_ORDERED: it names none of them. */
-enum { MAX_ORDERED = 128 };
+/* The place of a result's call among the calls of an assistant's message. */
 static size_t result_rank(const json_t *assistant, const json_t *result) {
     const json_t *calls = json_object_get(assistant, "tool_calls"), *id = json_object_get(result, "tool_call_id"),
                  *call;
     size_t i;
     json_array_foreach(calls, i, call) {
-        if (i == MAX_ORDERED) break;
+        if (i == API_NO_RANK) break;
         if (json_is_string(id) && json_equal(json_object_get(call, "id"), id)) return i;
     }
-    return MAX_ORDERED;
+    return API_NO_RANK;
 }
 
-/* The model sees no ids, so the results of an answer's calls are put into the order of the calls. Those that name no
- * call stay behind the others, as sent. */
-static void order_results(const json_t *array, struct rod_message *messages) {
-    size_t ranks[MAX_ORDERED] = {0}, first = 0;
-    for (size_t i = 0; i < json_array_size(array); i++) {
+void api_order_results(struct rod_message *messages, size_t n, const size_t *given) {
+    size_t ranks[API_NO_RANK] = {0}, first = 0;
+    for (size_t i = 0; i < n; i++) {
         const struct rod_message result = messages[i];
         if (strcmp(result.role, "tool") != 0) first = i + 1;
-        if (i < first || !first || i - first >= MAX_ORDERED) continue;
-        const size_t rank = result_rank(json_array_get(array, first - 1), json_array_get(array, i));
+        if (i < first || !first || i - first >= API_NO_RANK) continue;
+        const size_t rank = given[i];
         size_t at = i;
         for (; at > first && ranks[at - 1 - first] > rank; at--) {
             messages[at] = messages[at - 1];
@@ -168,6 +165,19 @@ static void order_results(const json_t *array, struct rod_message *messages) {
         messages[at] = result;
         ranks[at - first] = rank;
     }
+}
+
+static bool order_results(const struct api_fields *p, const json_t *array, struct rod_message *messages) {
+    const size_t n = json_array_size(array);
+    size_t *ranks = calloc(n, sizeof *ranks), before = 0;
+    if (!ranks) return field_no_memory(p);
+    for (size_t i = 0; i < n; i++) {
+        if (strcmp(messages[i].role, "tool") != 0) before = i;
+        ranks[i] = result_rank(json_array_get(array, before), json_array_get(array, i));
+    }
+    api_order_results(messages, n, ranks);
+    free(ranks);
+    return true;
 }
 
 /* ---- items of a response's input that are no messages ---- */
@@ -228,7 +238,7 @@ static bool take_array(const struct api_fields *p, const char *name, const json_
         const json_t *one = json_array_get(array, i);
         if (!(chat ? take_message(&at, one, &(*out)[(*n_out)++]) : take_item(&at, one, *out, n_out))) return false;
     }
-    if (chat) order_results(array, *out);
+    if (chat && !order_results(p, array, *out)) return false;
     return *n_out ? true : field_bad(p, name, "is empty");
 }
 
@@ -245,14 +255,36 @@ bool api_messages(const struct api_fields *p, const char *name, const json_t *in
     return ok;
 }
 
+void api_messages_free_calls(struct rod_message *message) {
+    for (size_t k = 0; k < message->n_calls; k++) {
+        free((char *)message->calls[k].name);
+        free((char *)message->calls[k].arguments);
+    }
+    free((struct rod_call *)message->calls);
+}
+
 void api_messages_free(struct rod_message *messages, size_t n_messages) {
     for (size_t i = 0; i < n_messages; i++) {
-        for (size_t k = 0; k < messages[i].n_calls; k++) {
-            free((char *)messages[i].calls[k].name);
-            free((char *)messages[i].calls[k].arguments);
-        }
-        free((struct rod_call *)messages[i].calls);
+        api_messages_free_calls(&messages[i]);
         free((char *)messages[i].content);
     }
     free(messages);
+}
+
+/* Where the messages end: by default with the generation prompt, unless the model goes on with an answer's beginning.
+ */
+bool api_parse_end(const struct api_fields *p, const struct rod_message *messages, size_t n_messages,
+                   struct api_chat_end *out) {
+    *out = (struct api_chat_end){.generation = true};
+    if (!field_bool(p, "continue_final_message", &out->go_on)) return false;
+    out->generation = !out->go_on;
+    if (!field_bool(p, "add_generation_prompt", &out->generation)) return false;
+    if (!out->go_on) return true;
+    if (out->generation) return field_bad(p, "continue_final_message", "and add_generation_prompt exclude each other");
+    const struct rod_message *last = n_messages ? &messages[n_messages - 1] : NULL;
+    if (!last || strcmp(last->role, "assistant") != 0)
+        return field_bad(p, "continue_final_message", "must come with an assistant's message as the last one");
+    if (last->n_calls)
+        return field_bad(p, "continue_final_message", "must come with a last message without tool_calls");
+    return true;
 }

@@ -117,9 +117,10 @@ const size_t api_n_peers = sizeof api_peers / sizeof *api_peers;
 
 #define GRAMMARS "structured_outputs"
 
-/* The field of ours, for a request of this kind. */
-static const char *peer_field(const struct api_peer *peer, enum api_kind kind) {
-    if (kind == API_RESPONSE && !strcmp(peer->to, "max_tokens")) return "max_output_tokens";
+/* The field of the API that the request is of. */
+static const char *peer_field(const struct api_peer *peer, const struct api_dialect *d) {
+    if (!strcmp(peer->to, "max_tokens")) return d->max_tokens[0];
+    if (!strcmp(peer->to, "stop")) return d->stop;
     return peer->to;
 }
 
@@ -190,7 +191,8 @@ static bool peer_put_grammar(json_t *root, const struct api_peer *peer, const js
     return peer_put(forms, peer, peer->to, value, shown, err);
 }
 
-bool api_peers_apply(enum api_kind kind, json_t *root, struct api_error *err) {
+bool api_peers_apply(const struct api_fields *p, json_t *root) {
+    struct api_error *err = p->err;
     for (size_t i = 0; i < api_n_peers; i++) {
         const struct api_peer *peer = &api_peers[i];
         const json_t *value = peer->kind == PEER_SAME ? NULL : json_object_get(root, peer->name);
@@ -199,7 +201,7 @@ bool api_peers_apply(enum api_kind kind, json_t *root, struct api_error *err) {
         if (peer->kind == PEER_REFUSED) {
             ok = !peer_asks(peer, value) || !peer_matters(peer, root) || peer_refuse(peer, err);
         } else if (peer->kind == PEER_ALIAS) {
-            const char *field = peer_field(peer, kind);
+            const char *field = peer_field(peer, p->dialect);
             ok = peer_put(root, peer, field, value, field, err);
         } else if (field_asks(value)) {
             ok = peer_put_grammar(root, peer, value, err);
@@ -209,23 +211,24 @@ bool api_peers_apply(enum api_kind kind, json_t *root, struct api_error *err) {
     return true;
 }
 
-const char *api_peers_sent(enum api_kind kind, const json_t *root, const char *param) {
+const char *api_peers_sent(const struct api_fields *p, const char *param) {
     static const char grammars[] = GRAMMARS ".";
     const size_t n = sizeof grammars - 1;
     for (size_t i = 0; i < api_n_peers; i++) {
         const struct api_peer *peer = &api_peers[i];
         if (peer->kind != PEER_ALIAS && peer->kind != PEER_GRAMMAR) continue;
-        if (!peer_value(root, peer)) continue;
-        if (peer->kind == PEER_ALIAS && !strcmp(param, peer_field(peer, kind))) return peer->name;
+        if (!peer_value(p->root, peer)) continue;
+        if (peer->kind == PEER_ALIAS && !strcmp(param, peer_field(peer, p->dialect))) return peer->name;
         if (peer->kind == PEER_GRAMMAR && !strncmp(param, grammars, n) && !strcmp(param + n, peer->to))
             return peer->name;
     }
     return param;
 }
 
-void api_peers_rename(enum api_kind kind, const json_t *root, struct api_error *err) {
+void api_peers_rename(const struct api_fields *p) {
+    struct api_error *err = p->err;
     char message[sizeof err->message];
-    const char *sent = api_peers_sent(kind, root, err->param);
+    const char *sent = api_peers_sent(p, err->param);
     const size_t n = strlen(err->param);
     if (sent == err->param) return;
     if (!strncmp(err->message, err->param, n)) {
@@ -233,13 +236,4 @@ void api_peers_rename(enum api_kind kind, const json_t *root, struct api_error *
         snprintf(err->message, sizeof err->message, "%.60s%.380s", sent, message);
     }
     snprintf(err->param, sizeof err->param, "%s", sent);
-}
-
-bool api_peers_may_constrain(const char *body, size_t len) {
-    char quoted[64];
-    for (size_t i = 0; i < api_n_peers; i++) {
-        const int n = snprintf(quoted, sizeof quoted, "\"%s\"", api_peers[i].name);
-        if (api_peers[i].kind == PEER_GRAMMAR && memmem(body, len, quoted, (size_t)n)) return true;
-    }
-    return false;
 }

@@ -7,7 +7,7 @@
 #ifndef API_PEERS_H
 #define API_PEERS_H
 
-#include "request.h"
+#include "api_fields.h"
 
 enum api_peer_kind {
     PEER_SAME,    /* the field has the same name here */
@@ -24,13 +24,11 @@ struct api_peer {
 extern const struct api_peer api_peers[];
 extern const size_t api_n_peers;
 
-/* Gives root our names beside the others' and refuses what is refused. False with err filled. */
-bool api_peers_apply(enum api_kind kind, json_t *root, struct api_error *err);
+/* Gives root, which is p->root, our names beside the others' and refuses what is refused. False with an error. */
+bool api_peers_apply(const struct api_fields *p, json_t *root);
 /* The name that the client used for our field `param`: of api_peers (static), or param itself. */
-const char *api_peers_sent(enum api_kind kind, const json_t *root, const char *param);
+const char *api_peers_sent(const struct api_fields *p, const char *param);
 /* Lets an error of one of our fields name the client's field. */
-void api_peers_rename(enum api_kind kind, const json_t *root, struct api_error *err);
-/* Whether the body may have a field that asks for a grammar, without parsing it. */
-bool api_peers_may_constrain(const char *body, size_t len);
+void api_peers_rename(const struct api_fields *p);
 
 #endif

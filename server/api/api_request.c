@@ -1,4 +1,4 @@
-/* api_request.c - request bodies become structs; see request.h. */
+/* api_request.c - bodies become requests: what all APIs read alike; see api_fields.h. */
 #include "api_fields.h"
 #include "api_peers.h"
 
@@ -11,102 +11,39 @@
 
 /* ---- fields that this version refuses ---- */
 
-/* A list and its choice that ask for something. Without a list, the choice none or auto asks for nothing. */
-static bool refuse_tools(const struct api_fields *p, const char *tools, const char *choice, const char *why) {
-    const json_t *given = field_get(p, tools), *how = field_get(p, choice);
-    const bool none = field_is(how, "none");
-    if (given && field_asks(given) && !none) return field_bad(p, tools, "%s", why);
-    if (how && !none && !field_is(how, "auto")) return field_bad(p, choice, "%s", why);
-    return true;
-}
-
-static bool refuse_unavailable(const struct api_fields *p, enum api_kind kind) {
+static bool refuse_unavailable(const struct api_fields *p) {
     int64_t best_of = 1;
     if (!field_int(p, "best_of", 0, INT32_MAX, &best_of)) return false;
     if (best_of > 1) return field_bad(p, "best_of", "above 1 is not available: use n");
-    if (!refuse_tools(p, "functions", "function_call", "is not available: use tools and tool_choice")) return false;
-    if (kind == API_COMPLETION && !refuse_tools(p, "tools", "tool_choice", "is for chats, not for completions"))
-        return false;
+    if (!field_no_tools(p, "functions", "function_call", "is not available: use tools and tool_choice")) return false;
     const json_t *modalities = field_get(p, "modalities"), *one = NULL;
     size_t i = 0;
     json_array_foreach(modalities, i, one) {
         if (!field_is(one, "text")) return field_bad(p, "modalities", "must be text only");
     }
-    const json_t *go_on = field_get(p, "continue_final_message");
-    if (kind != API_CHAT && go_on && field_asks(go_on)) return field_bad(p, "continue_final_message", "is for chats");
     return true;
-}
-
-/* ---- prompts and messages ---- */
-
-static bool parse_prompt(const struct api_fields *p, const char *param, const json_t *value, struct api_prompt *out) {
-    if (json_is_string(value)) {
-        out->text = field_copy(value, &out->len);
-        if (!out->text) return field_no_memory(p);
-        const bool hole = json_string_length(field_get(p, "suffix")) > 0; /* which may begin a file */
-        return out->len || hole ? true : field_bad(p, param, "is empty; at least one token is required");
-    }
-    if (!json_array_size(value)) return field_bad(p, param, "is empty; at least one token is required");
-    return field_ids(p, param, value, &out->ids, &out->n_ids);
-}
-
-/* A string, an array of strings, an array of ids, or an array of arrays of ids. */
-static bool parse_prompts(const struct api_fields *p, struct api_request *out) {
-    const json_t *value = field_get(p, "prompt");
-    if (!value) return field_bad(p, "prompt", "is missing");
-    if (!json_is_string(value) && !json_is_array(value)) {
-        return field_bad(p, "prompt", "must be a string, an array of strings, or token ids, not %s", field_type(value));
-    }
-    const json_t *first = json_array_get(value, 0);
-    bool many = json_is_string(first) || json_is_array(first);
-    size_t n = many ? json_array_size(value) : 1;
-    out->prompts = calloc(n, sizeof *out->prompts);
-    if (!out->prompts) return field_no_memory(p);
-    out->n_prompts = n;
-    if (!many) return parse_prompt(p, "prompt", value, &out->prompts[0]);
-    for (size_t i = 0; i < n; i++) {
-        char param[40];
-        snprintf(param, sizeof param, "prompt[%zu]", i);
-        const json_t *item = json_array_get(value, i);
-        if (json_typeof(item) != json_typeof(first))
-            return field_bad(p, param, "must be of the same kind as the first prompt");
-        if (!parse_prompt(p, param, item, &out->prompts[i])) return false;
-    }
-    return true;
-}
-
-/* An empty suffix asks for nothing: then it is a plain completion. */
-static bool parse_suffix(const struct api_fields *p, struct api_request *out) {
-    const json_t *value = field_get(p, "suffix");
-    if (!value || (json_is_string(value) && !json_string_length(value))) return true;
-    if (out->kind == API_CHAT) return field_bad(p, "suffix", "is for completions: a chat has no hole to fill");
-    if (!json_is_string(value)) return field_bad(p, "suffix", "must be a string, not %s", field_type(value));
-    for (size_t i = 0; i < out->n_prompts; i++) {
-        if (out->prompts[i].ids) return field_bad(p, "suffix", "must come with a prompt of text, not of token ids");
-    }
-    out->suffix = field_copy(value, &out->suffix_len);
-    return out->suffix ? true : field_no_memory(p);
 }
 
 /* ---- sampling ---- */
 
 static bool parse_stop(const struct api_fields *p, struct api_request *out) {
     enum { MAX_STOP = 16 };
-    const json_t *value = field_get(p, "stop");
+    const char *name = p->dialect->stop;
+    const json_t *value = field_get(p, name);
     if (!value) return true;
     if (!json_is_string(value) && !json_is_array(value)) {
-        return field_bad(p, "stop", "must be a string or an array of strings, not %s", field_type(value));
+        return field_bad(p, name, "must be a string or an array of strings, not %s", field_type(value));
     }
     size_t n = json_is_string(value) ? 1 : json_array_size(value);
-    if (n > MAX_STOP) return field_bad(p, "stop", "has %zu strings, %d are allowed", n, MAX_STOP);
+    if (n > MAX_STOP) return field_bad(p, name, "has %zu strings, %d are allowed", n, MAX_STOP);
     out->stop = calloc(n ? n : 1, sizeof *out->stop);
     if (!out->stop) return field_no_memory(p);
     for (size_t i = 0; i < n; i++) {
         const json_t *item = json_is_string(value) ? value : json_array_get(value, i);
-        if (!json_is_string(item)) return field_bad(p, "stop", "[%zu] must be a string, not %s", i, field_type(item));
+        if (!json_is_string(item)) return field_bad(p, name, "[%zu] must be a string, not %s", i, field_type(item));
         size_t len = json_string_length(item);
-        if (!len) return field_bad(p, "stop", "[%zu] is empty", i);
-        if (strlen(json_string_value(item)) != len) return field_bad(p, "stop", "[%zu] has a NUL character", i);
+        if (!len) return field_bad(p, name, "[%zu] is empty", i);
+        if (strlen(json_string_value(item)) != len) return field_bad(p, name, "[%zu] has a NUL character", i);
         out->stop[i] = field_copy(item, &len);
         if (!out->stop[i]) return field_no_memory(p);
         out->n_stop = i + 1;
@@ -216,9 +153,9 @@ static bool parse_side(const struct api_fields *p, struct api_request *out) {
 
 /* Whether the tokenizer's own tokens stand before the prompt; a chat format has tokens of its own. */
 static bool parse_begin(const struct api_fields *p, struct api_request *out) {
-    bool begin = out->kind == API_COMPLETION;
+    bool begin = p->dialect->prompts;
     if (!field_bool(p, "add_special_tokens", &begin)) return false;
-    if (begin && out->kind != API_COMPLETION)
+    if (begin && !p->dialect->prompts)
         return field_bad(p, "add_special_tokens", "must be false: the chat format has special tokens of its own");
     out->no_begin = !begin;
     return true;
@@ -227,19 +164,16 @@ static bool parse_begin(const struct api_fields *p, struct api_request *out) {
 /* A completion that makes no token reads or scores its prompt, a session's turn reads its messages. Whether a chat is
  * such a turn may stand in a header: then 0 is looked at again (api_join_session). */
 static bool parse_max_tokens(const struct api_fields *p, struct api_request *out) {
-    static const char *const all[] = {"max_output_tokens", "max_tokens", "max_completion_tokens"};
-    const size_t first = out->kind == API_RESPONSE ? 0 : 1, end = out->kind == API_RESPONSE ? 1 : 3;
-    out->max_tokens = out->kind == API_COMPLETION ? 16 : p->defaults->chat_max_tokens;
-    out->max_tokens_field = all[first];
-    for (size_t i = first; i < end; i++) {
-        const char *name = all[i];
-        const json_t *value = field_get(p, name);
+    const struct api_dialect *d = p->dialect;
+    out->max_tokens = d->prompts ? 16 : p->defaults->chat_max_tokens;
+    out->max_tokens_field = d->max_tokens[0];
+    for (const char *const *name = d->max_tokens; *name; name++) {
+        const json_t *value = field_get(p, *name);
         double number;
         const bool zero = value && field_as_number(value, &number) && number == 0;
-        const bool may_be_zero =
-            out->kind == API_COMPLETION || (out->kind == API_CHAT && (zero || field_get(p, "session_id")));
-        if (!field_u32(p, name, may_be_zero ? 0 : 1, &out->max_tokens)) return false;
-        if (value) out->max_tokens_field = api_peers_sent(out->kind, p->root, name);
+        const bool may_be_zero = d->choices && (d->prompts || zero || field_get(p, "session_id"));
+        if (!field_u32(p, *name, may_be_zero ? 0 : 1, &out->max_tokens)) return false;
+        if (value) out->max_tokens_field = api_peers_sent(p, *name);
     }
     return true;
 }
@@ -248,7 +182,7 @@ static bool parse_limits(const struct api_fields *p, struct api_request *out) {
     bool skip_special = true;
     out->n = 1;
     int64_t n = 1, ping_ms = -1;
-    bool ok = (out->kind == API_RESPONSE || field_int(p, "n", 1, 128, &n)) && parse_max_tokens(p, out);
+    bool ok = (!p->dialect->choices || field_int(p, "n", 1, 128, &n)) && parse_max_tokens(p, out);
     ok = ok && field_u32(p, "min_tokens", 0, &out->min_tokens) && field_bool(p, "ignore_eos", &out->ignore_eos) &&
          field_bool(p, "skip_special_tokens", &skip_special) &&
          field_bool(p, "include_stop_str_in_output", &out->include_stop) &&
@@ -270,25 +204,28 @@ static bool parse_limits(const struct api_fields *p, struct api_request *out) {
     return ok;
 }
 
+/* A completion has one number, a chat a truth and a number. */
+static bool parse_scores(const struct api_fields *p, int64_t *n) {
+    const json_t *value = field_get(p, "logprobs");
+    bool wanted = false;
+    if (p->dialect->prompts) return !value || json_is_false(value) || field_int(p, "logprobs", 0, 20, n);
+    if (!field_bool(p, "logprobs", &wanted) || !field_int(p, "top_logprobs", 0, 20, n)) return false;
+    if (*n > 0 && !wanted) return field_bad(p, "top_logprobs", "must come with logprobs true");
+    if (!wanted) *n = -1;
+    if (wanted && *n < 0) *n = 0;
+    return true;
+}
+
 static bool parse_logprobs(const struct api_fields *p, struct api_request *out) {
     int64_t n = -1, n_prompt = -1;
-    bool wanted = false;
     out->n_logprobs = out->n_prompt_logprobs = -1;
     if (!field_bool(p, "return_tokens_as_token_ids", &out->ids_for_tokens)) return false;
-    if (out->kind == API_RESPONSE) return true;
+    if (!p->dialect->choices) return true;
     if (!field_bool(p, "echo", &out->echo) || !field_int(p, "prompt_logprobs", 0, 20, &n_prompt)) return false;
-    if (out->kind == API_CHAT && out->echo) return field_bad(p, "echo", "is for completions, not for chats");
+    if (!p->dialect->prompts && out->echo) return field_bad(p, "echo", "is for completions, not for chats");
     if (out->echo && out->suffix) return field_bad(p, "echo", "and suffix exclude each other");
+    if (!parse_scores(p, &n)) return false;
     out->n_prompt_logprobs = (int32_t)n_prompt;
-    if (out->kind == API_COMPLETION) {
-        const json_t *value = field_get(p, "logprobs");
-        if (value && !json_is_false(value) && !field_int(p, "logprobs", 0, 20, &n)) return false;
-    } else {
-        if (!field_bool(p, "logprobs", &wanted) || !field_int(p, "top_logprobs", 0, 20, &n)) return false;
-        if (n > 0 && !wanted) return field_bad(p, "top_logprobs", "must come with logprobs true");
-        if (!wanted) n = -1;
-        if (wanted && n < 0) n = 0;
-    }
     out->n_logprobs = (int32_t)n;
     return true;
 }
@@ -300,44 +237,15 @@ static bool parse_stream(const struct api_fields *p, struct api_request *out) {
     if (!json_is_object(options))
         return field_bad(p, "stream_options", "must be an object, not %s", field_type(options));
     if (!out->stream) return field_bad(p, "stream_options", "must come with stream true");
-    struct api_fields inner = {options, p->defaults, p->err};
+    struct api_fields inner = {.root = options, .defaults = p->defaults, .err = p->err};
     bool ok = field_bool(&inner, "include_usage", &out->include_usage) &&
               field_bool(&inner, "continuous_usage_stats", &out->continuous_usage);
     if (!ok) snprintf(p->err->param, sizeof p->err->param, "stream_options");
-    if (out->kind == API_RESPONSE) out->include_usage = out->continuous_usage = false; /* its last event has it */
+    if (!p->dialect->choices) out->include_usage = out->continuous_usage = false; /* its last event has it */
     return ok;
 }
 
 /* ---- whole bodies ---- */
-
-/* Where the messages end: by default with the generation prompt, unless the model goes on with an answer's beginning.
- */
-static bool parse_end(const struct api_fields *p, const struct rod_message *messages, size_t n_messages,
-                      struct api_chat_end *out) {
-    *out = (struct api_chat_end){.generation = true};
-    if (!field_bool(p, "continue_final_message", &out->go_on)) return false;
-    out->generation = !out->go_on;
-    if (!field_bool(p, "add_generation_prompt", &out->generation)) return false;
-    if (!out->go_on) return true;
-    if (out->generation) return field_bad(p, "continue_final_message", "and add_generation_prompt exclude each other");
-    const struct rod_message *last = n_messages ? &messages[n_messages - 1] : NULL;
-    if (!last || strcmp(last->role, "assistant") != 0)
-        return field_bad(p, "continue_final_message", "must come with an assistant's message as the last one");
-    if (last->n_calls)
-        return field_bad(p, "continue_final_message", "must come with a last message without tool_calls");
-    return true;
-}
-
-static bool parse_input(const struct api_fields *p, struct api_request *out) {
-    switch (out->kind) {
-    case API_COMPLETION: return parse_prompts(p, out);
-    case API_CHAT:
-        return api_messages(p, "messages", NULL, &out->messages, &out->n_messages) &&
-               api_parse_tools(p, false, &out->tools) && parse_end(p, out->messages, out->n_messages, &out->end) &&
-               api_parse_cache(p, out, &out->cache);
-    default: return api_parse_response(p, out);
-    }
-}
 
 bool api_model_named(const struct api_defaults *d, const char *name) {
     const size_t n = strlen(name);
@@ -349,7 +257,7 @@ bool api_model_named(const struct api_defaults *d, const char *name) {
     return false;
 }
 
-static bool check_model(const struct api_fields *p) {
+bool api_check_model(const struct api_fields *p) {
     const json_t *value = field_get(p, "model");
     if (!value) return true;
     if (!json_is_string(value)) return field_bad(p, "model", "must be a string, not %s", field_type(value));
@@ -361,53 +269,44 @@ static bool check_model(const struct api_fields *p) {
     return false;
 }
 
-static json_t *load_object(const char *body, size_t len, struct api_fields *p) {
-    json_t *root = api_load(body, len, p->err);
-    p->root = root;
-    return root;
+static bool parse_grammar(const struct api_fields *p, struct api_request *out) {
+    if (!p->dialect->format(p, &out->grammar) || !api_structured_outputs(p, &out->grammar)) return false;
+    if (out->grammar.text) out->grammar.param = api_peers_sent(p, out->grammar.param);
+    return api_check_tools(p, out);
 }
 
 /* What holds of every request that is taken, whatever was sent. */
 static void check_parsed(const struct api_request *q) {
-    assert((q->kind == API_COMPLETION) == (q->n_prompts > 0));
-    assert((q->kind == API_COMPLETION) == (q->n_messages == 0));
-    assert(q->n >= 1 && (q->n == 1 || q->kind != API_RESPONSE));
-    assert(q->min_tokens <= q->max_tokens);
-    assert(!q->suffix || (q->kind == API_COMPLETION && !q->echo && !q->truncate_tok));
-    assert(q->kind == API_COMPLETION || !q->echo);
-    assert(q->kind != API_RESPONSE || q->n_prompt_logprobs < 0);
-    assert(!q->tools.n || q->kind != API_COMPLETION);
+    assert((q->n_prompts > 0) == (q->n_messages == 0));
+    assert(q->n >= 1 && q->min_tokens <= q->max_tokens);
+    assert(!q->suffix || (q->n_prompts && !q->echo && !q->truncate_tok));
+    assert(q->n_prompts || !q->echo);
+    assert(!q->tools.n || q->n_messages);
     assert(!(q->end.generation && q->end.go_on));
     assert(q->stream || (!q->include_usage && !q->continuous_usage));
-    assert(q->kind != API_RESPONSE || (!q->session.id && q->n_logprobs < 0 && !q->return_token_ids));
     assert(q->sampling.repetition_penalty > 0);
 }
 
-int api_parse_object(enum api_kind kind, json_t *root, const struct api_defaults *defaults, struct api_request *out,
-                     struct api_error *err) {
-    *out = (struct api_request){.kind = kind};
-    const struct api_fields p = {root, defaults, err};
-    bool ok = api_peers_apply(kind, root, err) && check_model(&p) && refuse_unavailable(&p, kind) &&
-              parse_input(&p, out) && parse_suffix(&p, out) && parse_sampling(&p, out) &&
-              api_parse_grammar(kind, root, &out->grammar, err) && api_check_tools(&p, out) && parse_limits(&p, out) &&
-              api_parse_draft(&p, out) && parse_logprobs(&p, out) && parse_stream(&p, out) &&
-              api_parse_session(&p, &out->session) && (kind != API_RESPONSE || api_parse_echo(&p, out));
-    if (!ok) api_peers_rename(kind, root, err);
-    if (ok && out->grammar.text) out->grammar.param = api_peers_sent(kind, root, out->grammar.param);
+int api_parse(const struct api_dialect *dialect, const char *body, size_t len, const struct api_defaults *defaults,
+              struct api_request *out, struct api_error *err) {
+    *out = (struct api_request){0};
+    json_t *root = api_load(body, len, err);
+    const struct api_fields fields = {root, defaults, err, dialect}, *p = &fields;
+    if (!root) return -1;
+    bool ok = !dialect->check || dialect->check(p);
+    if (ok) {
+        ok = api_peers_apply(p, root) && api_check_model(p) && refuse_unavailable(p) && dialect->input(p, out) &&
+             parse_sampling(p, out) && parse_grammar(p, out) && parse_limits(p, out) && api_parse_draft(p, out) &&
+             parse_logprobs(p, out) && parse_stream(p, out) && api_parse_session(p, &out->session) &&
+             (!dialect->again || dialect->again(p, out));
+        if (!ok) api_peers_rename(p);
+    }
+    json_decref(root);
     if (ok)
         check_parsed(out);
     else
         api_request_fini(out);
     return ok ? 0 : -1;
-}
-
-int api_parse(enum api_kind kind, const char *body, size_t len, const struct api_defaults *defaults,
-              struct api_request *out, struct api_error *err) {
-    *out = (struct api_request){.kind = kind};
-    json_t *root = api_load(body, len, err);
-    const int rc = root ? api_parse_object(kind, root, defaults, out, err) : -1;
-    json_decref(root);
-    return rc;
 }
 
 void api_request_fini(struct api_request *r) {
@@ -420,7 +319,8 @@ void api_request_fini(struct api_request *r) {
     api_messages_free(r->messages, r->n_messages);
     api_tools_fini(&r->tools);
     api_session_fini(&r->session);
-    api_response_fini(&r->response);
+    free(r->answer_id);
+    buf_fini(&r->again);
     for (size_t i = 0; i < r->n_stop; i++) free(r->stop[i]);
     free(r->stop);
     free(r->stop_ids);
@@ -432,93 +332,4 @@ void api_request_fini(struct api_request *r) {
     free(r->prediction.text);
     free(r->prediction.ids);
     *r = (struct api_request){0};
-}
-
-static bool parse_chat(const struct api_fields *p, struct api_tokenize *out) {
-    return api_messages(p, "messages", NULL, &out->messages, &out->n_messages) &&
-           api_parse_tools(p, false, &out->tools) && parse_end(p, out->messages, out->n_messages, &out->end);
-}
-
-/* llama.cpp's names. Its clients leave out what they do not ask for, so content has other defaults than prompt. */
-static bool parse_plain(const struct api_fields *p, struct api_tokenize *out) {
-    const json_t *content = field_get(p, "content"), *newer = field_get(p, "add_special_tokens");
-    bool add_special = content && !newer ? false : out->add_special;
-    if (!field_bool(p, "with_pieces", &out->pieces)) return false;
-    out->plain = content || out->pieces;
-    if (content && (field_get(p, "prompt") || field_get(p, "messages")))
-        return field_bad(p, "content", "and %s exclude each other", field_get(p, "prompt") ? "prompt" : "messages");
-    if (out->plain && (out->token_strs || out->offsets))
-        return field_bad(p, out->offsets ? "return_offsets" : "return_token_strs", "and %s exclude each other",
-                         content ? "content" : "with_pieces");
-    if (!field_bool(p, "add_special", &add_special)) return false;
-    if (newer && add_special != out->add_special)
-        return field_bad(p, "add_special",
-                         "is another name of add_special_tokens, which the request has with another value");
-    out->add_special = add_special;
-    return true;
-}
-
-static bool parse_text_or_messages(const struct api_fields *p, struct api_tokenize *out) {
-    const char *name = field_get(p, "content") ? "content" : "prompt";
-    const json_t *prompt = field_get(p, name);
-    if (prompt && field_get(p, "messages")) return field_bad(p, "messages", "and prompt exclude each other");
-    if (field_get(p, "messages")) return parse_chat(p, out);
-    if (!json_is_string(prompt)) return field_bad(p, name, prompt ? "must be a string" : "or messages is missing");
-    if (!api_parse_tools(p, false, &out->tools) || !parse_end(p, NULL, 0, &out->end)) return false;
-    if (out->tools.n) return field_bad(p, "tools", "must come with messages");
-    out->text = field_copy(prompt, &out->len);
-    return out->text ? true : field_no_memory(p);
-}
-
-int api_parse_tokenize(const char *body, size_t len, const struct api_defaults *defaults, struct api_tokenize *out,
-                       struct api_error *err) {
-    *out = (struct api_tokenize){.parse_special = true, .add_special = true};
-    struct api_fields p = {NULL, defaults, err};
-    json_t *root = load_object(body, len, &p);
-    if (!root) return -1;
-    bool ok = check_model(&p) && field_bool(&p, "return_token_strs", &out->token_strs) &&
-              field_bool(&p, "return_offsets", &out->offsets) && field_bool(&p, "parse_special", &out->parse_special) &&
-              field_bool(&p, "add_special_tokens", &out->add_special) && parse_plain(&p, out) &&
-              parse_text_or_messages(&p, out);
-    json_decref(root);
-    if (!ok) api_tokenize_fini(out);
-    return ok ? 0 : -1;
-}
-
-int api_parse_template(const char *body, size_t len, const struct api_defaults *defaults, struct api_tokenize *out,
-                       struct api_error *err) {
-    *out = (struct api_tokenize){0};
-    struct api_fields p = {NULL, defaults, err};
-    json_t *root = load_object(body, len, &p);
-    if (!root) return -1;
-    bool ok = check_model(&p) && parse_chat(&p, out);
-    json_decref(root);
-    if (!ok) api_tokenize_fini(out);
-    return ok ? 0 : -1;
-}
-
-void api_tokenize_fini(struct api_tokenize *t) {
-    free(t->text);
-    api_messages_free(t->messages, t->n_messages);
-    api_tools_fini(&t->tools);
-    *t = (struct api_tokenize){0};
-}
-
-int api_parse_detokenize(const char *body, size_t len, const struct api_defaults *defaults, struct api_detokenize *out,
-                         struct api_error *err) {
-    struct api_fields p = {NULL, defaults, err};
-    *out = (struct api_detokenize){0};
-    json_t *root = load_object(body, len, &p);
-    if (!root) return -1;
-    const json_t *value = field_get(&p, "tokens");
-    bool ok = check_model(&p) && field_bool(&p, "skip_special_tokens", &out->skip_special) &&
-              field_bool(&p, "return_offsets", &out->offsets);
-    if (ok && !json_is_array(value)) ok = field_bad(&p, "tokens", "must be an array of token ids");
-    ok = ok && field_ids(&p, "tokens", value, &out->ids, &out->n_ids);
-    json_decref(root);
-    if (!ok) {
-        free(out->ids);
-        out->ids = NULL;
-    }
-    return ok ? 0 : -1;
 }

@@ -2,6 +2,7 @@
  * routes; the JSON of sessions. */
 #include "api_fields.h"
 #include "api_put.h"
+#include "api_routes.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -45,6 +46,8 @@ void api_session_fini(struct api_session *s) {
     free(s->id);
     free(s->cache_salt);
     free(s->idempotency_key);
+    free(s->from);
+    buf_fini(&s->kept);
     *s = (struct api_session){0};
 }
 
@@ -60,7 +63,7 @@ static bool join_header(const struct api_fields *p, struct api_session *s, const
     return s->id ? true : field_no_memory(p);
 }
 
-static bool take_key(const struct api_fields *p, struct api_session *s, const char *key) {
+bool api_take_key(const struct api_fields *p, struct api_session *s, const char *key) {
     if (!key) return true;
     size_t n = strlen(key);
     bool plain = n && n <= MAX_KEY;
@@ -85,25 +88,27 @@ static bool check_session_fits(const struct api_fields *p, const struct api_requ
 }
 
 int api_join_session(struct api_request *q, const struct api_headers *h, struct api_error *err) {
-    const struct api_fields p = {NULL, NULL, err};
+    const struct api_fields p = {.err = err};
     struct api_session *s = &q->session;
     assert(!s->idempotency_key); /* it is joined once */
-    if (q->kind == API_RESPONSE && h->session) {
-        field_bad(&p, h->session_name, "is not available in /v1/responses: use previous_response_id");
-        return -1;
-    }
-    if (q->kind == API_RESPONSE) return take_key(&p, s, h->idempotency_key) ? 0 : -1;
     if (!join_header(&p, s, h)) return -1;
     bool ok = true;
     if (s->id) {
-        ok = check_session_fits(&p, q) && take_key(&p, s, h->idempotency_key);
+        ok = check_session_fits(&p, q) && api_take_key(&p, s, h->idempotency_key);
     } else if (s->create || s->has_expected) {
         const char *field = s->create ? "session_create" : "expected_version";
         ok = field_bad(&p, field, "must come with a session: session_id or the header %.40s", h->session_name);
-    } else if (q->kind == API_CHAT && !q->max_tokens) {
+    } else if (q->n_messages && !q->max_tokens) {
         ok = field_bad(&p, q->max_tokens_field, "must be 1 to %d, not 0", INT32_MAX);
     }
     return ok ? 0 : -1;
+}
+
+void api_session_fault(struct api_error *err, int code) {
+    const char *field = NULL;
+    if (code == ROD_EVERSION) field = "expected_version";
+    if (code == ROD_ENOTFOUND || code == ROD_ESTATE || code == ROD_EBUSY) field = "session_id";
+    if (field) snprintf(err->param, sizeof err->param, "%s", field);
 }
 
 /* ---- the routes of sessions ---- */
@@ -111,7 +116,7 @@ int api_join_session(struct api_request *q, const struct api_headers *h, struct 
 int api_parse_session_new(const char *body, size_t len, bool fork, struct api_session_new *out, struct api_error *err) {
     *out = (struct api_session_new){0};
     if (!len) return 0; /* all of it is optional */
-    struct api_fields p = {NULL, NULL, err};
+    struct api_fields p = {.err = err};
     json_t *root = api_load(body, len, err);
     if (!root) return -1;
     p.root = root;
@@ -130,7 +135,7 @@ int api_parse_session_new(const char *body, size_t len, bool fork, struct api_se
 }
 
 static bool parse_change(json_t *root, struct rod_session_change *out, struct api_error *err) {
-    const struct api_fields fields = {root, NULL, err}, *p = &fields;
+    const struct api_fields fields = {.root = root, .err = err}, *p = &fields;
     int64_t ttl_s = 0;
     const char *name;
     json_t *value;

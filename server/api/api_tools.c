@@ -11,7 +11,7 @@ enum { MAX_TOOLS = 1024 };
 
 /* ---- one line of JSON ---- */
 
-static void put_string(struct buf *out, const char *text, size_t len) {
+void api_put_quoted(struct buf *out, const char *text, size_t len) {
     static const char short_forms[] = "\"\"\\\\\bb\ff\nn\rr\tt";
     buf_putc(out, '"');
     for (size_t i = 0; i < len; i++) {
@@ -41,7 +41,7 @@ void api_put_line(struct buf *out, const json_t *value) {
         json_object_foreach((json_t *)value, key, one) {
             if (more) buf_puts(out, ", ");
             more = true;
-            put_string(out, key, strlen(key));
+            api_put_quoted(out, key, strlen(key));
             buf_puts(out, ": ");
             api_put_line(out, one);
         }
@@ -55,7 +55,7 @@ void api_put_line(struct buf *out, const json_t *value) {
         }
         buf_putc(out, ']');
         break;
-    case JSON_STRING: put_string(out, json_string_value(value), json_string_length(value)); break;
+    case JSON_STRING: api_put_quoted(out, json_string_value(value), json_string_length(value)); break;
     case JSON_INTEGER: buf_int(out, json_integer_value(value)); break;
     case JSON_REAL: json_real_text(json_real_value(value), real), buf_puts(out, real); break;
     case JSON_TRUE: buf_puts(out, "true"); break;
@@ -78,24 +78,21 @@ static bool name_is_plain(const json_t *name) {
     return n && n <= API_TOOL_NAME_MAX && strspn(json_string_value(name), allowed) == n;
 }
 
-/* The part that names the function: in chats one level deeper than in /v1/responses. */
-static bool check_function(const struct api_fields *p, const char *param, const json_t *function) {
+static bool check_definition(const struct api_fields *p, const struct api_tool *tool) {
     char field[64];
-    const json_t *parameters = member_of(function, "parameters"), *description = member_of(function, "description"),
-                 *strict = member_of(function, "strict");
-    snprintf(field, sizeof field, "%s.name", param);
-    if (!name_is_plain(json_object_get(function, "name")))
+    snprintf(field, sizeof field, "%s.name", tool->param);
+    if (!name_is_plain(tool->name))
         return field_bad(p, field, "must be 1 to %d characters of A-Z, a-z, 0-9, '_', '-', '.', ':' and '/'",
                          API_TOOL_NAME_MAX);
-    snprintf(field, sizeof field, "%s.description", param);
-    if (description && !json_is_string(description))
-        return field_bad(p, field, "must be a string, not %s", field_type(description));
-    snprintf(field, sizeof field, "%s.parameters", param);
-    if (parameters && !json_is_object(parameters))
-        return field_bad(p, field, "must be a JSON Schema, not %s", field_type(parameters));
-    snprintf(field, sizeof field, "%s.strict", param);
-    if (strict && !json_is_boolean(strict))
-        return field_bad(p, field, "must be true or false, not %s", field_type(strict));
+    snprintf(field, sizeof field, "%s.description", tool->param);
+    if (tool->description && !json_is_string(tool->description))
+        return field_bad(p, field, "must be a string, not %s", field_type(tool->description));
+    snprintf(field, sizeof field, "%s.%s", tool->param, tool->schema_field);
+    if (tool->schema && !json_is_object(tool->schema))
+        return field_bad(p, field, "must be a JSON Schema, not %s", field_type(tool->schema));
+    snprintf(field, sizeof field, "%s.strict", tool->param);
+    if (tool->strict && !json_is_boolean(tool->strict))
+        return field_bad(p, field, "must be true or false, not %s", field_type(tool->strict));
     return true;
 }
 
@@ -109,7 +106,7 @@ static void put_flat_definition(struct buf *out, const json_t *tool) {
         if (!strcmp(key, "type")) continue;
         if (more) buf_puts(out, ", ");
         more = true;
-        put_string(out, key, strlen(key));
+        api_put_quoted(out, key, strlen(key));
         buf_puts(out, ": ");
         api_put_line(out, value);
     }
@@ -126,6 +123,37 @@ static bool put_definition(struct buf *out, const json_t *tool) {
     return true;
 }
 
+bool api_tools_begin(const struct api_fields *p, size_t n, struct api_tools *out) {
+    assert(!out->n && !out->lines);
+    if (n > MAX_TOOLS) return field_bad(p, "tools", "has %zu tools, %d are allowed", n, MAX_TOOLS);
+    out->lines = calloc(n, sizeof *out->lines);
+    out->names = calloc(n, sizeof *out->names);
+    out->allowed = calloc(n, sizeof *out->allowed);
+    return (out->lines && out->names && out->allowed) || field_no_memory(p);
+}
+
+bool api_tools_add(const struct api_fields *p, const struct api_tool *tool, struct buf *line, struct api_tools *out) {
+    size_t len;
+    if (!check_definition(p, tool)) {
+        buf_fini(line);
+        return false;
+    }
+    out->lines[out->n] = buf_take(line, NULL);
+    out->names[out->n] = field_copy(tool->name, &len);
+    out->n++;
+    return (out->lines[out->n - 1] && out->names[out->n - 1]) || field_no_memory(p);
+}
+
+/* In chats the function stands one level deeper than in /v1/responses. */
+static struct api_tool tool_of(const json_t *function, const char *param) {
+    return (struct api_tool){.name = json_object_get(function, "name"),
+                             .description = member_of(function, "description"),
+                             .schema = member_of(function, "parameters"),
+                             .strict = member_of(function, "strict"),
+                             .param = param,
+                             .schema_field = "parameters"};
+}
+
 static bool take_tool(const struct api_fields *p, const json_t *tool, bool flat, struct api_tools *out) {
     char param[48];
     snprintf(param, sizeof param, "tools[%zu]", out->n);
@@ -137,17 +165,13 @@ static bool take_tool(const struct api_fields *p, const json_t *tool, bool flat,
     }
     if (!flat) snprintf(param, sizeof param, "tools[%zu].function", out->n);
     if (!json_is_object(function)) return field_bad(p, param, "is missing");
-    if (!check_function(p, param, function)) return false;
+    const struct api_tool definition = tool_of(function, param);
     struct buf line = {0};
-    size_t len;
     if (flat)
         put_flat_definition(&line, tool);
     else if (!put_definition(&line, tool))
         return field_no_memory(p);
-    out->lines[out->n] = buf_take(&line, NULL);
-    out->names[out->n] = field_copy(json_object_get(function, "name"), &len);
-    out->n++;
-    return (out->lines[out->n - 1] && out->names[out->n - 1]) || field_no_memory(p);
+    return api_tools_add(p, &definition, &line, out);
 }
 
 /* ---- the choice ---- */
@@ -161,14 +185,18 @@ static const json_t *named_by(const json_t *choice) {
     return json_object_get(function ? function : choice, "name");
 }
 
-static bool allow_named(const struct api_fields *p, const json_t *choice, struct api_tools *out) {
-    const json_t *name = named_by(choice);
+bool api_tools_allow(const struct api_fields *p, const json_t *name, struct api_tools *out) {
     bool found = false;
-    if (!field_is(json_object_get(choice, "type"), "function") || !json_is_string(name))
-        return field_bad(p, "tool_choice", "%s", choice_message);
     for (size_t i = 0; i < out->n; i++)
         if (field_is(name, out->names[i])) found = out->allowed[i] = true;
     return found || field_bad(p, "tool_choice", "names '%.64s', which is not among tools", json_string_value(name));
+}
+
+static bool allow_named(const struct api_fields *p, const json_t *choice, struct api_tools *out) {
+    const json_t *name = named_by(choice);
+    if (!field_is(json_object_get(choice, "type"), "function") || !json_is_string(name))
+        return field_bad(p, "tool_choice", "%s", choice_message);
+    return api_tools_allow(p, name, out);
 }
 
 /* The model reads all tools, so that the prompt's beginning stays, and calls some. */
@@ -200,40 +228,40 @@ static bool take_choice(const struct api_fields *p, const json_t *choice, struct
 
 /* ---- all of it ---- */
 
-static bool put_schemas(const struct api_fields *p, const json_t *tools, bool flat, struct api_tools *out) {
-    const json_t *tool;
-    size_t i, n = 0;
+static void put_schema(struct buf *out, const char *name, const json_t *schema, const json_t *strict) {
+    buf_puts(out, out->len > 1 ? ",{\"name\":" : "{\"name\":");
+    api_put_quoted(out, name, strlen(name));
+    if (json_is_true(strict)) buf_puts(out, ",\"strict\":true");
+    if (schema) {
+        buf_puts(out, ",\"parameters\":");
+        api_put_line(out, schema);
+    }
+    buf_putc(out, '}');
+}
+
+bool api_tools_end(const struct api_fields *p, const json_t *tools,
+                   struct api_tool (*read)(const json_t *tool, const char *param), struct api_tools *out) {
     buf_putc(&out->schemas, '[');
-    json_array_foreach(tools, i, tool) {
-        const json_t *function = flat ? tool : json_object_get(tool, "function");
-        const json_t *parameters = member_of(function, "parameters");
-        if (!out->allowed[i]) continue;
-        buf_puts(&out->schemas, n++ ? ",{\"name\":" : "{\"name\":");
-        put_string(&out->schemas, out->names[i], strlen(out->names[i]));
-        if (json_is_true(member_of(function, "strict"))) buf_puts(&out->schemas, ",\"strict\":true");
-        if (parameters) {
-            buf_puts(&out->schemas, ",\"parameters\":");
-            api_put_line(&out->schemas, parameters);
-        }
-        buf_putc(&out->schemas, '}');
+    for (size_t i = 0; i < out->n; i++) {
+        const struct api_tool tool = read(json_array_get(tools, i), "");
+        if (out->allowed[i]) put_schema(&out->schemas, out->names[i], tool.schema, tool.strict);
     }
     buf_putc(&out->schemas, ']');
     return !out->schemas.failed || field_no_memory(p);
 }
 
+static struct api_tool read_flat(const json_t *tool, const char *param) { return tool_of(tool, param); }
+static struct api_tool read_nested(const json_t *tool, const char *param) {
+    return tool_of(json_object_get(tool, "function"), param);
+}
+
 static bool take_tools(const struct api_fields *p, const json_t *tools, bool flat, struct api_tools *out) {
-    const size_t n = json_array_size(tools);
     const json_t *tool;
     size_t i;
-    if (n > MAX_TOOLS) return field_bad(p, "tools", "has %zu tools, %d are allowed", n, MAX_TOOLS);
-    out->lines = calloc(n, sizeof *out->lines);
-    out->names = calloc(n, sizeof *out->names);
-    out->allowed = calloc(n, sizeof *out->allowed);
-    if (!out->lines || !out->names || !out->allowed) return field_no_memory(p);
+    if (!api_tools_begin(p, json_array_size(tools), out)) return false;
     json_array_foreach(tools, i, tool) {
         if (!take_tool(p, tool, flat, out)) return false;
     }
-    assert(out->n == n);
     return true;
 }
 
@@ -249,7 +277,8 @@ bool api_parse_tools(const struct api_fields *p, bool flat, struct api_tools *ou
         if (!choice || field_is(choice, "auto")) return true;
         return field_bad(p, "tool_choice", "must come with tools");
     }
-    return take_tools(p, tools, flat, out) && take_choice(p, choice, out) && put_schemas(p, tools, flat, out);
+    return take_tools(p, tools, flat, out) && take_choice(p, choice, out) &&
+           api_tools_end(p, tools, flat ? read_flat : read_nested, out);
 }
 
 void api_tools_fini(struct api_tools *t) {
@@ -301,14 +330,14 @@ bool api_tools_grammar(const struct api_request *q, const struct rod_call_tags *
     struct buf text = {0};
     assert(q->tools.n && (!content->text || content_kind(content)));
     buf_puts(&text, "{\"open\":");
-    put_string(&text, tags->open, strlen(tags->open));
+    api_put_quoted(&text, tags->open, strlen(tags->open));
     buf_puts(&text, ",\"close\":");
-    put_string(&text, tags->close, strlen(tags->close));
+    api_put_quoted(&text, tags->close, strlen(tags->close));
     if (api_tools_lazy(q)) buf_puts(&text, ",\"lazy\":true");
     if (api_tools_again(q)) buf_puts(&text, ",\"many\":true");
     if (with_content) {
         buf_addf(&text, ",\"content\":{\"kind\":\"%s\",\"text\":", content_kind(content));
-        put_string(&text, content->text, content->len);
+        api_put_quoted(&text, content->text, content->len);
         buf_putc(&text, '}');
     }
     buf_puts(&text, ",\"tools\":");

@@ -1,6 +1,5 @@
 /* http_call.c - see http_call.h: answers, errors, and when to come again. */
 #include "http_call.h"
-#include "server/api/messages/messages.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -47,10 +46,7 @@ void http_call_fail(struct http_call *call, const struct api_error *err) {
     assert(err->http >= 400 && err->http < 600);
     const struct api_error shown = http_call_traced(call, err);
     struct buf body = {0};
-    if (call->anthropic)
-        messages_render_error(&body, &shown, call->id);
-    else
-        api_render_error(&body, &shown);
+    call->form->refuse(&body, &shown, call->id);
     if (err->http == 401) http_add_header(call->http, "WWW-Authenticate", "Bearer");
     if (err->http == 429 || err->http == 503) http_call_retry_after(call, err->http, err->code, err->retry_s);
     if (call->key && (!strcmp(err->code, "key_sessions") || !strcmp(err->code, "key_grammars")))

@@ -7,6 +7,7 @@
 #define HTTP_CALL_H
 
 #include "server.h"
+#include "server/api/form.h"
 #include "server/base/traceparent.h"
 
 struct http_call { /* the user pointer of its http_request */
@@ -18,13 +19,13 @@ struct http_call { /* the user pointer of its http_request */
     unsigned route;
     const char *name; /* in the path, where its route has one, else NULL; a part of http_path */
     size_t name_len;
-    struct completion *completion; /* of a completion, or NULL */
-    struct job *job;               /* of work on the thread pool, or NULL */
-    struct key *key;               /* NULL without keys. Held until done */
-    bool counted, on_admin;        /* counted: among the key's requests in flight; on_admin: on the admin thread */
-    bool anthropic;                /* of Anthropic's API, whose answers have another form */
-    const char *outcome;           /* for the log: static text, NULL = nothing to say beyond the status */
-    char tenant[72];               /* owner of the sessions it sees: a name of its API key, "" without keys */
+    struct completion *completion;  /* of a completion, or NULL */
+    struct job *job;                /* of work on the thread pool, or NULL */
+    struct key *key;                /* NULL without keys. Held until done */
+    bool counted, on_admin;         /* counted: among the key's requests in flight; on_admin: on the admin thread */
+    const struct answer_form *form; /* of its answers and errors */
+    const char *outcome;            /* for the log: static text, NULL = nothing to say beyond the status */
+    char tenant[72];                /* owner of the sessions it sees: a name of its API key, "" without keys */
 };
 
 void http_call_respond(struct http_call *call, unsigned status, const char *content_type,

@@ -2,6 +2,7 @@
  * the pool when the body is long. */
 #include "access.h"
 #include "job.h"
+#include "server/api/api_routes.h"
 #include "server/api/messages/messages.h"
 
 #include <assert.h>
@@ -41,7 +42,7 @@ static void put_tokens(struct job *j, const struct api_tokenize *t, const int32_
     buf_puts(&j->out, "],\"token_strs\":");
     for (size_t i = 0; t->token_strs && i < n; i++) {
         buf_putc(&j->out, i ? ',' : '[');
-        api_render_token(&j->out, ids[i], &s->vocab);
+        api_put_token(&j->out, ids[i], false, &s->vocab);
     }
     buf_puts(&j->out, !t->token_strs ? "null" : n ? "]" : "[]");
 }
@@ -89,7 +90,7 @@ static void run_count_tokens(struct job *j) {
     struct rod_error rod = {0};
     int32_t *ids = NULL;
     size_t n = 0;
-    j->failed = messages_parse(j->body, j->body_len, true, &s->defaults, &q, &j->err) != 0;
+    j->failed = messages_parse_counted(j->body, j->body_len, &s->defaults, &q, &j->err) != 0;
     if (j->failed) return;
     const struct rod_chat chat = {.messages = q.messages,
                                   .n_messages = q.n_messages,

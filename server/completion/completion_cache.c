@@ -28,7 +28,7 @@ static size_t place_of_mark(struct completion *c, const struct completion_prompt
         chat.n_tools = q->tools.n;
     }
     if (rod_chat_encode(c->server->engine, &chat, &ids, &n, NULL)) return 0; /* no memory: a hint less */
-    while (same < n && same < p->n_ids && ids[same] == p->ids[same]) same++;
+    while (same < n && same < p->shown.n_ids && ids[same] == p->shown.ids[same]) same++;
     free(ids);
     return same;
 }

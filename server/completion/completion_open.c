@@ -3,8 +3,6 @@
 #include "server/call/access.h"
 #include "completion_internal.h"
 #include "engine/base/fail.h"
-#include "engine/base/json_guard.h"
-#include "server/api/api_peers.h"
 
 #include <assert.h>
 #include <malloc.h>
@@ -13,6 +11,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <time.h>
+#include <xxhash.h>
 
 #define TRIM_BYTES ((size_t)1 << 20)
 /* Some 40 bytes of JSON each. */
@@ -24,20 +23,20 @@
 static int encode_bad_words(struct completion *c, struct rod_error *err) {
     const struct api_request *q = &c->request;
     if (!q->n_bad_words) return 0;
-    assert(!c->bad && !c->n_bad);
+    assert(!c->way.bad && !c->way.n_bad);
     int rc = 0;
-    c->bad = calloc(2 * q->n_bad_words, sizeof *c->bad);
-    if (!c->bad) return rod_fail_no_memory(err);
+    c->way.bad = calloc(2 * q->n_bad_words, sizeof *c->way.bad);
+    if (!c->way.bad) return rod_fail_no_memory(err);
     for (size_t i = 0; !rc && i < 2 * q->n_bad_words; i++) {
         const struct api_prompt *word = &q->bad_words[i / 2];
         if (i % 2 && word->text[0] == ' ') continue;
         struct buf text = {0};
         if (i % 2) buf_putc(&text, ' ');
         buf_add(&text, word->text, word->len);
-        struct rod_ids *ids = &c->bad[c->n_bad];
+        struct rod_ids *ids = &c->way.bad[c->way.n_bad];
         rc = text.failed ? rod_fail_no_memory(err)
                          : rod_encode(c->server->engine, text.data, text.len, false, &ids->ids, &ids->n_ids, err);
-        c->n_bad += !rc;
+        c->way.n_bad += !rc;
         buf_fini(&text);
     }
     if (rc && err && !err->param[0] && rod_code_http(rc) == 400) snprintf(err->param, sizeof err->param, "bad_words");
@@ -54,10 +53,11 @@ static int encode_prediction(struct completion *c, struct rod_error *err) {
 static void truncate_prompt(const struct completion *c, struct completion_prompt *p) {
     const int64_t wanted = c->request.truncate_tok;
     const uint64_t most = wanted < 0 ? c->server->info->max_prompt_tok : (uint64_t)wanted;
-    if (!most || p->n_ids <= most) return;
-    if (!c->request.truncate_end) memmove(p->ids, p->ids + (p->n_ids - most), most * sizeof *p->ids);
+    if (!most || p->shown.n_ids <= most) return;
+    if (!c->request.truncate_end)
+        memmove(p->shown.ids, p->shown.ids + (p->shown.n_ids - most), most * sizeof *p->shown.ids);
     p->n_marks = p->n_breakpoints = 0; /* they were places in the whole prompt */
-    p->n_ids = most;
+    p->shown.n_ids = most;
 }
 
 static int encode_chat(struct completion *c, struct completion_prompt *p, struct rod_error *err) {
@@ -69,13 +69,13 @@ static int encode_chat(struct completion *c, struct completion_prompt *p, struct
                             .n_tools = q->tools.n,
                             .generation = q->end.generation,
                             .go_on = q->end.go_on};
-    if (c->session) {
+    if (c->turn.asked) {
         chat.generation = chat.generation && q->max_tokens > 0; /* else the messages are read, for the next ones */
-        return rod_chat_encode_turn(e, &chat, c->session, &p->ids, &p->n_ids, err);
+        return rod_chat_encode_turn(e, &chat, c->turn.asked, &p->shown.ids, &p->shown.n_ids, err);
     }
-    int rc = rod_chat_encode(e, &chat, &p->ids, &p->n_ids, err);
+    int rc = rod_chat_encode(e, &chat, &p->shown.ids, &p->shown.n_ids, err);
     if (rc) return rc;
-    rod_chat_marks(e, &chat, p->ids, p->n_ids, &p->marks, &p->n_marks);
+    rod_chat_marks(e, &chat, p->shown.ids, p->shown.n_ids, &p->marks, &p->n_marks);
     completion_cache_places(c, p);
     return 0;
 }
@@ -85,117 +85,97 @@ static int encode_prompt(struct completion *c, size_t i, struct rod_error *err) 
     struct server *s = c->server;
     struct api_request *q = &c->request;
     struct completion_prompt *p = &c->prompts[i];
-    assert(i < c->n_prompts && !p->ids);
-    if (c->kind != API_COMPLETION) return encode_chat(c, p, err);
+    assert(i < c->n_prompts && !p->shown.ids);
+    if (!q->n_prompts) return encode_chat(c, p, err);
     struct api_prompt *from = &q->prompts[i];
     if (from->ids) {
-        p->ids = from->ids;
-        p->n_ids = from->n_ids;
+        p->shown.ids = from->ids;
+        p->shown.n_ids = from->n_ids;
         from->ids = NULL;
         return 0;
     }
     int rc;
-    if (c->session) {
-        rc = completion_session_encode(c, from->text, from->len, &p->ids, &p->n_ids, err);
+    if (c->turn.asked) {
+        rc = completion_session_encode(c, from->text, from->len, &p->shown.ids, &p->shown.n_ids, err);
     } else if (q->suffix) {
-        rc = rod_fim_encode(s->engine, from->text, from->len, q->suffix, q->suffix_len, &p->ids, &p->n_ids, err);
+        rc = rod_fim_encode(s->engine, from->text, from->len, q->suffix, q->suffix_len, &p->shown.ids, &p->shown.n_ids,
+                            err);
     } else {
-        rc = rod_tokenize(s->engine, from->text, from->len, true, !q->no_begin, &p->ids, &p->n_ids, err);
+        rc = rod_tokenize(s->engine, from->text, from->len, true, !q->no_begin, &p->shown.ids, &p->shown.n_ids, err);
     }
     free(from->text);
     from->text = NULL;
     return rc;
 }
 
-/* Compiles the grammar of the answer. An error names the field. */
-static int open_grammar(struct completion *c, struct rod_error *err) {
-    const struct api_grammar *g = &c->request.grammar;
-    struct rod_error fault = {0};
-    if (!g->text) return 0;
-    struct json_guard guard; /* a schema is JSON, which the engine reads */
-    int rc = json_guard_open(&guard, g->len) ? ROD_ENOMEM : 0;
-    if (!rc)
-        rc = rod_grammar_open_for(c->server->engine, c->key ? c->key->index : 0, c->queue_share, g->kind, g->text,
-                                  g->len, &c->grammar, &fault);
-    if (rc && guard.was_short) rc = ROD_ENOMEM; /* the schema may have been read before memory ran out; it is freed */
-    json_guard_close(&guard);
-    if (rc == ROD_ENOMEM) rod_fail_no_memory(&fault);
-    if (rc == ROD_EINVALID) rod_fail(err, rc, "%s %.400s.", g->param, fault.message);
-    if (rc && rc != ROD_EINVALID) *err = fault;
-    if (rc) snprintf(err->param, sizeof err->param, "%s", g->param);
-    return rc;
+/* The digest is kept with the answer: a body of another API is another request. */
+static void digest_body(struct completion *c) {
+    XXH128_canonical_t digest;
+    XXH128_canonicalFromHash(&digest, XXH3_128bits_withSeed(c->way.body, c->way.body_len, c->answer.form->number));
+    memcpy(c->answer.digest, digest.digest, sizeof c->answer.digest);
 }
 
-/* The beginning of an answer is text, so calls that are forced come whole behind it, and where a format holds for the
- * text no call comes any more. */
-static int open_grammars(struct completion *c, struct rod_error *err) {
-    const struct api_request *q = &c->request;
-    const struct rod_message *last = q->n_messages ? &q->messages[q->n_messages - 1] : NULL;
-    int rc = open_grammar(c, err);
-    if (rc) return rc;
-    const bool of_text = !q->tools.n || q->tools.choice == API_TOOLS_AUTO;
-    if (c->grammar && of_text && q->end.go_on && last->content_len) c->begun = last;
-    if (!q->tools.n) return 0;
-    struct rod_grammar *content = c->grammar; /* it was checked: the grammar of calls takes it in */
-    c->grammar = NULL;
-    rc = completion_calls_open(c, err);
-    if (!rc) rc = open_grammar(c, err);
-    if (!rc && c->begun) {
-        rod_grammar_close(c->grammar);
-        c->grammar = rod_grammar_ref(content);
-    }
-    rod_grammar_close(content);
-    return rc;
-}
-
-/* The field of the input. */
-static const char *input_field(const struct completion *c) {
-    return c->kind == API_COMPLETION ? "prompt" : c->kind == API_CHAT ? "messages" : "input";
-}
-
-/* Parses and encodes; on the pool when the body is long. Touches the completion and constants of the server only. */
-static void completion_prepare(struct completion *c) {
+static void parse_body(struct completion *c) {
     struct server *s = c->server;
-    assert(!c->prompts && !c->choices && !c->has_err && !c->session);
+    struct completion_way *w = &c->way;
+    assert(!w->is_parsed && !w->failed);
+    const struct api_headers headers = {s->config.session_header, w->header_session, w->header_key, w->tenant};
+    w->failed = c->answer.form->parse(w->body, w->body_len, &s->defaults, &c->request, &w->err) ||
+                c->answer.form->join(&c->request, &headers, &w->err);
+    w->is_parsed = true;
+    digest_body(c);
+    free(w->body);
+    w->body = NULL;
+}
+
+/* An error of the engine names the field that holds the input; of messages it knows the name that chats have. */
+static void fail_way(struct completion *c, struct rod_error *rod) {
+    const char *input = c->answer.form->input;
+    if (!strncmp(rod->param, "messages", 8) && strcmp(input, "messages") != 0) rod->param[0] = 0;
+    if (!rod->param[0] && rod_code_http(rod->code) == 400) snprintf(rod->param, sizeof rod->param, "%s", input);
+    c->way.failed = true;
+    api_error_from(&c->way.err, rod);
+}
+
+static void compile_grammar(struct completion *c) {
     struct rod_error rod = {0};
-    const struct api_headers headers = {s->config.session_header, c->header_session, c->header_key};
-    c->has_err = (c->is_message ? messages_parse(c->body, c->body_len, false, &s->defaults, &c->request, &c->err)
-                                : api_parse(c->kind, c->body, c->body_len, &s->defaults, &c->request, &c->err)) ||
-                 api_join_session(&c->request, &headers, &c->err);
-    completion_session_digest(c);
-    free(c->body);
-    c->body = NULL;
-    if (c->has_err) return;
-    struct api_request *q = &c->request;
-    c->n_prompts = c->kind == API_COMPLETION ? q->n_prompts : 1;
-    c->prompts = calloc(c->n_prompts, sizeof *c->prompts);
-    int rc = c->prompts ? open_grammars(c, &rod) : rod_fail_no_memory(&rod);
-    if (!rc) rc = completion_session_open(c, &rod);
-    if (!c->prompts) c->n_prompts = 0;
-    for (size_t i = 0; !rc && i < c->n_prompts; i++) {
+    if (c->way.failed || (!c->request.grammar.text && !c->request.tools.n)) return;
+    if (completion_grammar_open(c, &rod)) fail_way(c, &rod);
+}
+
+static int encode_all(struct completion *c, struct rod_error *err) {
+    const struct server *s = c->server;
+    const struct api_request *q = &c->request;
+    const size_t n = q->n_prompts ? q->n_prompts : 1;
+    c->prompts = calloc(n, sizeof *c->prompts);
+    if (!c->prompts) return rod_fail_no_memory(err);
+    c->n_prompts = n;
+    int rc = completion_session_open(c, err);
+    for (size_t i = 0; !rc && i < n; i++) {
         struct completion_prompt *p = &c->prompts[i];
-        rc = encode_prompt(c, i, &rod);
+        struct answer_prompt *shown = &p->shown;
+        rc = encode_prompt(c, i, err);
         if (rc) break;
         truncate_prompt(c, p);
-        c->usage.prompt_tok += p->n_ids;
+        c->answer.usage.prompt_tok += shown->n_ids;
         if (q->echo && s->info->has_tokenizer)
-            rc = rod_decode(s->engine, p->ids, p->n_ids, false, &p->echo, &p->echo_len, &rod);
+            rc = rod_decode(s->engine, shown->ids, shown->n_ids, false, &shown->echo, &shown->echo_len, err);
     }
-    if (!rc) rc = encode_bad_words(c, &rod);
-    if (!rc) rc = encode_prediction(c, &rod);
-    if (!rc) return;
-    c->has_err = true;
-    const char *field = input_field(c);
-    if (c->kind == API_RESPONSE && !strncmp(rod.param, "messages", 8)) rod.param[0] = 0;
-    if (!rod.param[0] && rod_code_http(rod.code) == 400) snprintf(rod.param, sizeof rod.param, "%s", field);
-    api_error_from(&c->err, &rod);
+    if (!rc) rc = encode_bad_words(c, err);
+    return rc ? rc : encode_prediction(c, err);
+}
+
+static void encode_input(struct completion *c) {
+    struct rod_error rod = {0};
+    assert(!c->prompts && !c->choices && !c->turn.asked);
+    if (!c->way.failed && encode_all(c, &rod)) fail_way(c, &rod);
 }
 
 /* Entries of log-probabilities that the answer has for its prompts, those of the tokens themselves too. */
 static uint64_t prompt_scores(const struct completion *c) {
     const struct api_request *q = &c->request;
     const int32_t echoed = q->echo && q->n_logprobs >= 0 ? q->n_logprobs + 1 : 0;
-    return c->usage.prompt_tok * q->n * (uint64_t)(echoed + q->n_prompt_logprobs + 1);
+    return c->answer.usage.prompt_tok * q->n * (uint64_t)(echoed + q->n_prompt_logprobs + 1);
 }
 
 /* About how many bytes the answer has of its prompts. In one choice that is no more than the client sent. */
@@ -203,20 +183,20 @@ static uint64_t repeated_bytes(const struct completion *c) {
     const struct api_request *q = &c->request;
     uint64_t bytes = 0;
     for (size_t i = 0; i < c->n_prompts; i++)
-        bytes += c->prompts[i].echo_len + (q->return_token_ids ? c->prompts[i].n_ids * 7 : 0);
-    return q->n > 1 && (c->kind == API_COMPLETION || q->stream) ? bytes * q->n : 0;
+        bytes += c->prompts[i].shown.echo_len + (q->return_token_ids ? c->prompts[i].shown.n_ids * 7 : 0);
+    return q->n > 1 && (q->n_prompts || q->stream) ? bytes * q->n : 0;
 }
 
 /* Those of a request come at once: they must find room in an empty server, and their key must be allowed so many. */
 static bool choices_fit(struct completion *c) {
     const struct server *s = c->server;
     const uint64_t wanted = (uint64_t)c->n_prompts * c->request.n, queue = s->config.max_queue_requests;
-    const uint64_t share = c->queue_share, of_key = c->key ? c->key->max_requests : 0;
+    const uint64_t share = c->account.queue_share, of_key = c->account.key ? c->account.key->max_requests : 0;
     const uint64_t places = share ? (queue > 1 ? share * queue / (share + 1) : queue) : queue;
     const bool key_limits = of_key && of_key < s->info->n_slots + places;
     const uint64_t most = key_limits ? of_key : s->info->n_slots + places;
     if (wanted <= most) return true;
-    api_error_field(&c->err, c->request.n > 1 ? "n" : "prompt", "asks for %llu choices, the limit%s is %llu",
+    api_error_field(&c->way.err, c->request.n > 1 ? "n" : "prompt", "asks for %llu choices, the limit%s is %llu",
                     (unsigned long long)wanted, key_limits ? " of this key" : "", (unsigned long long)most);
     return false;
 }
@@ -225,26 +205,26 @@ static bool choices_fit(struct completion *c) {
 static bool completion_fits(struct completion *c) {
     struct server *s = c->server;
     for (size_t i = 0; i < c->n_prompts; i++) {
-        uint64_t n = c->prompts[i].n_ids, limit = s->info->max_prompt_tok;
+        uint64_t n = c->prompts[i].shown.n_ids, limit = s->info->max_prompt_tok;
         if (!limit || n <= limit) continue;
-        const char *param = input_field(c);
-        api_error_set(&c->err, 400, API_INVALID, "context_length_exceeded", param,
+        const char *param = c->answer.form->input;
+        api_error_set(&c->way.err, 400, API_INVALID, "context_length_exceeded", param,
                       "The prompt has %llu tokens, the limit is %llu.", (unsigned long long)n,
                       (unsigned long long)limit);
-        c->err.n_prompt_tok = n;
-        c->err.limit_tok = limit;
+        c->way.err.n_prompt_tok = n;
+        c->way.err.limit_tok = limit;
         return false;
     }
     const uint64_t n_scores = prompt_scores(c);
     if (n_scores > MAX_PROMPT_SCORES) {
-        api_error_field(&c->err, c->request.n_prompt_logprobs >= 0 ? "prompt_logprobs" : "logprobs",
+        api_error_field(&c->way.err, c->request.n_prompt_logprobs >= 0 ? "prompt_logprobs" : "logprobs",
                         "asks for %llu log-probabilities of prompts in all choices, the limit is %u",
                         (unsigned long long)n_scores, MAX_PROMPT_SCORES);
         return false;
     }
     const uint64_t n_repeated = repeated_bytes(c);
     if (n_repeated > MAX_REPEATED_BYTES) {
-        api_error_field(&c->err, c->request.echo ? "echo" : "return_token_ids",
+        api_error_field(&c->way.err, c->request.echo ? "echo" : "return_token_ids",
                         "of the prompts takes about %llu bytes in all choices, the limit is %u",
                         (unsigned long long)n_repeated, MAX_REPEATED_BYTES);
         return false;
@@ -267,15 +247,15 @@ static struct rod_request *engine_request(struct completion *c, struct completio
     const struct api_request *q = &c->request;
     const struct completion_prompt *p = &c->prompts[choice->prompt];
     assert(choice->prompt < c->n_prompts);
-    assert(!c->session || c->n_choices == 1); /* a session takes one request at a time */
-    assert(!c->session || (q->n_prompt_logprobs < 0 && !q->suffix && !q->truncate_tok));
+    assert(!c->turn.asked || c->answer.n_choices == 1); /* a session takes one request at a time */
+    assert(!c->turn.asked || (q->n_prompt_logprobs < 0 && !q->suffix && !q->truncate_tok));
     struct rod_request *r = rod_request_new();
     if (!r) return NULL;
     bool ok = true;
     snprintf(r->id, sizeof r->id, "%s", c->call->id);
-    r->prompt = copy_bytes(p->ids, p->n_ids * sizeof *p->ids, &ok);
-    r->n_prompt = p->n_ids;
-    r->tenant = copy_bytes(c->tenant, strlen(c->tenant) + 1, &ok);
+    r->prompt = copy_bytes(p->shown.ids, p->shown.n_ids * sizeof *p->shown.ids, &ok);
+    r->n_prompt = p->shown.n_ids;
+    r->tenant = copy_bytes(c->way.tenant, strlen(c->way.tenant) + 1, &ok);
     if (q->session.cache_salt)
         r->cache_salt = copy_bytes(q->session.cache_salt, strlen(q->session.cache_salt) + 1, &ok);
     r->marks = copy_bytes(p->marks, p->n_marks * sizeof *p->marks, &ok);
@@ -295,10 +275,10 @@ static struct rod_request *engine_request(struct completion *c, struct completio
     }
     r->allowed_ids = copy_bytes(q->allowed_ids, q->n_allowed_ids * sizeof *q->allowed_ids, &ok);
     r->n_allowed_ids = q->n_allowed_ids;
-    r->bad = c->n_bad ? calloc(c->n_bad, sizeof *r->bad) : NULL;
-    for (size_t i = 0; r->bad && ok && i < c->n_bad; i++) {
-        r->bad[i].ids = copy_bytes(c->bad[i].ids, c->bad[i].n_ids * sizeof *c->bad[i].ids, &ok);
-        r->bad[i].n_ids = c->bad[i].n_ids;
+    r->bad = c->way.n_bad ? calloc(c->way.n_bad, sizeof *r->bad) : NULL;
+    for (size_t i = 0; r->bad && ok && i < c->way.n_bad; i++) {
+        r->bad[i].ids = copy_bytes(c->way.bad[i].ids, c->way.bad[i].n_ids * sizeof *c->way.bad[i].ids, &ok);
+        r->bad[i].n_ids = c->way.bad[i].n_ids;
         r->n_bad = i + 1;
     }
     r->never_speculate = q->never_speculate;
@@ -315,48 +295,48 @@ static struct rod_request *engine_request(struct completion *c, struct completio
     r->report_end = q->echo && q->n_logprobs >= 0; /* a client that scores takes the last entry for a generated token */
     if (q->echo && q->n_logprobs > r->n_prompt_logprobs) r->n_prompt_logprobs = q->n_logprobs;
     r->grammar = rod_grammar_ref(c->grammar);
-    if (c->lazy) r->grammar_open = copy_bytes(c->tags.open, strlen(c->tags.open) + 1, &ok);
-    if (c->begun) r->grammar_begun = copy_bytes(c->begun->content, c->begun->content_len, &ok);
-    r->n_grammar_begun = c->begun ? c->begun->content_len : 0;
-    r->grammar_again = c->lazy && api_tools_again(q);
-    if (c->key) {
-        r->key = c->key->index;
-        r->weight = c->key->priority;
-        r->queue_quota = c->queue_share;
+    if (c->way.lazy) r->grammar_open = copy_bytes(c->answer.tags.open, strlen(c->answer.tags.open) + 1, &ok);
+    if (c->way.begun) r->grammar_begun = copy_bytes(c->way.begun->content, c->way.begun->content_len, &ok);
+    r->n_grammar_begun = c->way.begun ? c->way.begun->content_len : 0;
+    r->grammar_again = c->way.lazy && api_tools_again(q);
+    if (c->account.key) {
+        r->key = c->account.key->index;
+        r->weight = c->account.key->priority;
+        r->queue_quota = c->account.queue_share;
     }
     r->queue_timeout_ns = c->server->config.request_timeout_ms * 1000000;
     r->user = choice;
-    r->turn = c->session; /* a turn of a session has one choice */
-    c->session = NULL;
-    if (ok && (r->stop || !q->n_stop) && (r->bad || !c->n_bad)) return r;
+    r->turn = c->turn.asked; /* a turn of a session has one choice */
+    c->turn.asked = NULL;
+    if (ok && (r->stop || !q->n_stop) && (r->bad || !c->way.n_bad)) return r;
     rod_request_free(r);
     return NULL;
 }
 
 /* Submits all choices at once, so that those of one prompt share its prefill. */
 static int submit_all(struct completion *c, struct rod_error *err) {
-    assert(!c->n_open && c->n_choices == c->n_prompts * c->request.n);
-    struct rod_request **requests = calloc(c->n_choices, sizeof *requests);
-    uint64_t *tickets = calloc(c->n_choices, sizeof *tickets);
+    assert(!c->n_open && c->answer.n_choices == c->n_prompts * c->request.n);
+    struct rod_request **requests = calloc(c->answer.n_choices, sizeof *requests);
+    uint64_t *tickets = calloc(c->answer.n_choices, sizeof *tickets);
     int rc = requests && tickets ? 0 : rod_fail_no_memory(err);
-    for (uint32_t i = 0; !rc && i < c->n_choices; i++) {
+    for (uint32_t i = 0; !rc && i < c->answer.n_choices; i++) {
         struct completion_choice *choice = &c->choices[i];
-        *choice = (struct completion_choice){.completion = c, .index = i, .prompt = i / c->request.n, .stop_id = -1};
-        completion_calls_begin(c, choice);
+        *choice = (struct completion_choice){.completion = c, .index = i, .prompt = i / c->request.n};
+        c->answer.choices[i].prompt = &c->prompts[choice->prompt].shown;
         requests[i] = engine_request(c, choice);
         if (!requests[i]) rc = rod_fail_no_memory(err);
         /* all choices have the same lists, which may be long: check one before copying a hundred */
-        if (!rc && !i && c->n_choices > 1) rc = rod_request_fits(c->server->engine, requests[i], err);
+        if (!rc && !i && c->answer.n_choices > 1) rc = rod_request_fits(c->server->engine, requests[i], err);
     }
-    if (!rc) rc = rod_submit_all(c->server->engine, requests, c->n_choices, tickets, err);
-    for (uint32_t i = 0; i < c->n_choices; i++) {
+    if (!rc) rc = rod_submit_all(c->server->engine, requests, c->answer.n_choices, tickets, err);
+    for (uint32_t i = 0; i < c->answer.n_choices; i++) {
         if (rc && requests) rod_request_free(requests[i]);
         if (rc) continue;
         c->choices[i].ticket = tickets[i];
         c->choices[i].open = true;
         c->n_open++;
     }
-    assert(c->n_open == (rc ? 0 : c->n_choices)); /* all or none */
+    assert(c->n_open == (rc ? 0 : c->answer.n_choices)); /* all or none */
     free(requests);
     free(tickets);
     return rc;
@@ -366,95 +346,110 @@ static int submit_all(struct completion *c, struct rod_error *err) {
  * the minute whole. */
 static bool key_affords(struct completion *c) {
     const uint64_t n_choices = (uint64_t)c->n_prompts * c->request.n, most = n_choices * c->request.max_tokens;
-    assert(!c->tokens.taken);
-    return access_take_tokens(c->key, c->usage.prompt_tok + most, &c->tokens, &c->err);
+    assert(!c->account.tokens.taken);
+    return access_take_tokens(c->account.key, c->answer.usage.prompt_tok + most, &c->account.tokens, &c->way.err);
 }
 
 /* Each choice takes a slot, and so counts as a request; the first one has counted since the headers. */
 static bool key_allows(struct completion *c) {
     const uint32_t more = (uint32_t)(c->n_prompts * c->request.n) - 1;
-    if (!c->n_counted || !more) return true;
-    if (!key_add(c->key, more)) {
-        access_key_busy(&c->err, c->key);
+    if (!c->account.n_counted || !more) return true;
+    if (!key_add(c->account.key, more)) {
+        access_key_busy(&c->way.err, c->account.key);
         return false;
     }
-    c->n_counted += more;
+    c->account.n_counted += more;
     return true;
 }
 
 /* A request that the engine refuses counts nowhere. */
 static void account_prompt(struct completion *c, bool taken) {
-    if (taken) c->server->metrics.prompt_tok += c->usage.prompt_tok;
-    if (taken && c->key) c->key->prompt_tok += c->usage.prompt_tok;
-    if (!taken && c->key) key_settle(c->key, &c->tokens, 0);
+    if (taken) c->server->metrics.prompt_tok += c->answer.usage.prompt_tok;
+    if (taken && c->account.key) c->account.key->prompt_tok += c->answer.usage.prompt_tok;
+    if (!taken && c->account.key) key_settle(c->account.key, &c->account.tokens, 0);
 }
 
 static void completion_submit(struct completion *c) {
     struct server *s = c->server;
     assert(server_on_loop(s));
     assert(c->call && !c->over && !c->working && !c->choices);
-    c->stream = c->request.stream;
     if (!s->info->has_tokenizer) c->request.return_token_ids = true; /* there is no text to answer with */
-    if (c->has_err || !completion_fits(c) || !key_allows(c) || !key_affords(c)) {
-        completion_fail(c, &c->err);
+    if (c->way.failed || !completion_fits(c) || !key_allows(c) || !key_affords(c)) {
+        completion_fail(c, &c->way.err);
         return;
     }
     uint32_t n = (uint32_t)(c->n_prompts * c->request.n);
     c->choices = calloc(n, sizeof *c->choices);
-    if (!c->choices) {
+    if (!c->choices || !answer_begin(&c->answer, n)) {
         account_prompt(c, false);
         completion_fail_no_memory(c);
         return;
     }
-    c->n_choices = n;
     if (!c->request.has_seed) getrandom(&c->request.sampling.seed, sizeof c->request.sampling.seed, 0);
-    c->created_unix_s = (int64_t)time(NULL);
-    c->of_session = c->session != NULL;
-    /* As its label has it, so that a repeated request gets the same ids of calls. */
-    snprintf(c->answer_id, sizeof c->answer_id, "%s", c->kind == API_RESPONSE ? c->response_id : c->call->id);
-    c->vocab = s->vocab;
-    c->vocab.as_ids = c->request.ids_for_tokens;
-    if (c->kind != API_RESPONSE)
-        api_render_prefix(&c->prefix, c->kind, c->stream, c->call->id, c->created_unix_s, s->model_name,
-                          s->fingerprint);
+    c->turn.is = c->turn.asked != NULL;
+    /* Its label has the id, so that a repeated request gets the same ids of calls. */
+    snprintf(c->answer.id, sizeof c->answer.id, "%s", c->request.answer_id ? c->request.answer_id : c->call->id);
+    c->answer.created_unix_s = (int64_t)time(NULL);
+    c->answer.vocab = s->vocab;
+    c->answer.vocab.as_ids = c->request.ids_for_tokens;
     struct rod_error rod = {0};
     int rc = completion_session_label(c, &rod);
     if (!rc) rc = submit_all(c, &rod);
     account_prompt(c, !rc);
     if (rc) {
-        api_error_from(&c->err, &rod);
-        completion_fail(c, &c->err);
+        api_error_from(&c->way.err, &rod);
+        completion_fail(c, &c->way.err);
         return;
     }
     if (!uv_is_active((uv_handle_t *)&s->tick)) uv_timer_start(&s->tick, completion_tick, 100, 100);
 }
 
+/* ---- where the work is done: a short body on the loop, but its grammar; a long one on the pool ---- */
+
+static bool is_long(const struct completion *c) { return c->way.body_len > SERVER_INLINE_BYTES; }
+
+/* Touches the completion and constants of the server only. */
 static void completion_on_work(void *arg) {
     struct completion *c = arg;
     assert(c->working && !server_on_loop(c->server));
-    size_t bytes = c->body_len;
-    completion_prepare(c);
-    if (bytes > TRIM_BYTES) malloc_trim(0); /* else the memory of the JSON stays with the heap of this thread */
+    if (!c->way.is_parsed) parse_body(c);
+    compile_grammar(c);
+    if (!is_long(c)) return;
+    encode_input(c);
+    if (c->way.body_len > TRIM_BYTES)
+        malloc_trim(0); /* else the memory of the JSON stays with the heap of this thread */
 }
 
 static void completion_on_work_done(void *arg) {
     struct completion *c = arg;
     assert(c->working && server_on_loop(c->server));
     c->working = false;
-    if (c->call && !c->over) completion_submit(c); /* over: the client left, or the drain has answered */
+    if (c->call && !c->over) { /* over: the client left, or the drain has answered */
+        if (!is_long(c)) encode_input(c);
+        completion_submit(c);
+    }
     completion_maybe_free(c);
 }
 
-/* A grammar may take long to compile, however short its text. */
-static bool may_have_grammar(const struct completion *c) {
-    return c->body &&
-           (memmem(c->body, c->body_len, "response_format", 15) || memmem(c->body, c->body_len, "\"format\"", 8) ||
-            memmem(c->body, c->body_len, "structured_outputs", 18) || memmem(c->body, c->body_len, "\"tools\"", 7) ||
-            memmem(c->body, c->body_len, "output_config", 13) || memmem(c->body, c->body_len, "output_format", 13) ||
-            api_peers_may_constrain(c->body, c->body_len));
+static void work_on_pool(struct completion *c) {
+    c->working = true;
+    c->way.work = (struct pool_work){
+        .run = completion_on_work, .done = completion_on_work_done, .arg = c, .n_bytes = c->way.body_len};
+    server_pool(c->server, c->account.key, &c->way.work);
 }
 
-void completion_start(struct http_call *call, enum api_kind kind) {
+/* A body is parsed before anyone knows whether it asks for a grammar. */
+static void begin_work(struct completion *c) {
+    if (!is_long(c)) parse_body(c);
+    if (is_long(c) || (!c->way.failed && (c->request.grammar.text || c->request.tools.n))) {
+        work_on_pool(c);
+    } else {
+        encode_input(c);
+        completion_submit(c);
+    }
+}
+
+void completion_start(struct http_call *call, const struct answer_form *form) {
     struct server *s = call->server;
     assert(server_on_loop(s) && !call->on_admin);
     assert(!call->completion && !call->job);
@@ -467,28 +462,19 @@ void completion_start(struct http_call *call, enum api_kind kind) {
     c->server = s;
     c->call = call;
     call->completion = c;
-    c->kind = kind;
-    c->is_message = call->anthropic;
-    c->key = call->key;
-    if (c->key) key_hold(c->key);
-    c->queue_share = keys_queue_share(&s->keys, c->key);
-    c->n_counted = call->counted;
+    c->answer = (struct answer){
+        .form = form, .request = &c->request, .served_model = s->model_name, .fingerprint = s->fingerprint};
+    c->account.key = call->key;
+    if (call->key) key_hold(call->key);
+    c->account.queue_share = keys_queue_share(&s->keys, call->key);
+    c->account.n_counted = call->counted;
     call->counted = false;
     list_push_first(&s->completions, &c->link);
-    c->started_ns = c->sent_ns = http_started_ns(call->http);
-    if (s->completions.n == 1) s->busy_since_ns = c->started_ns;
-    c->body = http_take_body(call->http, &c->body_len);
-    if (!completion_session_headers(c)) {
+    c->times.started_ns = c->times.sent_ns = http_started_ns(call->http);
+    if (s->completions.n == 1) s->busy_since_ns = c->times.started_ns;
+    c->way.body = http_take_body(call->http, &c->way.body_len);
+    if (completion_session_headers(c))
+        begin_work(c);
+    else
         completion_fail_no_memory(c);
-        return;
-    }
-    if (c->body_len > SERVER_INLINE_BYTES || may_have_grammar(c)) {
-        c->working = true;
-        c->work = (struct pool_work){
-            .run = completion_on_work, .done = completion_on_work_done, .arg = c, .n_bytes = c->body_len};
-        server_pool(s, c->key, &c->work);
-        return;
-    }
-    completion_prepare(c);
-    completion_submit(c);
 }

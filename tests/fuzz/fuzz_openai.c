@@ -1,6 +1,10 @@
 /* fuzz_openai.c - any body of any client: the parsers take it or refuse it with a 4xx that has a message, and what they
  * took keeps the promises that the engine relies on. The first byte chooses the route. */
+#include "server/api/api_routes.h"
+#include "server/api/chats/chats.h"
+#include "server/api/completions/completions.h"
 #include "server/api/messages/messages.h"
+#include "server/api/responses/responses.h"
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -43,21 +47,21 @@ static void check_tools(const struct api_request *r) {
     free(grammar.text);
 }
 
-static void check_request(const struct api_request *r) {
+static void check_request(const struct answer_form *form, const struct api_request *r) {
     const struct rod_sampling *s = &r->sampling;
     if (!(s->temperature >= 0 && s->temperature <= 2 && s->top_p > 0 && s->top_p <= 1 && s->repetition_penalty > 0))
         abort();
     const struct api_session *session = &r->session;
-    const bool said = r->kind != API_COMPLETION;
-    if (r->n < 1 || r->n > 128 || r->max_tokens < (said && !session->id) || r->min_tokens > r->max_tokens ||
-        r->n_logprobs > 20 || r->n_prompt_logprobs > 20)
+    const bool said = form != &completions_form, response = form == &responses_form;
+    if (r->n < 1 || r->n > 128 || r->max_tokens < (said && (response || !session->id)) ||
+        r->min_tokens > r->max_tokens || r->n_logprobs > 20 || r->n_prompt_logprobs > 20)
         abort();
     if (said ? !r->n_messages : !r->n_prompts) abort();
-    if (session->id ? !api_session_id(session->id) || r->n > 1 || r->n_prompts > 1 || r->n_prompt_logprobs >= 0
-                    : session->create || session->has_expected)
+    if (response ? !r->answer_id || !r->again.len || r->n != 1 || !session->id != (session->discard && !session->from)
+        : session->id ? !api_session_id(session->id) || r->n > 1 || r->n_prompts > 1 || r->n_prompt_logprobs >= 0
+                      : session->create || session->has_expected)
         abort();
-    if (r->kind == API_RESPONSE && (session->id || !r->response.echo.len || r->n != 1)) abort();
-    if (r->response.previous && !api_session_id(r->response.previous)) abort();
+    if (session->from && !api_session_id(session->from)) abort();
     for (size_t i = 0; i < r->n_prompts; i++) {
         const struct api_prompt *p = &r->prompts[i];
         if (p->ids ? p->n_ids == 0 : p->len == 0) abort();
@@ -90,7 +94,7 @@ static void check_request(const struct api_request *r) {
 static void check_echo(const struct api_request *r) {
     struct buf out = {0};
     buf_putc(&out, '{');
-    buf_add(&out, r->response.echo.data, r->response.echo.len);
+    buf_add(&out, r->again.data, r->again.len);
     buf_putc(&out, '}');
     json_t *again = json_loadb(out.data, out.len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
     if (!again) abort();
@@ -99,15 +103,15 @@ static void check_echo(const struct api_request *r) {
 }
 
 /* Its items are a list, of which each item is found again. */
-static void check_kept(const struct api_kept *kept) {
+static void check_kept(const struct responses_kept *kept) {
     struct api_error err = {0};
     const size_t n = json_array_size(kept->input);
     const char *after = NULL;
     json_t *list = NULL;
     for (size_t i = 0; i <= n && i < 4; i++) {
         struct buf out = {0};
-        const struct api_page page = {1, true, after};
-        if (!api_render_input_items(&out, "resp_0", kept->input, &page, &err)) abort();
+        const struct responses_page page = {1, true, after};
+        if (!responses_render_input_items(&out, "resp_0", kept->input, &page, &err)) abort();
         json_decref(list);
         list = json_loadb(out.data, out.len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
         buf_fini(&out);
@@ -120,36 +124,36 @@ static void check_kept(const struct api_kept *kept) {
 
 /* Any text that somebody put into a file. */
 static int kept(const char *text, size_t len, struct api_error *err) {
-    struct api_kept k;
-    const int rc = api_parse_kept(text, len, &k, err);
+    struct responses_kept k;
+    const int rc = responses_parse_kept(text, len, &k, err);
     if (!rc) check_kept(&k);
-    api_kept_fini(&k);
+    responses_kept_fini(&k);
     return rc;
 }
 
 /* What is kept of a request is its echo, its tools and its input. */
 static void check_keeps(const struct api_request *r) {
-    const struct api_response *own = &r->response;
+    const struct api_session *own = &r->session;
     struct api_error err = {0};
-    struct api_kept k;
-    if (!own->store != !own->kept.len && own->echo.len < ROD_MAX_TURN_TEXT / 2) abort();
+    struct responses_kept k;
+    if (own->discard != !own->kept.len && r->again.len < ROD_MAX_TURN_TEXT / 2) abort();
     if (!own->kept.len) return;
-    if (api_parse_kept(own->kept.data, own->kept.len, &k, &err)) abort();
-    if (k.echo.len != own->echo.len || memcmp(k.echo.data, own->echo.data, k.echo.len) || k.tools.n != r->tools.n)
+    if (responses_parse_kept(own->kept.data, own->kept.len, &k, &err)) abort();
+    if (k.echo.len != r->again.len || memcmp(k.echo.data, r->again.data, k.echo.len) || k.tools.n != r->tools.n)
         abort();
     if (!json_array_size(k.input)) abort();
     check_kept(&k);
-    api_kept_fini(&k);
+    responses_kept_fini(&k);
 }
 
-static int request(enum api_kind kind, bool header, const char *body, size_t len, struct api_error *err) {
-    static const struct api_headers none = {"X-Session-Id", NULL, NULL}, both = {"X-Session-Id", "s", "k"};
+static int request(const struct answer_form *form, bool header, const char *body, size_t len, struct api_error *err) {
+    static const struct api_headers none = {"X-Session-Id", NULL, NULL, "t"}, both = {"X-Session-Id", "s", "k", "t"};
     struct api_request r;
-    if (api_parse(kind, body, len, &defaults, &r, err)) return -1;
-    int rc = api_join_session(&r, header ? &both : &none, err);
-    if (!rc) check_request(&r);
-    if (!rc && kind == API_RESPONSE) check_echo(&r);
-    if (!rc && kind == API_RESPONSE) check_keeps(&r);
+    if (form->parse(body, len, &defaults, &r, err)) return -1;
+    int rc = form->join(&r, header ? &both : &none, err);
+    if (!rc) check_request(form, &r);
+    if (!rc && form == &responses_form) check_echo(&r);
+    if (!rc && form == &responses_form) check_keeps(&r);
     api_request_fini(&r);
     return rc;
 }
@@ -158,8 +162,8 @@ static int request(enum api_kind kind, bool header, const char *body, size_t len
 static int message(bool counting, const char *body, size_t len, struct api_error *err) {
     struct api_request r;
     struct buf out = {0};
-    if (messages_parse(body, len, counting, &defaults, &r, err)) {
-        messages_render_error(&out, err, "id");
+    if ((counting ? messages_parse_counted : messages_parse)(body, len, &defaults, &r, err)) {
+        messages_form.refuse(&out, err, "id");
         json_t *fault = json_loadb(out.data, out.len, JSON_ALLOW_NUL, NULL);
         if (!fault) abort();
         json_decref(fault);
@@ -167,9 +171,9 @@ static int message(bool counting, const char *body, size_t len, struct api_error
         return -1;
     }
     if (r.n != 1 || r.n_logprobs >= 0 || r.return_token_ids || r.include_usage) abort();
-    const struct api_headers none = {"X-Session-Id", NULL, NULL};
-    int rc = api_join_session(&r, &none, err);
-    if (!rc) check_request(&r);
+    const struct api_headers none = {"X-Session-Id", NULL, NULL, "t"};
+    int rc = messages_form.join(&r, &none, err);
+    if (!rc) check_request(&messages_form, &r);
     api_request_fini(&r);
     return rc;
 }
@@ -194,7 +198,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const size_t len = size - 1;
     int rc = 0;
     if (data[0] == 'r') {
-        rc = request(API_RESPONSE, false, body, len, &err);
+        rc = request(&responses_form, false, body, len, &err);
     } else if (data[0] == 'm' || data[0] == 'c') {
         rc = message(data[0] == 'c', body, len, &err);
     } else if (data[0] == 'k') {
@@ -202,7 +206,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     } else if (data[0] == 's' || data[0] == 'f') {
         rc = session(data[0] == 'f', body, len, &err);
     } else if ((data[0] & 3) < 2) {
-        rc = request(data[0] & 1 ? API_CHAT : API_COMPLETION, (data[0] & 4) != 0, body, len, &err);
+        rc = request(data[0] & 1 ? &chats_form : &completions_form, (data[0] & 4) != 0, body, len, &err);
     } else if ((data[0] & 3) == 2) {
         rc = api_parse_tokenize(body, len, &defaults, &tokenize, &err);
         if (!rc) api_tokenize_fini(&tokenize);

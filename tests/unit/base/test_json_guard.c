@@ -6,7 +6,7 @@
 #include "engine/model/model_internal.h"
 #include "engine/model/safetensors.h"
 #include "server/settings/config.h"
-#include "server/api/request.h"
+#include "server/api/api_fields.h"
 
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,9 @@
 /* test_openai.c - the OpenAI protocol: what is accepted, what is refused and by which name. Answers:
  * test_openai_answers.c. */
-#include "server/api/request.h"
+#include "server/api/chats/chats.h"
+#include "server/api/completions/completions.h"
+#include "server/api/responses/responses.h"
+#include "server/api/api_routes.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -19,19 +22,19 @@ static const struct api_defaults defaults = {.model_name = "tales",
                                              .top_k = -1,
                                              .chat_max_tokens = 2048};
 
-static int parse(enum api_kind kind, const char *body, struct api_request *out, struct api_error *err) {
-    return api_parse(kind, body, strlen(body), &defaults, out, err);
+static int parse(const struct answer_form *form, const char *body, struct api_request *out, struct api_error *err) {
+    return form->parse(body, strlen(body), &defaults, out, err);
 }
 
-static void accept(enum api_kind kind, const char *body, struct api_request *out) {
+static void accept(const struct answer_form *form, const char *body, struct api_request *out) {
     struct api_error err;
-    if (parse(kind, body, out, &err)) fail_msg("%s is refused: %s", body, err.message);
+    if (parse(form, body, out, &err)) fail_msg("%s is refused: %s", body, err.message);
 }
 
-static void refuse(enum api_kind kind, const char *body, unsigned http, const char *param) {
+static void refuse(const struct answer_form *form, const char *body, unsigned http, const char *param) {
     struct api_request r;
     struct api_error err = {0};
-    if (parse(kind, body, &r, &err) == 0) fail_msg("%s is accepted", body);
+    if (parse(form, body, &r, &err) == 0) fail_msg("%s is accepted", body);
     if (err.http != http || strcmp(err.param, param) != 0) {
         fail_msg("%s: got %u at '%s' (%s), want %u at '%s'", body, err.http, err.param, err.message, http, param);
     }
@@ -40,7 +43,7 @@ static void refuse(enum api_kind kind, const char *body, unsigned http, const ch
 static void a_prompt_alone_gets_the_defaults(void **state) {
     (void)state;
     struct api_request r;
-    accept(API_COMPLETION, "{\"prompt\": \"x\"}", &r);
+    accept(&completions_form, "{\"prompt\": \"x\"}", &r);
     assert_int_equal(r.n_prompts, 1);
     assert_string_equal(r.prompts[0].text, "x");
     assert_float_equal(r.sampling.temperature, 0.8, 1e-6);
@@ -52,7 +55,7 @@ static void a_prompt_alone_gets_the_defaults(void **state) {
     assert_false(r.has_seed);
     assert_false(r.stream);
     api_request_fini(&r);
-    accept(API_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}", &r);
+    accept(&chats_form, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]}", &r);
     assert_int_equal(r.max_tokens, 2048);
     api_request_fini(&r);
 }
@@ -60,20 +63,20 @@ static void a_prompt_alone_gets_the_defaults(void **state) {
 static void prompts_have_four_forms(void **state) {
     (void)state;
     struct api_request r;
-    accept(API_COMPLETION, "{\"prompt\": [\"a\", \"bc\"]}", &r);
+    accept(&completions_form, "{\"prompt\": [\"a\", \"bc\"]}", &r);
     assert_int_equal(r.n_prompts, 2);
     assert_string_equal(r.prompts[1].text, "bc");
     api_request_fini(&r);
-    accept(API_COMPLETION, "{\"prompt\": [1, 2, 999]}", &r);
+    accept(&completions_form, "{\"prompt\": [1, 2, 999]}", &r);
     assert_int_equal(r.n_prompts, 1);
     assert_int_equal(r.prompts[0].n_ids, 3);
     assert_int_equal(r.prompts[0].ids[2], 999);
     api_request_fini(&r);
-    accept(API_COMPLETION, "{\"prompt\": [[1], [2, 3]]}", &r);
+    accept(&completions_form, "{\"prompt\": [[1], [2, 3]]}", &r);
     assert_int_equal(r.n_prompts, 2);
     assert_int_equal(r.prompts[1].n_ids, 2);
     api_request_fini(&r);
-    accept(API_COMPLETION, "{\"prompt\": \"a\\u0000b\"}", &r);
+    accept(&completions_form, "{\"prompt\": \"a\\u0000b\"}", &r);
     assert_int_equal(r.prompts[0].len, 3);
     api_request_fini(&r);
 }
@@ -82,7 +85,7 @@ static void every_optional_field_may_be_null(void **state) {
     (void)state;
     struct api_request r;
     accept(
-        API_COMPLETION,
+        &completions_form,
         "{\"prompt\": \"x\", \"model\": null, \"max_tokens\": null, \"max_completion_tokens\": null, \"min_tokens\": "
         "null,"
         "\"temperature\": null, \"top_p\": null, \"top_k\": null, \"min_p\": null, \"typical_p\": null,"
@@ -99,7 +102,7 @@ static void every_optional_field_may_be_null(void **state) {
         &r);
     assert_int_equal(r.max_tokens, 16);
     api_request_fini(&r);
-    accept(API_CHAT,
+    accept(&chats_form,
            "{\"messages\": [{\"role\": \"user\", \"content\": \"x\", \"name\": null, \"tool_calls\": null},"
            "{\"role\": \"assistant\", \"content\": null}], \"top_logprobs\": null, \"modalities\": null}",
            &r);
@@ -121,12 +124,12 @@ static void tools_that_may_not_be_called_are_none(void **state) {
     struct api_request r;
     for (size_t i = 0; i < sizeof taken / sizeof *taken; i++) {
         snprintf(body, sizeof body, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], %s}", taken[i]);
-        accept(API_CHAT, body, &r);
+        accept(&chats_form, body, &r);
         api_request_fini(&r);
     }
     for (size_t i = 0; i < sizeof refused / sizeof *refused; i++) {
         snprintf(body, sizeof body, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], %s}", refused[i][0]);
-        refuse(API_CHAT, body, 400, refused[i][1]);
+        refuse(&chats_form, body, 400, refused[i][1]);
     }
 }
 
@@ -134,7 +137,7 @@ static void unknown_fields_and_empty_wishes_are_accepted(void **state) {
     (void)state;
     struct api_request r;
     accept(
-        API_CHAT,
+        &chats_form,
         "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"foo\": [1, {}], \"tools\": [], \"echo\": false,"
         "\"best_of\": 1, \"tool_choice\": \"none\", \"response_format\": {\"type\": \"text\"},"
         "\"modalities\": [\"text\"], \"logit_bias\": {}, \"stop\": [], \"suffix\": \"\", \"metadata\": {\"a\": \"b\"}}",
@@ -146,7 +149,7 @@ static void sampling_fields_arrive(void **state) {
     (void)state;
     struct api_request r;
     accept(
-        API_COMPLETION,
+        &completions_form,
         "{\"prompt\": \"x\", \"temperature\": 2, \"top_p\": 0.5, \"top_k\": 40.0, \"min_p\": 0.1, \"typical_p\": 0.9,"
         "\"frequency_penalty\": -2, \"presence_penalty\": 1.5, \"repeat_penalty\": 1.1, \"seed\": -7, \"n\": 128,"
         "\"logit_bias\": {\"5\": -100, \"999\": 2.5}, \"stop\": [\"a\", \"\\n\\n\"], \"stop_token_ids\": [3], "
@@ -260,7 +263,7 @@ static void faults_name_their_field(void **state) {
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         char body[512];
         snprintf(body, sizeof body, "{\"prompt\": \"x\", %s}", cases[i].fields);
-        refuse(API_COMPLETION, body, 400, cases[i].param);
+        refuse(&completions_form, body, 400, cases[i].param);
     }
 }
 
@@ -268,18 +271,18 @@ static void integers_beyond_64_bits_are_numbers_and_their_range_is_named(void **
     (void)state;
     struct api_request r;
     struct api_error err;
-    assert_int_equal(parse(API_COMPLETION, "{\"prompt\": \"x\", \"seed\": 9223372036854775808}", &r, &err), -1);
+    assert_int_equal(parse(&completions_form, "{\"prompt\": \"x\", \"seed\": 9223372036854775808}", &r, &err), -1);
     assert_string_equal(err.message, "seed must be an integer from -9223372036854775808 to 9223372036854775807.");
-    accept(API_COMPLETION, "{\"prompt\": \"x\", \"seed\": 9223372036854775807}", &r);
+    accept(&completions_form, "{\"prompt\": \"x\", \"seed\": 9223372036854775807}", &r);
     assert_true(r.sampling.seed == INT64_MAX);
     api_request_fini(&r);
     /* In a field that nobody reads it does no harm, also not to the token ids beside it. */
-    accept(API_COMPLETION, "{\"prompt\": [1, 2], \"seed\": 7, \"other\": 100000000000000000000000000}", &r);
+    accept(&completions_form, "{\"prompt\": [1, 2], \"seed\": 7, \"other\": 100000000000000000000000000}", &r);
     assert_int_equal(r.prompts[0].ids[1], 2);
     assert_int_equal(r.sampling.seed, 7);
     api_request_fini(&r);
     /* What no double holds has no name left. */
-    assert_int_equal(parse(API_COMPLETION, "{\"prompt\": \"x\", \"seed\": 1e999}", &r, &err), -1);
+    assert_int_equal(parse(&completions_form, "{\"prompt\": \"x\", \"seed\": 1e999}", &r, &err), -1);
     assert_non_null(strstr(err.message, "too large"));
     assert_null(strstr(err.message, "not JSON"));
 }
@@ -287,58 +290,58 @@ static void integers_beyond_64_bits_are_numbers_and_their_range_is_named(void **
 static void the_bounds_of_repetition_penalty_are_inside(void **state) {
     (void)state;
     struct api_request r;
-    accept(API_COMPLETION, "{\"prompt\": \"x\", \"repetition_penalty\": 0.001}", &r);
+    accept(&completions_form, "{\"prompt\": \"x\", \"repetition_penalty\": 0.001}", &r);
     assert_true(r.sampling.repetition_penalty == 1e-3f);
     api_request_fini(&r);
-    accept(API_COMPLETION, "{\"prompt\": \"x\", \"repetition_penalty\": 1e-30}", &r); /* counts as the least */
+    accept(&completions_form, "{\"prompt\": \"x\", \"repetition_penalty\": 1e-30}", &r); /* counts as the least */
     assert_true(r.sampling.repetition_penalty == 1e-3f);
     api_request_fini(&r);
-    accept(API_COMPLETION, "{\"prompt\": \"x\", \"repeat_penalty\": 1000}", &r);
+    accept(&completions_form, "{\"prompt\": \"x\", \"repeat_penalty\": 1000}", &r);
     assert_true(r.sampling.repetition_penalty == 1e3f);
     api_request_fini(&r);
 }
 
 static void bad_prompts_are_refused(void **state) {
     (void)state;
-    refuse(API_COMPLETION, "{}", 400, "prompt");
-    refuse(API_COMPLETION, "{\"prompt\": null}", 400, "prompt");
-    refuse(API_COMPLETION, "{\"prompt\": \"\"}", 400, "prompt");
-    refuse(API_COMPLETION, "{\"prompt\": 5}", 400, "prompt");
-    refuse(API_COMPLETION, "{\"prompt\": 99999999999999999999}", 400, "prompt");
-    refuse(API_COMPLETION, "{\"prompt\": {}}", 400, "prompt");
-    refuse(API_COMPLETION, "{\"prompt\": []}", 400, "prompt");
-    refuse(API_COMPLETION, "{\"prompt\": [1000]}", 400, "prompt");
-    refuse(API_COMPLETION, "{\"prompt\": [-1]}", 400, "prompt");
-    refuse(API_COMPLETION, "{\"prompt\": [true]}", 400, "prompt");
-    refuse(API_COMPLETION, "{\"prompt\": [1, \"a\"]}", 400, "prompt");
-    refuse(API_COMPLETION, "{\"prompt\": [\"a\", 1]}", 400, "prompt[1]");
-    refuse(API_COMPLETION, "{\"prompt\": [\"a\", \"\"]}", 400, "prompt[1]");
-    refuse(API_COMPLETION, "{\"prompt\": [[1], []]}", 400, "prompt[1]");
+    refuse(&completions_form, "{}", 400, "prompt");
+    refuse(&completions_form, "{\"prompt\": null}", 400, "prompt");
+    refuse(&completions_form, "{\"prompt\": \"\"}", 400, "prompt");
+    refuse(&completions_form, "{\"prompt\": 5}", 400, "prompt");
+    refuse(&completions_form, "{\"prompt\": 99999999999999999999}", 400, "prompt");
+    refuse(&completions_form, "{\"prompt\": {}}", 400, "prompt");
+    refuse(&completions_form, "{\"prompt\": []}", 400, "prompt");
+    refuse(&completions_form, "{\"prompt\": [1000]}", 400, "prompt");
+    refuse(&completions_form, "{\"prompt\": [-1]}", 400, "prompt");
+    refuse(&completions_form, "{\"prompt\": [true]}", 400, "prompt");
+    refuse(&completions_form, "{\"prompt\": [1, \"a\"]}", 400, "prompt");
+    refuse(&completions_form, "{\"prompt\": [\"a\", 1]}", 400, "prompt[1]");
+    refuse(&completions_form, "{\"prompt\": [\"a\", \"\"]}", 400, "prompt[1]");
+    refuse(&completions_form, "{\"prompt\": [[1], []]}", 400, "prompt[1]");
 }
 
 static void bad_messages_are_refused(void **state) {
     (void)state;
-    refuse(API_CHAT, "{}", 400, "messages");
-    refuse(API_CHAT, "{\"messages\": {\"role\": \"user\", \"content\": \"x\"}}", 400, "messages");
-    refuse(API_CHAT, "{\"messages\": []}", 400, "messages");
-    refuse(API_CHAT, "{\"messages\": [5]}", 400, "messages[0]");
-    refuse(API_CHAT, "{\"messages\": [{\"content\": \"x\"}]}", 400, "messages[0].role");
-    refuse(API_CHAT, "{\"messages\": [{\"role\": \"boss\", \"content\": \"x\"}]}", 400, "messages[0].role");
-    refuse(API_CHAT, "{\"messages\": [{\"role\": \"user\"}]}", 400, "messages[0].content");
-    refuse(API_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": 5}]}", 400, "messages[0].content");
-    refuse(API_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image_url\"}]}]}", 400,
+    refuse(&chats_form, "{}", 400, "messages");
+    refuse(&chats_form, "{\"messages\": {\"role\": \"user\", \"content\": \"x\"}}", 400, "messages");
+    refuse(&chats_form, "{\"messages\": []}", 400, "messages");
+    refuse(&chats_form, "{\"messages\": [5]}", 400, "messages[0]");
+    refuse(&chats_form, "{\"messages\": [{\"content\": \"x\"}]}", 400, "messages[0].role");
+    refuse(&chats_form, "{\"messages\": [{\"role\": \"boss\", \"content\": \"x\"}]}", 400, "messages[0].role");
+    refuse(&chats_form, "{\"messages\": [{\"role\": \"user\"}]}", 400, "messages[0].content");
+    refuse(&chats_form, "{\"messages\": [{\"role\": \"user\", \"content\": 5}]}", 400, "messages[0].content");
+    refuse(&chats_form, "{\"messages\": [{\"role\": \"user\", \"content\": [{\"type\": \"image_url\"}]}]}", 400,
            "messages[0].content[0]");
-    refuse(API_CHAT, "{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": [{}]}]}", 400,
+    refuse(&chats_form, "{\"messages\": [{\"role\": \"assistant\", \"tool_calls\": [{}]}]}", 400,
            "messages[0].tool_calls[0]");
-    refuse(API_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"top_logprobs\": 2}", 400,
+    refuse(&chats_form, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"top_logprobs\": 2}", 400,
            "top_logprobs");
-    refuse(API_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"logprobs\": 2}", 400, "logprobs");
+    refuse(&chats_form, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"logprobs\": 2}", 400, "logprobs");
 }
 
 static void messages_as_a_string_are_one_users_message(void **state) {
     (void)state;
     struct api_request r;
-    accept(API_CHAT, "{\"messages\": \"a\\u0000b\"}", &r);
+    accept(&chats_form, "{\"messages\": \"a\\u0000b\"}", &r);
     assert_int_equal(r.n_messages, 1);
     assert_string_equal(r.messages[0].role, "user");
     assert_int_equal(r.messages[0].content_len, 3);
@@ -349,7 +352,7 @@ static void messages_as_a_string_are_one_users_message(void **state) {
 static void content_parts_are_joined_by_line_breaks(void **state) {
     (void)state;
     struct api_request r;
-    accept(API_CHAT,
+    accept(&chats_form,
            "{\"messages\": [{\"role\": \"developer\", \"content\": [{\"type\": \"text\", \"text\": \"a\"},"
            "{\"type\": \"text\", \"text\": \"b\"}]}]}",
            &r);
@@ -362,7 +365,7 @@ static void another_model_is_not_found(void **state) {
     (void)state;
     struct api_request r;
     struct api_error err;
-    assert_int_equal(parse(API_COMPLETION, "{\"prompt\": \"x\", \"model\": \"gpt-4\"}", &r, &err), -1);
+    assert_int_equal(parse(&completions_form, "{\"prompt\": \"x\", \"model\": \"gpt-4\"}", &r, &err), -1);
     assert_int_equal(err.http, 404);
     assert_string_equal(err.code, "model_not_found");
     assert_string_equal(err.param, "model");
@@ -383,10 +386,11 @@ static void what_is_not_a_json_object_is_refused(void **state) {
                                             {"{\"prompt\": 1, \"n\": 2, \"prompt\": 3}", "prompt"},
                                             {"{\"a\\n\": nul}", ""},
                                             {"{\"prompt\": \"x\"} x", "prompt"}};
-    for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++) refuse(API_COMPLETION, bodies[i][0], 400, bodies[i][1]);
+    for (size_t i = 0; i < sizeof bodies / sizeof *bodies; i++)
+        refuse(&completions_form, bodies[i][0], 400, bodies[i][1]);
     struct api_request r;
     struct api_error err;
-    assert_int_equal(api_parse(API_CHAT, NULL, 0, &defaults, &r, &err), -1);
+    assert_int_equal(chats_parse(NULL, 0, &defaults, &r, &err), -1);
     assert_int_equal(err.http, 400);
 }
 
@@ -400,12 +404,12 @@ static void a_flood_of_values_is_refused_but_not_a_text_of_commas(void **state) 
     size_t len = (size_t)snprintf(body, 64, "{\"prompt\": [[]");
     for (size_t i = 0; i < n; i++) memcpy(body + len + 3 * i, ",[]", 3);
     memcpy(body + len + 3 * n, "]}", 2);
-    assert_int_equal(api_parse(API_COMPLETION, body, len + 3 * n + 2, &defaults, &r, &err), -1);
+    assert_int_equal(completions_parse(body, len + 3 * n + 2, &defaults, &r, &err), -1);
     assert_non_null(strstr(err.message, "too many values"));
     len = (size_t)snprintf(body, 64, "{\"prompt\": \"\\\"");
     memset(body + len, ',', n);
     memcpy(body + len + n, "\"}", 2);
-    assert_int_equal(api_parse(API_COMPLETION, body, len + n + 2, &defaults, &r, &err), 0);
+    assert_int_equal(completions_parse(body, len + n + 2, &defaults, &r, &err), 0);
     assert_int_equal(r.prompts[0].len, n + 1);
     api_request_fini(&r);
     free(body);

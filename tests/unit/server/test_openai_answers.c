@@ -1,5 +1,6 @@
 /* test_openai_answers.c - the OpenAI protocol: what answers, chunks, log-probabilities and errors look like. */
-#include "server/api/request.h"
+#include "server/api/chats/chats.h"
+#include "server/api/completions/completions.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -96,11 +97,25 @@ static void the_error_of_a_field_is_a_sentence_that_begins_with_it(void **state)
 static void tokens_are_spelled_as_text_or_bytes(void **state) {
     (void)state;
     struct buf b = {0};
-    for (int32_t id = 0; id < 5; id++) api_render_token(&b, id, &vocab);
+    for (int32_t id = 0; id < 5; id++) api_put_token(&b, id, false, &vocab);
     size_t len;
     char *got = buf_take(&b, &len);
     assert_string_equal(got, "\"He\"\"llo\"\"bytes:\\\\xe2\\\\x80\"\"\\\"quote\\n\"\"token_id:4\"");
     free(got);
+}
+
+static void put_head(struct buf *out, const char *id_prefix, const char *object, const char *id, const char *model) {
+    struct answer a = {.served_model = model, .fingerprint = "fp", .created_unix_s = 12};
+    snprintf(a.id, sizeof a.id, "%s", id);
+    api_put_head(out, id_prefix, object, &a);
+}
+
+static void render_whole(bool chat, struct buf *out, const struct buf *head, const struct api_choice *choices, size_t n,
+                         const struct api_usage *usage) {
+    if (chat)
+        chats_render_answer(out, head, choices, n, usage);
+    else
+        completions_render(out, head, choices, n, usage, false);
 }
 
 static void legacy_logprobs_are_parallel_arrays(void **state) {
@@ -109,10 +124,10 @@ static void legacy_logprobs_are_parallel_arrays(void **state) {
     struct rod_token tokens[] = {{0, -3, 0, 2, top}, {1, -0.5f, 0, 2, top}, {2, -INFINITY, 0, 0, NULL}};
     struct api_logprobs l = {0};
     struct buf b = {0}, prefix = {0};
-    api_logprobs_add(&l, API_COMPLETION, tokens, 3, true, &vocab);
+    completions_logprobs_add(&l, tokens, 3, true, &vocab);
     struct api_choice c = {.index = 3, .text = "Hello", .text_len = 5, .logprobs = &l, .stop_id = -1};
-    api_render_prefix(&prefix, API_COMPLETION, true, "id7", 12, "m \"x\"", "fp");
-    api_render_chunk(&b, API_COMPLETION, &prefix, &c, NULL, false);
+    put_head(&prefix, "cmpl-", "text_completion", "id7", "m \"x\"");
+    completions_render(&b, &prefix, &c, 1, NULL, false);
     json_t *root = read_back(&b);
     assert_string_equal(json_string_value(at(root, "id")), "cmpl-id7");
     assert_string_equal(json_string_value(at(root, "object")), "text_completion");
@@ -127,7 +142,7 @@ static void legacy_logprobs_are_parallel_arrays(void **state) {
     assert_true(json_is_null(at(root, "choices.0.finish_reason")));
     json_decref(root);
     api_logprobs_clear(&l);
-    api_logprobs_add(&l, API_COMPLETION, tokens, 1, true, &vocab);
+    completions_logprobs_add(&l, tokens, 1, true, &vocab);
     assert_memory_equal(l.offsets.data, "6", 1); /* the half character counts once; offsets go on over chunks */
     api_logprobs_fini(&l);
     buf_fini(&prefix);
@@ -143,7 +158,7 @@ static void offsets_count_the_characters_of_the_text(void **state) {
     struct api_logprobs l = {0};
     for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
         const struct rod_token token = {.id = tokens[i].id};
-        api_logprobs_add(&l, API_COMPLETION, &token, 1, tokens[i].shown, &vocab);
+        completions_logprobs_add(&l, &token, 1, tokens[i].shown, &vocab);
     }
     buf_putc(&l.offsets, 0);
     assert_string_equal(l.offsets.data, "0,1,2,4,4,7,8,8");
@@ -157,10 +172,10 @@ static void chat_logprobs_hold_bytes(void **state) {
     struct rod_token tokens[] = {{2, -0.25f, 0, 1, top}};
     struct api_logprobs l = {0};
     struct buf b = {0}, prefix = {0};
-    api_logprobs_add(&l, API_CHAT, tokens, 1, true, &vocab);
+    chats_logprobs_add(&l, tokens, 1, true, &vocab);
     struct api_choice c = {.text = "", .logprobs = &l, .stop_id = -1};
-    api_render_prefix(&prefix, API_CHAT, true, "i", 12, "m", "fp");
-    api_render_chunk(&b, API_CHAT, &prefix, &c, NULL, true);
+    put_head(&prefix, "chatcmpl-", "chat.completion.chunk", "i", "m");
+    chats_render_chunk(&b, &prefix, &c, NULL, true);
     json_t *root = read_back(&b);
     assert_string_equal(json_string_value(at(root, "object")), "chat.completion.chunk");
     assert_int_equal(json_integer_value(at(root, "choices.0.logprobs.content.0.bytes.1")), 0x80);
@@ -177,8 +192,8 @@ static void chat_chunks_are_role_then_content_then_finish(void **state) {
     struct buf b = {0}, prefix = {0};
     struct api_usage usage = {.prompt_tok = 5, .completion_tok = 2, .cached_tok = 1};
     struct api_choice c = {.role = true, .text = "", .stop_id = -1};
-    api_render_prefix(&prefix, API_CHAT, true, "i", 12, "m", "fp");
-    api_render_chunk(&b, API_CHAT, &prefix, &c, NULL, false);
+    put_head(&prefix, "chatcmpl-", "chat.completion.chunk", "i", "m");
+    chats_render_chunk(&b, &prefix, &c, NULL, false);
     json_t *root = read_back(&b);
     assert_string_equal(json_string_value(at(root, "choices.0.delta.role")), "assistant");
     assert_string_equal(json_string_value(at(root, "choices.0.delta.content")), "");
@@ -186,7 +201,7 @@ static void chat_chunks_are_role_then_content_then_finish(void **state) {
     json_decref(root);
     c = (struct api_choice){
         .text = "", .finished = true, .reason = ROD_FINISH_STOP, .stop_string = "END", .stop_id = -1};
-    api_render_chunk(&b, API_CHAT, &prefix, &c, &usage, true);
+    chats_render_chunk(&b, &prefix, &c, &usage, true);
     root = read_back(&b);
     assert_int_equal(json_object_size(at(root, "choices.0.delta")), 0);
     assert_string_equal(json_string_value(at(root, "choices.0.finish_reason")), "stop");
@@ -216,17 +231,15 @@ static void whole_answers_hold_all_choices(void **state) {
                                .token_ids = &ids,
                                .prompt_ids = &prompt},
                               {.index = 1, .text = "b", .text_len = 1, .finished = true, .stop_id = 42}};
-    for (enum api_kind kind = API_COMPLETION; kind <= API_CHAT; kind++) {
-        api_render_prefix(&prefix, kind, false, "i", 12, "m", "fp");
-        api_render_answer(&b, kind, &prefix, c, 2, &usage);
+    for (int chat = 0; chat < 2; chat++) {
+        put_head(&prefix, "x-", "x", "i", "m");
+        render_whole(chat, &b, &prefix, c, 2, &usage);
         json_t *root = read_back(&b);
-        assert_string_equal(
-            json_string_value(at(root, kind == API_CHAT ? "choices.1.message.content" : "choices.1.text")), "b");
+        assert_string_equal(json_string_value(at(root, chat ? "choices.1.message.content" : "choices.1.text")), "b");
         assert_string_equal(json_string_value(at(root, "choices.0.finish_reason")), "length");
         assert_int_equal(json_integer_value(at(root, "choices.1.stop_reason")), 42);
         assert_int_equal(json_array_size(at(root, "choices.0.token_ids")), 2);
-        assert_int_equal(
-            json_integer_value(at(root, kind == API_CHAT ? "prompt_token_ids.0" : "choices.0.prompt_token_ids.0")), 7);
+        assert_int_equal(json_integer_value(at(root, chat ? "prompt_token_ids.0" : "choices.0.prompt_token_ids.0")), 7);
         json_decref(root);
         buf_fini(&prefix);
     }
@@ -255,15 +268,18 @@ static void an_answer_with_a_part_that_was_cut_short_has_failed(void **state) {
                                  .prompt_logprobs = &scores};
     for (size_t i = 0; i <= sizeof parts / sizeof *parts; i++) { /* and none of them */
         const bool any = i < sizeof parts / sizeof *parts;
-        for (enum api_kind kind = API_COMPLETION; kind <= API_CHAT; kind++) {
+        for (int chat = 0; chat < 2; chat++) {
             struct buf chunk = {0}, whole = {0};
-            const bool wanted = any && (kind == API_COMPLETION || parts[i].of_chats);
+            const bool wanted = any && (!chat || parts[i].of_chats);
             if (any) parts[i].part->failed = true;
-            api_render_chunk(&chunk, kind, &prefix, &c, NULL, false);
-            api_render_answer(&whole, kind, &prefix, &c, 1, &usage);
+            if (chat)
+                chats_render_chunk(&chunk, &prefix, &c, NULL, false);
+            else
+                completions_render(&chunk, &prefix, &c, 1, NULL, false);
+            render_whole(chat, &whole, &prefix, &c, 1, &usage);
             if (any) parts[i].part->failed = false;
             if (chunk.failed != wanted || whole.failed != wanted)
-                fail_msg("kind %d, %s: the chunk has failed: %d, the answer: %d, wanted: %d", (int)kind,
+                fail_msg("chat %d, %s: the chunk has failed: %d, the answer: %d, wanted: %d", chat,
                          any ? parts[i].name : "none", chunk.failed, whole.failed, wanted);
             buf_fini(&chunk);
             buf_fini(&whole);

@@ -1,4 +1,5 @@
 /* test_openai_cache.c - cache_control: where in a chat it stands, and what is refused. */
+#include "server/api/chats/chats.h"
 #include "server/api/messages/messages.h"
 
 #include <setjmp.h>
@@ -34,7 +35,7 @@ static void marks_are_at_the_ends_of_what_they_stand_in(void **state) {
                                "{\"role\":\"user\",\"content\":\"four\",\"cache_control\":null}]," MARK_LONG "}";
     struct api_request r;
     struct api_error err;
-    assert_int_equal(api_parse(API_CHAT, body, sizeof body - 1, &defaults, &r, &err), 0);
+    assert_int_equal(chats_parse(body, sizeof body - 1, &defaults, &r, &err), 0);
     const struct api_cache_mark want[] = {{1, 0, 0, 3600}, {0, 0, 6, 300}, {0, 1, 3, 300}, {0, 2, 4, 3600}};
     assert_marks(&r, want, 4);
     assert_null(strstr(r.tools.lines[0], "cache")); /* the model reads the same text with and without */
@@ -51,7 +52,7 @@ static void those_of_messages_of_anthropic_go_with_their_blocks(void **state) {
         "\"tool_use_id\":\"1\",\"content\":\"rain\"," MARK "},{\"type\":\"text\",\"text\":\"So?\"}]}]}";
     struct api_request r;
     struct api_error err;
-    assert_int_equal(messages_parse(body, sizeof body - 1, false, &defaults, &r, &err), 0);
+    assert_int_equal(messages_parse(body, sizeof body - 1, &defaults, &r, &err), 0);
     const struct api_cache_mark want[] = {{1, 0, 0, 300}, {0, 0, 2, 3600}, {0, 2, 2, 300}, {0, 3, 4, 300}};
     assert_marks(&r, want, 4);
     api_request_fini(&r);
@@ -67,7 +68,7 @@ static void a_mark_on_a_result_is_behind_the_results_beside_it(void **state) {
         "\"text\":\"y\"," MARK_LONG "},\"z\"]},{\"role\":\"user\",\"content\":\"So?\"}]}";
     struct api_request r;
     struct api_error err;
-    assert_int_equal(api_parse(API_CHAT, body, sizeof body - 1, &defaults, &r, &err), 0);
+    assert_int_equal(chats_parse(body, sizeof body - 1, &defaults, &r, &err), 0);
     assert_string_equal(r.messages[2].content, "a long result");
     const struct api_cache_mark want[] = {{0, 2, 13, 300}, {0, 2, 13, 3600}};
     assert_marks(&r, want, 2);
@@ -77,7 +78,7 @@ static void a_mark_on_a_result_is_behind_the_results_beside_it(void **state) {
 static void refuse(const char *body, const char *param) {
     struct api_request r;
     struct api_error err = {0};
-    if (!api_parse(API_CHAT, body, strlen(body), &defaults, &r, &err)) fail_msg("%s is accepted", body);
+    if (!chats_parse(body, strlen(body), &defaults, &r, &err)) fail_msg("%s is accepted", body);
     if (err.http != 400 || strcmp(err.param, param) != 0)
         fail_msg("%s: %u at '%s' (%s), not at '%s'", body, err.http, err.param, err.message, param);
 }

@@ -1,5 +1,8 @@
 /* test_openai_peers.c - fields of other servers: each name of the table is done or refused, and the README has the
  * table. */
+#include "server/api/chats/chats.h"
+#include "server/api/completions/completions.h"
+#include "server/api/responses/responses.h"
 #include "server/api/api_peers.h"
 
 #include <setjmp.h>
@@ -17,25 +20,28 @@ static const struct api_defaults defaults = {.model_name = "tales",
                                              .top_k = -1,
                                              .chat_max_tokens = 2048};
 
+static const struct answer_form *const forms[] = {&completions_form, &chats_form, &responses_form};
+
+/* The least of a body. */
 static const char *const inputs[] = {"\"prompt\": \"x\"", "\"messages\": [{\"role\": \"user\", \"content\": \"x\"}]",
                                      "\"input\": \"x\""};
 
-static int parse(enum api_kind kind, const char *fields, struct api_request *out, struct api_error *err) {
+static int parse(const struct answer_form *form, const char *fields, struct api_request *out, struct api_error *err) {
     char body[1024];
-    snprintf(body, sizeof body, "{%s, %s}", inputs[kind], fields);
+    snprintf(body, sizeof body, "{%s, %s}", inputs[form->number], fields);
     *err = (struct api_error){0};
-    return api_parse(kind, body, strlen(body), &defaults, out, err);
+    return form->parse(body, strlen(body), &defaults, out, err);
 }
 
-static void accept(enum api_kind kind, const char *fields, struct api_request *out) {
+static void accept(const struct answer_form *form, const char *fields, struct api_request *out) {
     struct api_error err;
-    if (parse(kind, fields, out, &err)) fail_msg("%s is refused: %s", fields, err.message);
+    if (parse(form, fields, out, &err)) fail_msg("%s is refused: %s", fields, err.message);
 }
 
-static void refuse(enum api_kind kind, const char *fields, const char *param, const char *message) {
+static void refuse(const struct answer_form *form, const char *fields, const char *param, const char *message) {
     struct api_request r;
     struct api_error err;
-    if (!parse(kind, fields, &r, &err)) fail_msg("%s is accepted", fields);
+    if (!parse(form, fields, &r, &err)) fail_msg("%s is accepted", fields);
     if (err.http != 400 || strcmp(err.param, param) != 0 || strncmp(err.message, message, strlen(message)) != 0)
         fail_msg("%s: %u at '%s': %s\nwant '%s': %s", fields, err.http, err.param, err.message, param, message);
 }
@@ -51,22 +57,23 @@ static void each_refused_name_is_a_400_that_says_so_and_passes_where_it_asks_for
         if (peer->kind != PEER_REFUSED || !strcmp(peer->name, "repeat_last_n")) continue;
         const bool on = peer->neutral && !strcmp(peer->neutral, "true");
         snprintf(message, sizeof message, "%s is not available: %s", peer->name, peer->to ? peer->to : "leave it out");
-        for (int kind = API_COMPLETION; kind <= API_RESPONSE; kind++) {
+        for (size_t f = 0; f < 3; f++) {
+            const struct answer_form *form = forms[f];
             struct api_request r;
             for (size_t k = 0; k < sizeof asks / sizeof *asks; k++) {
                 snprintf(fields, sizeof fields, "\"%s\": %s", peer->name, asks[k]);
-                refuse(kind, fields, peer->name, message);
+                refuse(form, fields, peer->name, message);
             }
             snprintf(fields, sizeof fields, "\"%s\": %s", peer->name, on ? "false" : "true");
-            refuse(kind, fields, peer->name, message);
+            refuse(form, fields, peer->name, message);
             for (size_t k = 0; k < sizeof neutral / sizeof *neutral; k++) {
                 snprintf(fields, sizeof fields, "\"%s\": %s", peer->name, on && k == 1 ? "true" : neutral[k]);
-                accept(kind, fields, &r);
+                accept(form, fields, &r);
                 api_request_fini(&r);
             }
             if (!peer->neutral) continue;
             snprintf(fields, sizeof fields, "\"%s\": %s", peer->name, peer->neutral);
-            accept(kind, fields, &r);
+            accept(form, fields, &r);
             api_request_fini(&r);
         }
         n++;
@@ -77,35 +84,36 @@ static void each_refused_name_is_a_400_that_says_so_and_passes_where_it_asks_for
 static void repeat_last_n_is_refused_beside_a_penalty_alone(void **state) {
     (void)state;
     struct api_request r;
-    accept(API_CHAT, "\"repeat_last_n\": 64, \"repeat_penalty\": 1.0, \"frequency_penalty\": 0", &r);
+    accept(&chats_form, "\"repeat_last_n\": 64, \"repeat_penalty\": 1.0, \"frequency_penalty\": 0", &r);
     api_request_fini(&r);
-    accept(API_CHAT, "\"repeat_last_n\": -1, \"repeat_penalty\": 1.5", &r);
+    accept(&chats_form, "\"repeat_last_n\": -1, \"repeat_penalty\": 1.5", &r);
     api_request_fini(&r);
-    refuse(API_CHAT, "\"repeat_last_n\": 64, \"repeat_penalty\": 1.5", "repeat_last_n",
+    refuse(&chats_form, "\"repeat_last_n\": 64, \"repeat_penalty\": 1.5", "repeat_last_n",
            "repeat_last_n is not available: send -1");
-    refuse(API_CHAT, "\"repeat_last_n\": 64, \"presence_penalty\": -1", "repeat_last_n", "repeat_last_n is not");
+    refuse(&chats_form, "\"repeat_last_n\": 64, \"presence_penalty\": -1", "repeat_last_n", "repeat_last_n is not");
 }
 
 static void an_alias_is_the_field(void **state) {
     (void)state;
     struct api_request r;
-    accept(API_COMPLETION, "\"n_predict\": 9, \"min_new_tokens\": 4, \"repeat_penalty\": 1.5, \"random_seed\": 3", &r);
+    accept(&completions_form, "\"n_predict\": 9, \"min_new_tokens\": 4, \"repeat_penalty\": 1.5, \"random_seed\": 3",
+           &r);
     assert_int_equal(r.max_tokens, 9);
     assert_int_equal(r.min_tokens, 4);
     assert_float_equal(r.sampling.repetition_penalty, 1.5, 1e-6);
     assert_int_equal(r.sampling.seed, 3);
     api_request_fini(&r);
-    accept(API_CHAT, "\"max_new_tokens\": 9, \"sampling_seed\": 5, \"stop_words\": [\"a\"], \"no_stop_trim\": true",
+    accept(&chats_form, "\"max_new_tokens\": 9, \"sampling_seed\": 5, \"stop_words\": [\"a\"], \"no_stop_trim\": true",
            &r);
     assert_int_equal(r.max_tokens, 9);
     assert_int_equal(r.sampling.seed, 5);
     assert_int_equal(r.n_stop, 1);
     assert_true(r.include_stop);
     api_request_fini(&r);
-    accept(API_RESPONSE, "\"max_new_tokens\": 9", &r);
+    accept(&responses_form, "\"max_new_tokens\": 9", &r);
     assert_int_equal(r.max_tokens, 9);
     api_request_fini(&r);
-    accept(API_CHAT, "\"n_predict\": -1, \"return_tokens\": true, \"max_new_tokens\": null", &r);
+    accept(&chats_form, "\"n_predict\": -1, \"return_tokens\": true, \"max_new_tokens\": null", &r);
     assert_int_equal(r.max_tokens, INT32_MAX);
     assert_true(r.return_token_ids);
     api_request_fini(&r);
@@ -114,33 +122,34 @@ static void an_alias_is_the_field(void **state) {
 static void choices_by_another_name_are_choices(void **state) {
     (void)state;
     struct api_request r;
-    for (int kind = API_COMPLETION; kind <= API_CHAT; kind++) {
-        accept(kind, "\"n_cmpl\": 3", &r);
+    for (size_t f = 0; f < 2; f++) {
+        const struct answer_form *form = forms[f];
+        accept(form, "\"n_cmpl\": 3", &r);
         assert_int_equal(r.n, 3);
         api_request_fini(&r);
-        refuse(kind, "\"n_cmpl\": 0", "n_cmpl", "n_cmpl must be 1 to 128, not 0.");
-        refuse(kind, "\"n_cmpl\": 2, \"n\": 3", "n_cmpl", "n_cmpl is another name of n");
+        refuse(form, "\"n_cmpl\": 0", "n_cmpl", "n_cmpl must be 1 to 128, not 0.");
+        refuse(form, "\"n_cmpl\": 2, \"n\": 3", "n_cmpl", "n_cmpl is another name of n");
     }
-    accept(API_RESPONSE, "\"n_cmpl\": 1", &r);
+    accept(&responses_form, "\"n_cmpl\": 1", &r);
     api_request_fini(&r);
-    refuse(API_RESPONSE, "\"n_cmpl\": 2", "n_cmpl", "n_cmpl is not available in /v1/responses.");
+    refuse(&responses_form, "\"n_cmpl\": 2", "n_cmpl", "n_cmpl is not available in /v1/responses.");
 }
 
 static void an_error_names_the_field_that_was_sent(void **state) {
     (void)state;
-    refuse(API_COMPLETION, "\"n_predict\": -2", "n_predict", "n_predict must be 0 to 2147483647, not -2.");
-    refuse(API_RESPONSE, "\"n_predict\": -2", "n_predict", "n_predict must be 1 to 2147483647, not -2.");
-    refuse(API_CHAT, "\"repeat_penalty\": 0", "repeat_penalty", "repeat_penalty must be more than 0");
-    refuse(API_CHAT, "\"regex\": 7", "regex", "regex must be a string.");
-    refuse(API_CHAT, "\"max_tokens\": 4, \"n_predict\": 5", "n_predict",
+    refuse(&completions_form, "\"n_predict\": -2", "n_predict", "n_predict must be 0 to 2147483647, not -2.");
+    refuse(&responses_form, "\"n_predict\": -2", "n_predict", "n_predict must be 1 to 2147483647, not -2.");
+    refuse(&chats_form, "\"repeat_penalty\": 0", "repeat_penalty", "repeat_penalty must be more than 0");
+    refuse(&chats_form, "\"regex\": 7", "regex", "regex must be a string.");
+    refuse(&chats_form, "\"max_tokens\": 4, \"n_predict\": 5", "n_predict",
            "n_predict is another name of max_tokens, which the request has with another value.");
-    refuse(API_CHAT, "\"max_tokens\": 4, \"n_predict\": -5", "n_predict", "n_predict is another name of max_tokens");
-    refuse(API_CHAT, "\"ebnf\": \"a\", \"grammar\": \"b\"", "grammar",
+    refuse(&chats_form, "\"max_tokens\": 4, \"n_predict\": -5", "n_predict", "n_predict is another name of max_tokens");
+    refuse(&chats_form, "\"ebnf\": \"a\", \"grammar\": \"b\"", "grammar",
            "grammar is another name of structured_outputs.grammar, which the request has with another value.");
-    refuse(API_CHAT, "\"ebnf\": \"a\", \"structured_outputs\": 5", "structured_outputs",
+    refuse(&chats_form, "\"ebnf\": \"a\", \"structured_outputs\": 5", "structured_outputs",
            "structured_outputs must be an object.");
     struct api_request r;
-    accept(API_CHAT, "\"max_tokens\": 5, \"n_predict\": 5", &r);
+    accept(&chats_form, "\"max_tokens\": 5, \"n_predict\": 5", &r);
     api_request_fini(&r);
 }
 
@@ -163,31 +172,34 @@ static void a_constraint_by_another_name_is_the_constraint(void **state) {
          ROD_GRAMMAR_REGEX},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        for (int kind = API_COMPLETION; kind <= API_RESPONSE; kind++) {
+        for (size_t f = 0; f < 3; f++) {
+            const struct answer_form *form = forms[f];
             struct api_request r;
-            accept(kind, cases[i].fields, &r);
+            accept(form, cases[i].fields, &r);
             if (!r.grammar.text || strcmp(r.grammar.text, cases[i].text) != 0 || r.grammar.kind != cases[i].kind ||
                 strcmp(r.grammar.param, cases[i].param) != 0)
                 fail_msg("%s: '%s' of %s", cases[i].fields, r.grammar.text, r.grammar.param);
             api_request_fini(&r);
         }
     }
-    refuse(API_CHAT, "\"regex\": \"a\", \"response_format\": {\"type\": \"json_object\"}", "structured_outputs", "");
-    refuse(API_CHAT, "\"regex\": \"a\", \"ebnf\": \"b\"", "structured_outputs", "structured_outputs has two fields");
+    refuse(&chats_form, "\"regex\": \"a\", \"response_format\": {\"type\": \"json_object\"}", "structured_outputs", "");
+    refuse(&chats_form, "\"regex\": \"a\", \"ebnf\": \"b\"", "structured_outputs", "structured_outputs has two fields");
 }
 
-static void a_body_that_may_ask_for_a_grammar_is_seen_without_parsing_it(void **state) {
+static void a_grammar_is_seen_however_its_field_is_spelled(void **state) {
     (void)state;
-    static const char yes[] = "{\"prompt\": \"x\", \"guided_regex\": \"a\"}", no[] = "{\"prompt\": \"a regex\"}";
-    assert_true(api_peers_may_constrain(yes, strlen(yes)));
-    assert_false(api_peers_may_constrain(no, strlen(no)));
+    struct api_request r;
+    accept(&chats_form, "\"response\\u005fformat\": {\"type\": \"json_object\"}", &r);
+    assert_non_null(r.grammar.text);
+    assert_string_equal(r.grammar.param, "response_format");
+    api_request_fini(&r);
 }
 
 static void numbers_and_truths_may_come_as_strings(void **state) {
     (void)state;
     struct api_request r;
     accept(
-        API_COMPLETION,
+        &completions_form,
         "\"temperature\": \"0.5\", \"max_tokens\": \"7\", \"stream\": \"true\", \"ignore_eos\": \"false\", \"seed\": "
         "\"9223372036854775807\"",
         &r);
@@ -197,14 +209,14 @@ static void numbers_and_truths_may_come_as_strings(void **state) {
     assert_false(r.ignore_eos);
     assert_true(r.sampling.seed == INT64_MAX);
     api_request_fini(&r);
-    refuse(API_COMPLETION, "\"temperature\": \"hot\"", "temperature", "temperature must be a number, not a string.");
-    refuse(API_COMPLETION, "\"temperature\": \"3\"", "temperature", "temperature must be at least 0");
-    refuse(API_COMPLETION, "\"temperature\": \"true\"", "temperature", "temperature must be a number");
-    refuse(API_COMPLETION, "\"max_tokens\": \"7.5\"", "max_tokens", "max_tokens must be an integer");
-    refuse(API_COMPLETION, "\"max_tokens\": \"7 8\"", "max_tokens", "max_tokens must be an integer");
-    refuse(API_COMPLETION, "\"max_tokens\": \"[7]\"", "max_tokens", "max_tokens must be an integer");
-    refuse(API_COMPLETION, "\"stream\": \"1\"", "stream", "stream must be true or false, not a string.");
-    refuse(API_COMPLETION, "\"stream\": \"\\\"true\\\"\"", "stream", "stream must be true or false");
+    refuse(&completions_form, "\"temperature\": \"hot\"", "temperature", "temperature must be a number, not a string.");
+    refuse(&completions_form, "\"temperature\": \"3\"", "temperature", "temperature must be at least 0");
+    refuse(&completions_form, "\"temperature\": \"true\"", "temperature", "temperature must be a number");
+    refuse(&completions_form, "\"max_tokens\": \"7.5\"", "max_tokens", "max_tokens must be an integer");
+    refuse(&completions_form, "\"max_tokens\": \"7 8\"", "max_tokens", "max_tokens must be an integer");
+    refuse(&completions_form, "\"max_tokens\": \"[7]\"", "max_tokens", "max_tokens must be an integer");
+    refuse(&completions_form, "\"stream\": \"1\"", "stream", "stream must be true or false, not a string.");
+    refuse(&completions_form, "\"stream\": \"\\\"true\\\"\"", "stream", "stream must be true or false");
 }
 
 /* ---- the table of the README ---- */
@@ -288,7 +300,7 @@ int main(void) {
         cmocka_unit_test(choices_by_another_name_are_choices),
         cmocka_unit_test(an_error_names_the_field_that_was_sent),
         cmocka_unit_test(a_constraint_by_another_name_is_the_constraint),
-        cmocka_unit_test(a_body_that_may_ask_for_a_grammar_is_seen_without_parsing_it),
+        cmocka_unit_test(a_grammar_is_seen_however_its_field_is_spelled),
         cmocka_unit_test(numbers_and_truths_may_come_as_strings),
         cmocka_unit_test(the_readme_has_the_table),
         cmocka_unit_test(no_name_comes_twice),

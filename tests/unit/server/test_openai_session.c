@@ -1,6 +1,9 @@
 /* test_openai_session.c - sessions and responses in the OpenAI protocol: fields and headers, bodies, answers, events.
  */
-#include "server/api/request.h"
+#include "server/api/chats/chats.h"
+#include "server/api/completions/completions.h"
+#include "server/api/responses/responses.h"
+#include "server/api/api_routes.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,25 +20,26 @@ static const struct api_defaults defaults = {.model_name = "tales",
                                              .repetition_penalty = 1,
                                              .chat_max_tokens = 99};
 
-static int join(enum api_kind kind, const char *body, const char *session, const char *key, struct api_request *out,
-                struct api_error *err) {
-    const struct api_headers headers = {"X-Session-Id", session, key};
-    if (api_parse(kind, body, strlen(body), &defaults, out, err)) return -1;
-    const int rc = api_join_session(out, &headers, err);
+static int join(const struct answer_form *form, const char *body, const char *session, const char *key,
+                struct api_request *out, struct api_error *err) {
+    const struct api_headers headers = {"X-Session-Id", session, key, "tenant"};
+    if (form->parse(body, strlen(body), &defaults, out, err)) return -1;
+    const int rc = form->join(out, &headers, err);
     if (rc) api_request_fini(out);
     return rc;
 }
 
-static void accept(enum api_kind kind, const char *body, const char *session, const char *key,
+static void accept(const struct answer_form *form, const char *body, const char *session, const char *key,
                    struct api_request *out) {
     struct api_error err;
-    if (join(kind, body, session, key, out, &err)) fail_msg("%s is refused: %s", body, err.message);
+    if (join(form, body, session, key, out, &err)) fail_msg("%s is refused: %s", body, err.message);
 }
 
-static void refuse(enum api_kind kind, const char *body, const char *session, const char *key, const char *param) {
+static void refuse(const struct answer_form *form, const char *body, const char *session, const char *key,
+                   const char *param) {
     struct api_request r;
     struct api_error err = {0};
-    if (!join(kind, body, session, key, &r, &err)) fail_msg("%s is accepted", body);
+    if (!join(form, body, session, key, &r, &err)) fail_msg("%s is accepted", body);
     if (err.http != 400 || strcmp(err.param, param) != 0 || !strstr(err.message, param))
         fail_msg("%s: got %u at '%s' (%s), want 400 at '%s'", body, err.http, err.param, err.message, param);
 }
@@ -43,25 +47,25 @@ static void refuse(enum api_kind kind, const char *body, const char *session, co
 static void body_or_header_name_the_session(void **state) {
     (void)state;
     struct api_request r;
-    accept(API_COMPLETION, "{\"prompt\": \"x\"}", NULL, NULL, &r);
+    accept(&completions_form, "{\"prompt\": \"x\"}", NULL, NULL, &r);
     assert_null(r.session.id);
     api_request_fini(&r);
-    accept(API_COMPLETION, "{\"prompt\": \"x\", \"session_id\": \"a.b-c_D9\", \"expected_version\": 7}", NULL, NULL,
+    accept(&completions_form, "{\"prompt\": \"x\", \"session_id\": \"a.b-c_D9\", \"expected_version\": 7}", NULL, NULL,
            &r);
     assert_string_equal(r.session.id, "a.b-c_D9");
     assert_true(r.session.has_expected && r.session.expected_version == 7 && !r.session.create);
     api_request_fini(&r);
-    accept(API_CHAT, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"session_create\": true}", "h", "key",
-           &r);
+    accept(&chats_form, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"session_create\": true}", "h",
+           "key", &r);
     assert_string_equal(r.session.id, "h");
     assert_string_equal(r.session.idempotency_key, "key");
     assert_true(r.session.create);
     api_request_fini(&r);
-    accept(API_COMPLETION, "{\"prompt\": \"x\", \"session_id\": \"a\"}", "a", NULL, &r);
+    accept(&completions_form, "{\"prompt\": \"x\", \"session_id\": \"a\"}", "a", NULL, &r);
     api_request_fini(&r);
-    refuse(API_COMPLETION, "{\"prompt\": \"x\", \"session_id\": \"a\"}", "b", NULL, "session_id");
-    refuse(API_COMPLETION, "{\"prompt\": \"x\"}", "a/b", NULL, "X-Session-Id");
-    refuse(API_COMPLETION, "{\"prompt\": \"x\"}", "", NULL, "X-Session-Id");
+    refuse(&completions_form, "{\"prompt\": \"x\", \"session_id\": \"a\"}", "b", NULL, "session_id");
+    refuse(&completions_form, "{\"prompt\": \"x\"}", "a/b", NULL, "X-Session-Id");
+    refuse(&completions_form, "{\"prompt\": \"x\"}", "", NULL, "X-Session-Id");
 }
 
 static void ids_have_128_characters_at_most(void **state) {
@@ -95,17 +99,17 @@ static void what_does_not_go_with_a_session_is_named(void **state) {
     struct api_request r;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         snprintf(body, sizeof body, "{\"prompt\": \"x\", %s}", cases[i].fields);
-        accept(API_COMPLETION, body, NULL, NULL, &r);
+        accept(&completions_form, body, NULL, NULL, &r);
         api_request_fini(&r);
-        refuse(API_COMPLETION, body, "s", NULL, cases[i].param);
+        refuse(&completions_form, body, "s", NULL, cases[i].param);
     }
-    refuse(API_COMPLETION, "{\"prompt\": [\"x\", \"y\"]}", "s", NULL, "prompt");
-    refuse(API_COMPLETION, "{\"prompt\": \"x\", \"session_create\": true}", NULL, NULL, "session_create");
-    refuse(API_COMPLETION, "{\"prompt\": \"x\", \"expected_version\": 0}", NULL, NULL, "expected_version");
-    refuse(API_COMPLETION, "{\"prompt\": \"x\"}", "s", "", "Idempotency-Key");
-    refuse(API_COMPLETION, "{\"prompt\": \"x\"}", "s", "a\nb", "Idempotency-Key");
+    refuse(&completions_form, "{\"prompt\": [\"x\", \"y\"]}", "s", NULL, "prompt");
+    refuse(&completions_form, "{\"prompt\": \"x\", \"session_create\": true}", NULL, NULL, "session_create");
+    refuse(&completions_form, "{\"prompt\": \"x\", \"expected_version\": 0}", NULL, NULL, "expected_version");
+    refuse(&completions_form, "{\"prompt\": \"x\"}", "s", "", "Idempotency-Key");
+    refuse(&completions_form, "{\"prompt\": \"x\"}", "s", "a\nb", "Idempotency-Key");
     /* What says nothing without a session does no harm there. */
-    accept(API_COMPLETION, "{\"prompt\": \"x\", \"session_create\": false, \"session_id\": null}", NULL, "", &r);
+    accept(&completions_form, "{\"prompt\": \"x\", \"session_create\": false, \"session_id\": null}", NULL, "", &r);
     api_request_fini(&r);
 }
 
@@ -113,8 +117,8 @@ static void a_chat_of_no_tokens_needs_a_session(void **state) {
     (void)state;
     static const char *const body = "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"max_tokens\": 0}";
     struct api_request r;
-    refuse(API_CHAT, body, NULL, NULL, "max_tokens");
-    accept(API_CHAT, body, "s", NULL, &r);
+    refuse(&chats_form, body, NULL, NULL, "max_tokens");
+    accept(&chats_form, body, "s", NULL, &r);
     assert_int_equal(r.max_tokens, 0);
     api_request_fini(&r);
 }
@@ -187,16 +191,17 @@ static void a_change_of_a_session_has_two_fields_and_no_other(void **state) {
 static void a_response_is_a_chat_with_its_past_elsewhere(void **state) {
     (void)state;
     struct api_request r;
-    accept(API_RESPONSE, "{\"input\": \"Hi\"}", NULL, "k", &r);
+    accept(&responses_form, "{\"input\": \"Hi\"}", NULL, "k", &r);
     assert_int_equal(r.n_messages, 1);
     assert_string_equal(r.messages[0].role, "user");
     assert_string_equal(r.messages[0].content, "Hi");
     assert_int_equal(r.max_tokens, 99);
-    assert_true(r.response.store && !r.response.previous && !r.session.id && r.n == 1 && r.n_logprobs == -1);
+    assert_true(!r.session.discard && !r.session.from && r.n == 1 && r.n_logprobs == -1);
     assert_string_equal(r.session.idempotency_key, "k");
+    assert_true(r.session.create && !strcmp(r.session.id, r.answer_id));
     api_request_fini(&r);
     accept(
-        API_RESPONSE,
+        &responses_form,
         "{\"input\": [{\"role\": \"user\", \"content\": [{\"type\": \"input_text\", \"text\": \"a\"}]},"
         "{\"type\": \"message\", \"id\": \"msg_1\", \"status\": \"completed\", \"role\": \"assistant\", \"content\": "
         "[{\"type\": \"output_text\", \"text\": \"b\", \"annotations\": []}]}], \"instructions\": \"c\","
@@ -207,29 +212,30 @@ static void a_response_is_a_chat_with_its_past_elsewhere(void **state) {
     assert_string_equal(r.messages[0].role, "system");
     assert_string_equal(r.messages[0].content, "c");
     assert_string_equal(r.messages[2].content, "b");
-    assert_string_equal(r.response.previous, "resp_1");
-    assert_true(!r.response.store && r.max_tokens == 5 && r.stream);
+    assert_string_equal(r.session.from, "resp_1");
+    assert_true(r.session.discard && r.max_tokens == 5 && r.stream);
     api_request_fini(&r);
-    refuse(API_RESPONSE, "{\"input\": \"a\"}", "s", NULL, "X-Session-Id");
-    refuse(API_RESPONSE, "{\"input\": \"a\", \"session_id\": \"s\"}", NULL, NULL, "session_id");
-    refuse(API_RESPONSE, "{\"input\": \"a\", \"previous_response_id\": \"a/b\"}", NULL, NULL, "previous_response_id");
-    refuse(API_RESPONSE, "{\"input\": \"a\", \"background\": true}", NULL, NULL, "background");
+    refuse(&responses_form, "{\"input\": \"a\"}", "s", NULL, "X-Session-Id");
+    refuse(&responses_form, "{\"input\": \"a\", \"session_id\": \"s\"}", NULL, NULL, "session_id");
+    refuse(&responses_form, "{\"input\": \"a\", \"previous_response_id\": \"a/b\"}", NULL, NULL,
+           "previous_response_id");
+    refuse(&responses_form, "{\"input\": \"a\", \"background\": true}", NULL, NULL, "background");
 }
 
-static const struct api_item said[] = {
+static const struct responses_item said[] = {
     {.text = "a\"b", .len = 3}, {.index = 1, .name = "look", .call_id = "call_x", .text = "{\"at\": 1}", .len = 9}};
 
-static struct api_response_view view_of(const struct api_request *r, const struct api_usage *usage) {
-    return (struct api_response_view){.id = "resp_7",
-                                      .model = "tales",
-                                      .created_unix_s = 5,
-                                      .echo = &r->response.echo,
-                                      .items = said,
-                                      .n_items = 2,
-                                      .reason = ROD_FINISH_STOP,
-                                      .usage = usage,
-                                      .session = "resp_7",
-                                      .session_version = 3};
+static struct responses_view view_of(const struct api_request *r, const struct api_usage *usage) {
+    return (struct responses_view){.id = "resp_7",
+                                   .model = "tales",
+                                   .created_unix_s = 5,
+                                   .echo = &r->again,
+                                   .items = said,
+                                   .n_items = 2,
+                                   .reason = ROD_FINISH_STOP,
+                                   .usage = usage,
+                                   .session = "resp_7",
+                                   .session_version = 3};
 }
 
 static const char *text_at(const json_t *root, const char *name) {
@@ -240,12 +246,12 @@ static void an_answer_says_again_what_was_asked(void **state) {
     (void)state;
     struct api_request r;
     const struct api_usage usage = {.prompt_tok = 30, .completion_tok = 4, .cached_tok = 20};
-    accept(API_RESPONSE,
+    accept(&responses_form,
            "{\"input\": \"x\", \"metadata\": {\"k\\\"\": \"v\\n\"}, \"instructions\": \"say \\u0000 \\\"\"}", NULL,
            NULL, &r);
-    struct api_response_view v = view_of(&r, &usage);
+    struct responses_view v = view_of(&r, &usage);
     struct buf out = {0};
-    api_render_response(&out, &v);
+    responses_render(&out, &v);
     json_t *root = json_loadb(out.data, out.len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
     assert_non_null(root);
     assert_string_equal(text_at(root, "status"), "completed");
@@ -264,7 +270,7 @@ static void an_answer_says_again_what_was_asked(void **state) {
     buf_clear(&out);
     v.reason = ROD_FINISH_LENGTH;
     v.session = NULL;
-    api_render_response(&out, &v);
+    responses_render(&out, &v);
     root = json_loadb(out.data, out.len, JSON_ALLOW_NUL, NULL);
     assert_non_null(root);
     assert_string_equal(text_at(root, "status"), "incomplete");
@@ -294,19 +300,19 @@ static void a_stream_numbers_its_events(void **state) {
     struct api_request r;
     struct api_error err;
     const struct api_usage usage = {.prompt_tok = 1, .completion_tok = 2};
-    accept(API_RESPONSE, "{\"input\": \"x\"}", NULL, NULL, &r);
-    const struct api_response_view v = view_of(&r, &usage);
+    accept(&responses_form, "{\"input\": \"x\"}", NULL, NULL, &r);
+    const struct responses_view v = view_of(&r, &usage);
     struct buf out = {0};
     uint64_t seq = 0;
-    api_render_response_opening(&out, &v, &seq);
+    responses_render_opening(&out, &v, &seq);
     for (size_t i = 0; i < 2; i++) {
-        api_render_item_begin(&out, v.id, &said[i], &seq);
-        api_render_item_delta(&out, v.id, &said[i], &seq);
-        api_render_item_end(&out, v.id, &said[i], &seq);
+        responses_render_item_begin(&out, v.id, &said[i], &seq);
+        responses_render_item_delta(&out, v.id, &said[i], &seq);
+        responses_render_item_end(&out, v.id, &said[i], &seq);
     }
-    api_render_response_ending(&out, &v, &seq);
+    responses_render_ending(&out, &v, &seq);
     api_error_set(&err, 503, "unavailable", "draining", "", "over");
-    api_render_response_error(&out, &err, &seq);
+    responses_render_error(&out, &err, &seq);
     buf_putc(&out, 0);
     char *at = out.data;
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {

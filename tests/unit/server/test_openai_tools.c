@@ -1,6 +1,9 @@
 /* test_openai_tools.c - tools of a request: what the model reads of them and may call; and what a model says, cut into
  * content and calls. */
-#include "server/api/request.h"
+#include "server/api/chats/chats.h"
+#include "server/api/completions/completions.h"
+#include "server/api/responses/responses.h"
+#include "server/api/api_fields.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -20,7 +23,7 @@ static const struct api_defaults defaults = {
 static int parse(const char *fields, struct api_request *out, struct api_error *err) {
     char body[2048];
     snprintf(body, sizeof body, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], %s}", fields);
-    return api_parse(API_CHAT, body, strlen(body), &defaults, out, err);
+    return chats_parse(body, strlen(body), &defaults, out, err);
 }
 
 static void accept(const char *fields, struct api_request *out) {
@@ -125,7 +128,7 @@ static void histories_have_calls_and_results(void **state) {
         "{\"role\": \"assistant\", \"function_call\": {\"name\": \"h\"}}]}";
     struct api_request r;
     struct api_error err;
-    if (api_parse(API_CHAT, body, sizeof body - 1, &defaults, &r, &err)) fail_msg("%s", err.message);
+    if (chats_parse(body, sizeof body - 1, &defaults, &r, &err)) fail_msg("%s", err.message);
     assert_int_equal(r.messages[0].n_calls, 2);
     assert_string_equal(r.messages[0].calls[0].arguments, "{\"a\":  1}"); /* byte for byte */
     assert_string_equal(r.messages[0].calls[1].arguments, "{\"b\": 2}");
@@ -253,7 +256,7 @@ static void results_are_put_into_the_order_of_the_calls(void **state) {
     buf_puts(&body, "]}");
     struct api_request r;
     struct api_error err;
-    if (api_parse(API_CHAT, body.data, body.len, &defaults, &r, &err)) fail_msg("%s", err.message);
+    if (chats_parse(body.data, body.len, &defaults, &r, &err)) fail_msg("%s", err.message);
     for (size_t i = 0; i < r.n_messages; i++)
         if (r.messages[i].content[0] != want[i]) fail_msg("%zu: %s, not %s", i, r.messages[i].content, want + i);
     api_request_fini(&r);
@@ -271,7 +274,7 @@ static void items_of_a_response_are_calls_and_results(void **state) {
         "\"parameters\": {}}], \"tool_choice\": {\"type\": \"function\", \"name\": \"f\"}}";
     struct api_request r;
     struct api_error err;
-    if (api_parse(API_RESPONSE, body, sizeof body - 1, &defaults, &r, &err)) fail_msg("%s", err.message);
+    if (responses_parse(body, sizeof body - 1, &defaults, &r, &err)) fail_msg("%s", err.message);
     assert_int_equal(r.n_messages, 4);
     assert_string_equal(r.messages[1].content, "y");
     assert_int_equal(r.messages[1].n_calls, 2);

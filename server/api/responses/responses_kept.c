@@ -1,12 +1,13 @@
-/* api_kept.c - what a stored response keeps of its request, and what is shown of that again; see request.h.
+/* responses_kept.c - what a stored response keeps of its request, and what is shown of that again; see responses.h.
  *
  *   {the fields that the answer repeats}
  *   {"input": as it was sent}
  *
  * A line each, as JSON. They come back from a file, which somebody may have written by hand: they are read as bodies
  * are. */
-#include "api_fields.h"
-#include "api_put.h"
+#include "responses.h"
+#include "server/api/api_put.h"
+#include "server/api/api_routes.h"
 #include "engine/base/fail.h"
 
 #include <assert.h>
@@ -24,11 +25,11 @@ static int keep_bytes(const char *bytes, size_t n, void *out) {
     return kept->failed ? -1 : 0;
 }
 
-bool api_keep(const struct api_fields *p, struct api_response *r) {
+bool responses_keep(const struct api_fields *p, struct api_request *q) {
     static const char between[] = "}\n{\"input\":";
-    struct buf *kept = &r->kept;
-    assert(r->store && r->echo.len && !kept->len);
-    const bool fits = !keep_bytes("{", 1, kept) && !keep_bytes(r->echo.data, r->echo.len, kept) &&
+    struct buf *kept = &q->session.kept;
+    assert(!q->session.discard && q->again.len && !kept->len);
+    const bool fits = !keep_bytes("{", 1, kept) && !keep_bytes(q->again.data, q->again.len, kept) &&
                       !keep_bytes(between, sizeof between - 1, kept) &&
                       !json_dump_callback(field_get(p, "input"), keep_bytes, kept, JSON_COMPACT | JSON_ENCODE_ANY) &&
                       !keep_bytes("}", 1, kept);
@@ -39,10 +40,10 @@ bool api_keep(const struct api_fields *p, struct api_response *r) {
 
 /* ---- from text ---- */
 
-static bool kept_echo(const char *line, size_t len, struct api_kept *out, struct api_error *err) {
+static bool kept_echo(const char *line, size_t len, struct responses_kept *out, struct api_error *err) {
     json_t *root = api_load(line, len, err);
     if (!root) return false;
-    const struct api_fields p = {root, NULL, err};
+    const struct api_fields p = {.root = root, .err = err};
     const bool ok = api_parse_tools(&p, true, &out->tools);
     json_decref(root);
     if (!ok) return false;
@@ -51,7 +52,7 @@ static bool kept_echo(const char *line, size_t len, struct api_kept *out, struct
 }
 
 /* A text is a user's message. */
-static bool kept_input(const char *line, size_t len, struct api_kept *out, struct api_error *err) {
+static bool kept_input(const char *line, size_t len, struct responses_kept *out, struct api_error *err) {
     json_t *root = api_load(line, len, err);
     if (!root) return false;
     json_t *input = json_object_get(root, "input");
@@ -61,25 +62,25 @@ static bool kept_input(const char *line, size_t len, struct api_kept *out, struc
     return input && !out->input ? api_error_no_memory(err) : true;
 }
 
-int api_parse_kept(const char *text, size_t len, struct api_kept *out, struct api_error *err) {
+int responses_parse_kept(const char *text, size_t len, struct responses_kept *out, struct api_error *err) {
     struct rod_error damaged;
     const char *end = memchr(text, '\n', len);
     const size_t n = end ? (size_t)(end - text) : len;
-    *out = (struct api_kept){0};
+    *out = (struct responses_kept){0};
     const bool whole = end && n > 2 && text[0] == '{' && text[n - 1] == '}';
     if (whole && kept_echo(text, n, out, err) && kept_input(end + 1, len - n - 1, out, err)) return 0;
-    api_kept_fini(out);
+    responses_kept_fini(out);
     if (whole && err->http >= 500) return -1; /* out of memory */
     rod_fail(&damaged, ROD_ESTATE, "The texts that are kept of the response are damaged.");
     api_error_from(err, &damaged);
     return -1;
 }
 
-void api_kept_fini(struct api_kept *k) {
+void responses_kept_fini(struct responses_kept *k) {
     buf_fini(&k->echo);
     api_tools_fini(&k->tools);
     json_decref(k->input);
-    *k = (struct api_kept){0};
+    *k = (struct responses_kept){0};
 }
 
 /* ---- the items of the input ---- */
@@ -167,7 +168,7 @@ static void put_item(struct buf *out, const char *id, const json_t *item) {
 }
 
 /* How many items stand before the page; SIZE_MAX: `after` names no item. */
-static size_t items_before(const char *response, const json_t *input, const struct api_page *page) {
+static size_t items_before(const char *response, const json_t *input, const struct responses_page *page) {
     const size_t n = json_array_size(input);
     char id[ITEM_ID_BYTES];
     if (!page->after) return 0;
@@ -178,8 +179,8 @@ static size_t items_before(const char *response, const json_t *input, const stru
     return SIZE_MAX;
 }
 
-bool api_render_input_items(struct buf *out, const char *response, const json_t *input, const struct api_page *page,
-                            struct api_error *err) {
+bool responses_render_input_items(struct buf *out, const char *response, const json_t *input,
+                                  const struct responses_page *page, struct api_error *err) {
     const size_t n = json_array_size(input), before = items_before(response, input, page);
     assert(page->limit);
     if (before == SIZE_MAX) return api_error_field(err, "after", "is no item of this response's input");

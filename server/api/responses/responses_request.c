@@ -1,10 +1,11 @@
-/* api_response.c - POST /v1/responses: the fields of its body beside a chat's, and the fields that its answer
+/* responses_request.c - POST /v1/responses: the fields of its body beside a chat's, and the fields that its answer
  * repeats.
  *
  * A response is a chat whose past is a state: previous_response_id names the response to continue. The state is not
  * read again, so instructions stay in force; with OpenAI each request brings its own. */
-#include "api_fields.h"
-#include "api_put.h"
+#include "responses.h"
+#include "server/api/api_put.h"
+#include "server/api/api_routes.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -95,10 +96,10 @@ static bool check_metadata(const struct api_fields *p) {
     return true;
 }
 
-static bool take_previous(const struct api_fields *p, struct api_response *out) {
+static bool take_previous(const struct api_fields *p, struct api_session *out) {
     size_t len = 0;
-    if (!field_text(p, "previous_response_id", SIZE_MAX, &out->previous, &len)) return false;
-    if (!out->previous || api_session_id(out->previous)) return true;
+    if (!field_text(p, "previous_response_id", SIZE_MAX, &out->from, &len)) return false;
+    if (!out->from || api_session_id(out->from)) return true;
     return field_bad(p, "previous_response_id", "must be 1 to %d characters of A-Z, a-z, 0-9, '.', '_' and '-'",
                      API_SESSION_ID_MAX);
 }
@@ -110,13 +111,16 @@ static bool take_input(const struct api_fields *p, struct api_request *out) {
     return api_messages(p, "input", instructions, &out->messages, &out->n_messages);
 }
 
-bool api_parse_response(const struct api_fields *p, struct api_request *out) {
-    assert(out->kind == API_RESPONSE);
-    out->response.store = true;
+static bool read_input(const struct api_fields *p, struct api_request *out) {
+    const json_t *go_on = field_get(p, "continue_final_message");
+    bool store = true;
     out->end.generation = true;
-    return refuse_fields(p) && check_hints(p) && check_include(p) && check_metadata(p) &&
-           field_bool(p, "store", &out->response.store) && take_previous(p, &out->response) && take_input(p, out) &&
-           api_parse_tools(p, true, &out->tools);
+    if (go_on && field_asks(go_on)) return field_bad(p, "continue_final_message", "is for chats");
+    if (!refuse_fields(p) || !check_hints(p) || !check_include(p) || !check_metadata(p) ||
+        !field_bool(p, "store", &store) || !take_previous(p, &out->session) || !take_input(p, out))
+        return false;
+    out->session.discard = !store;
+    return api_parse_tools(p, true, &out->tools);
 }
 
 /* ---- the fields that the answer repeats ---- */
@@ -130,11 +134,11 @@ static void put_value(struct buf *out, const char *head, const json_t *value, co
     free(text);
 }
 
-bool api_parse_echo(const struct api_fields *p, struct api_request *q) {
-    struct buf *out = &q->response.echo;
-    assert(q->kind == API_RESPONSE && !out->len);
+static bool read_again(const struct api_fields *p, struct api_request *q) {
+    struct buf *out = &q->again;
+    assert(!out->len);
     const json_t *format = json_object_get(field_get(p, "text"), "format");
-    buf_addf(out, "\"background\":false,\"store\":%s", api_bool(q->response.store));
+    buf_addf(out, "\"background\":false,\"store\":%s", api_bool(!q->session.discard));
     put_value(out, ",\"instructions\":", field_get(p, "instructions"), "null");
     put_value(out, ",\"max_output_tokens\":", field_get(p, "max_output_tokens"), "null");
     put_value(out, ",\"metadata\":", field_get(p, "metadata"), "{}");
@@ -146,12 +150,40 @@ bool api_parse_echo(const struct api_fields *p, struct api_request *q) {
     buf_addf(out, ",\"parallel_tool_calls\":%s", api_bool(q->tools.parallel));
     buf_puts(out, ",\"truncation\":\"disabled\",\"reasoning\":{\"effort\":null,\"summary\":null}");
     if (out->failed) return field_no_memory(p);
-    return !q->response.store || api_keep(p, &q->response);
+    return q->session.discard || responses_keep(p, q);
 }
 
-void api_response_fini(struct api_response *r) {
-    free(r->previous);
-    buf_fini(&r->echo);
-    buf_fini(&r->kept);
-    *r = (struct api_response){0};
+/* ---- the format ---- */
+
+static const json_t *member_get(const json_t *object, const char *name) {
+    const json_t *value = json_object_get(object, name);
+    return json_is_null(value) ? NULL : value;
+}
+
+/* text.format is the response_format of chats, with the members of json_schema in the format itself. */
+static bool read_format(const struct api_fields *p, struct api_grammar *out) {
+    const json_t *text = field_get(p, "text");
+    const json_t *format = member_get(text, "format");
+    if (!format) return true;
+    const json_t *type = member_get(format, "type");
+    if (!field_is(type, "text") && !field_is(type, "json_object") && !field_is(type, "json_schema"))
+        return field_bad(p, "text.format", "must be an object with a type: text, json_object or json_schema");
+    if (field_is(type, "text")) return true;
+    if (field_is(type, "json_object")) return api_take_grammar(p, ROD_GRAMMAR_JSON_OBJECT, "text.format", NULL, out);
+    const json_t *schema = member_get(format, "schema"), *name = member_get(format, "name"),
+                 *strict = member_get(format, "strict");
+    if (!api_check_name(p, "text.format.name", name)) return false;
+    if (strict && !json_is_boolean(strict)) return field_bad(p, "text.format.strict", "must be true or false");
+    if (!json_is_object(schema)) return field_bad(p, "text.format", "must have a JSON Schema as schema");
+    return api_take_grammar(p, ROD_GRAMMAR_JSON_SCHEMA, "text.format", schema, out);
+}
+
+int responses_parse(const char *body, size_t len, const struct api_defaults *defaults, struct api_request *out,
+                    struct api_error *err) {
+    static const struct api_dialect dialect = {.stop = "stop",
+                                               .max_tokens = {"max_output_tokens"},
+                                               .input = read_input,
+                                               .format = read_format,
+                                               .again = read_again};
+    return api_parse(&dialect, body, len, defaults, out, err);
 }

@@ -1,16 +1,18 @@
-/* api_render_response.c - answers of /v1/responses, whole and as a stream of named events; see request.h. */
-#include "api_put.h"
-#include "sse.h"
+/* responses_render.c - answers of /v1/responses, whole and as a stream of named events; see responses.h. */
+#include "responses.h"
+#include "server/api/api_put.h"
+#include "server/api/api_routes.h"
+#include "server/api/sse.h"
 
 #include <assert.h>
 #include <string.h>
 
-static const char *response_status(const struct api_response_view *v) {
+static const char *response_status(const struct responses_view *v) {
     return v->reason == ROD_FINISH_LENGTH ? "incomplete" : "completed";
 }
 
 /* The first message has the response's own number. */
-static void put_item_id(struct buf *out, const char *response, const struct api_item *item) {
+static void put_item_id(struct buf *out, const char *response, const struct responses_item *item) {
     const char *at = strchr(response, '_');
     buf_puts(out, item->name ? "\"fc_" : "\"msg_");
     buf_puts(out, at ? at + 1 : response);
@@ -25,7 +27,7 @@ static void put_part(struct buf *out, const char *text, size_t len) {
 }
 
 /* finished false: nothing has been said yet. */
-static void put_item(struct buf *out, const char *response, const struct api_item *item, bool finished) {
+static void put_item(struct buf *out, const char *response, const struct responses_item *item, bool finished) {
     buf_puts(out, "{\"id\":");
     put_item_id(out, response, item);
     buf_addf(out, ",\"type\":\"%s\",\"status\":\"%s\"", item->name ? "function_call" : "message",
@@ -54,7 +56,7 @@ static void put_response_usage(struct buf *out, const struct api_usage *u) {
              (unsigned long long)u->completion_tok, (unsigned long long)(u->prompt_tok + u->completion_tok));
 }
 
-static void put_response(struct buf *out, const struct api_response_view *v, bool finished) {
+static void put_response(struct buf *out, const struct responses_view *v, bool finished) {
     assert(!finished || v->usage);
     buf_puts(out, "{\"id\":");
     api_put_text(out, v->id);
@@ -82,7 +84,7 @@ static void put_response(struct buf *out, const struct api_response_view *v, boo
     buf_putc(out, '}');
 }
 
-void api_render_response(struct buf *out, const struct api_response_view *v) { put_response(out, v, true); }
+void responses_render(struct buf *out, const struct responses_view *v) { put_response(out, v, true); }
 
 /* ---- the stream ---- */
 
@@ -97,7 +99,7 @@ static void end_event(struct buf *out) {
     sse_end(out);
 }
 
-static void put_response_event(struct buf *out, const char *type, const struct api_response_view *v, bool finished,
+static void put_response_event(struct buf *out, const char *type, const struct responses_view *v, bool finished,
                                uint64_t *seq) {
     begin_event(out, type, seq);
     buf_puts(out, ",\"response\":");
@@ -105,7 +107,7 @@ static void put_response_event(struct buf *out, const char *type, const struct a
     end_event(out);
 }
 
-static void put_item_event(struct buf *out, const char *type, const char *response, const struct api_item *item,
+static void put_item_event(struct buf *out, const char *type, const char *response, const struct responses_item *item,
                            bool finished, uint64_t *seq) {
     begin_event(out, type, seq);
     buf_addf(out, ",\"output_index\":%u,\"item\":", item->index);
@@ -114,7 +116,7 @@ static void put_item_event(struct buf *out, const char *type, const char *respon
 }
 
 /* Where in the answer it lies: a message has one part. */
-static void begin_part_event(struct buf *out, const char *type, const char *response, const struct api_item *item,
+static void begin_part_event(struct buf *out, const char *type, const char *response, const struct responses_item *item,
                              uint64_t *seq) {
     begin_event(out, type, seq);
     buf_puts(out, ",\"item_id\":");
@@ -123,12 +125,13 @@ static void begin_part_event(struct buf *out, const char *type, const char *resp
     if (!item->name) buf_puts(out, ",\"content_index\":0");
 }
 
-void api_render_response_opening(struct buf *out, const struct api_response_view *v, uint64_t *seq) {
+void responses_render_opening(struct buf *out, const struct responses_view *v, uint64_t *seq) {
     put_response_event(out, "response.created", v, false, seq);
     put_response_event(out, "response.in_progress", v, false, seq);
 }
 
-void api_render_item_begin(struct buf *out, const char *response, const struct api_item *item, uint64_t *seq) {
+void responses_render_item_begin(struct buf *out, const char *response, const struct responses_item *item,
+                                 uint64_t *seq) {
     put_item_event(out, "response.output_item.added", response, item, false, seq);
     if (item->name) return;
     begin_part_event(out, "response.content_part.added", response, item, seq);
@@ -137,7 +140,8 @@ void api_render_item_begin(struct buf *out, const char *response, const struct a
     end_event(out);
 }
 
-void api_render_item_delta(struct buf *out, const char *response, const struct api_item *item, uint64_t *seq) {
+void responses_render_item_delta(struct buf *out, const char *response, const struct responses_item *item,
+                                 uint64_t *seq) {
     begin_part_event(out, item->name ? "response.function_call_arguments.delta" : "response.output_text.delta",
                      response, item, seq);
     buf_puts(out, ",\"delta\":");
@@ -146,7 +150,7 @@ void api_render_item_delta(struct buf *out, const char *response, const struct a
     end_event(out);
 }
 
-static void put_message_end(struct buf *out, const char *response, const struct api_item *item, uint64_t *seq) {
+static void put_message_end(struct buf *out, const char *response, const struct responses_item *item, uint64_t *seq) {
     begin_part_event(out, "response.output_text.done", response, item, seq);
     buf_puts(out, ",\"text\":");
     buf_json(out, item->text, item->len);
@@ -158,7 +162,7 @@ static void put_message_end(struct buf *out, const char *response, const struct 
     end_event(out);
 }
 
-static void put_call_end(struct buf *out, const char *response, const struct api_item *item, uint64_t *seq) {
+static void put_call_end(struct buf *out, const char *response, const struct responses_item *item, uint64_t *seq) {
     begin_part_event(out, "response.function_call_arguments.done", response, item, seq);
     buf_puts(out, ",\"name\":");
     api_put_text(out, item->name);
@@ -167,7 +171,8 @@ static void put_call_end(struct buf *out, const char *response, const struct api
     end_event(out);
 }
 
-void api_render_item_end(struct buf *out, const char *response, const struct api_item *item, uint64_t *seq) {
+void responses_render_item_end(struct buf *out, const char *response, const struct responses_item *item,
+                               uint64_t *seq) {
     if (item->name)
         put_call_end(out, response, item, seq);
     else
@@ -175,12 +180,12 @@ void api_render_item_end(struct buf *out, const char *response, const struct api
     put_item_event(out, "response.output_item.done", response, item, true, seq);
 }
 
-void api_render_response_ending(struct buf *out, const struct api_response_view *v, uint64_t *seq) {
+void responses_render_ending(struct buf *out, const struct responses_view *v, uint64_t *seq) {
     put_response_event(out, v->reason == ROD_FINISH_LENGTH ? "response.incomplete" : "response.completed", v, true,
                        seq);
 }
 
-void api_render_response_error(struct buf *out, const struct api_error *e, uint64_t *seq) {
+void responses_render_error(struct buf *out, const struct api_error *e, uint64_t *seq) {
     begin_event(out, "error", seq);
     buf_puts(out, ",\"code\":");
     api_put_text(out, *e->code ? e->code : e->type);

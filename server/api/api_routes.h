@@ -1,0 +1,57 @@
+/* api_routes.h - the bodies of the routes beside answers, and what they show: sessions, tokenizing, models.
+ *
+ * Ownership: what is parsed owns its strings; its _fini frees them. Rendering appends to a buf. Threads: any. Pure.
+ */
+#ifndef API_ROUTES_H
+#define API_ROUTES_H
+
+#include "request.h"
+
+struct api_session_new { /* POST /v1/sessions, and .../fork with an id alone; NULL = not given */
+    char *id, *from;
+    bool has_ttl, pin;
+    uint64_t ttl_s;
+};
+/* No body is an empty one. */
+int api_parse_session_new(const char *body, size_t len, bool fork, struct api_session_new *out, struct api_error *err);
+void api_session_new_fini(struct api_session_new *s);
+
+/* PATCH /v1/sessions/{id}: pin and ttl_s, each optional, and nothing else. No body is an empty one. */
+int api_parse_session_change(const char *body, size_t len, struct rod_session_change *out, struct api_error *err);
+
+struct api_tokenize { /* POST /tokenize: a prompt (n_messages = 0) or messages */
+    char *text;
+    size_t len;
+    struct rod_message *messages;
+    size_t n_messages;
+    struct api_tools tools;
+    bool token_strs, offsets;
+    bool pieces, plain; /* plain: the answer has llama.cpp's form, tokens alone; pieces: each with its text */
+    bool parse_special, add_special; /* recognise special tokens in the text; put the tokenizer's own in front */
+    struct api_chat_end end;         /* of messages */
+};
+int api_parse_tokenize(const char *body, size_t len, const struct api_defaults *defaults, struct api_tokenize *out,
+                       struct api_error *err);
+void api_tokenize_fini(struct api_tokenize *t);
+/* POST /apply-template: messages and end of an api_tokenize. */
+int api_parse_template(const char *body, size_t len, const struct api_defaults *defaults, struct api_tokenize *out,
+                       struct api_error *err);
+struct api_detokenize {
+    int32_t *ids;
+    size_t n_ids;
+    bool skip_special, offsets;
+};
+int api_parse_detokenize(const char *body, size_t len, const struct api_defaults *defaults, struct api_detokenize *out,
+                         struct api_error *err); /* the caller frees ids */
+
+/* ,"session":{"id":...,"version":...}, or nothing where id is NULL. */
+void api_render_session_of(struct buf *out, const char *id, uint64_t version);
+void api_render_session(struct buf *out, const struct rod_session_info *info);
+void api_render_sessions(struct buf *out, const struct rod_session_info *infos, size_t n, bool more);
+void api_render_deleted(struct buf *out, const char *object, const char *id);
+
+/* root: the model's first name. */
+void api_render_model(struct buf *out, const char *name, const char *root, const char *adapter,
+                      const struct rod_model_info *info);
+
+#endif

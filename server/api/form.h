@@ -1,0 +1,121 @@
+/* form.h - the form of an API: how its bodies become requests, and how answers and errors look in it.
+ *
+ * One const table an API, in the API's own folder; completion/ calls it and asks nobody which API it is. Functions of
+ * an answer write frames into answer.frame. They report lack of memory there (frame.failed) and nothing else: what they
+ * are given is valid. Threads: any, one at a time for an answer. Pure, but for ids that are drawn at random.
+ */
+#ifndef FORM_H
+#define FORM_H
+
+#include "answer.h"
+
+struct answer_form {
+    /**
+     * Short name of the API, for people.
+     */
+    const char *name;
+    /**
+     * The API's number in digests of bodies. They are kept in files, so a number never changes and is never used again.
+     */
+    unsigned number;
+    /**
+     * The field of a body that holds the prompt or the conversation: errors of the engine name it.
+     */
+    const char *input;
+    /**
+     * A header beside X-Request-Id in which clients of this API look for the request's id. [optional]
+     */
+    const char *id_header;
+    /**
+     * A header that clients of this API send, also to routes that several APIs have (GET /v1/models). [optional]
+     */
+    const char *client_header;
+    /**
+     * Bytes of answer.state, zeroed before the first call of a function below.
+     */
+    size_t state_bytes;
+    /**
+     * The end of a stream says the whole answer again: items are kept in a stream, too.
+     */
+    bool repeats;
+    /**
+     * A stream ends with the frame [DONE].
+     */
+    bool ends_with_done;
+
+    /**
+     * Reads a body. 0, or -1 with err filled: a 400 that names the field as this API does, or a 404 for another model.
+     * The body need not be UTF-8, which is an error too. What is in `out` is the caller's if 0 is returned.
+     */
+    int (*parse)(const char *body, size_t len, const struct api_defaults *defaults, struct api_request *out,
+                 struct api_error *err);
+    /**
+     * The second half of reading a request: adds its headers, and names the session of its turn. 0, or -1 with err
+     * filled.
+     */
+    int (*join)(struct api_request *request, const struct api_headers *headers, struct api_error *err);
+    /**
+     * Names the field at fault for an error of the engine about the request's session; code is one of rodimus.h.
+     */
+    void (*session_fault)(struct api_error *err, int code);
+    /**
+     * Adds log-probabilities of tokens to those of a choice. shown: the tokens are in the text. Called only for
+     * requests that ask for them. [optional]
+     */
+    void (*score)(struct api_logprobs *l, const struct rod_token *tokens, size_t n_tokens, bool shown,
+                  const struct api_vocab *vocab);
+    /**
+     * The same for the first token of a prompt that the answer repeats, which nothing stands before. [optional]
+     */
+    void (*score_first)(struct api_logprobs *l, int32_t id, const struct api_vocab *vocab);
+
+    /**
+     * Streams: the first tokens of this choice, which is not `opened`, have come. Sets `opened` of each choice whose
+     * opening it writes.
+     */
+    void (*open)(struct answer_choice *choice);
+    /**
+     * Streams: more text of the choice, whole characters. With the first frame of a choice that is `fresh` go its
+     * scores and ids; the function clears `fresh` and `due`. len 0: only where something is `due`, or the prompt's end
+     * is.
+     */
+    void (*text)(struct answer_choice *choice, const char *text, size_t len);
+    /**
+     * Streams: a call begins, with id and name.
+     */
+    void (*call)(struct answer_choice *choice, const struct api_call *call);
+    /**
+     * Streams: the next bytes of the call's arguments; id and name are NULL.
+     */
+    void (*arguments)(struct answer_choice *choice, const struct api_call *call);
+    /**
+     * Streams: the choice has ended, with reason, stop_string and stop_id. An API with one choice ends its answer here.
+     */
+    void (*finish)(struct answer_choice *choice);
+    /**
+     * Streams: the usage, behind all choices, for requests with include_usage. [optional]
+     */
+    void (*usage)(struct answer *answer);
+    /**
+     * The whole answer, of a request without a stream.
+     */
+    void (*whole)(struct answer *answer, struct buf *out);
+    /**
+     * Streams: an error behind the first byte, as the last frame (but [DONE]).
+     */
+    void (*error)(struct answer *answer, const struct api_error *err, const char *request_id);
+    /**
+     * The body of an error of any route that is this API's.
+     */
+    void (*refuse)(struct buf *out, const struct api_error *err, const char *request_id);
+    /**
+     * Frees what the state owns; the state itself is not the form's to free. [optional]
+     */
+    void (*close)(struct answer *answer);
+    /**
+     * One model in the list of them, which then has pages; NULL: OpenAI's list, which has none. [optional]
+     */
+    void (*model)(struct buf *out, const char *name, int64_t created_unix_s);
+};
+
+#endif
