@@ -382,7 +382,7 @@ static void a_grammar_s_rows_cost_others_no_step(void **state) {
  * they say what each of them says alone. */
 static void dear_masks_of_one_key_cost_another_no_step(void **state) {
     (void)state;
-    enum { N = 4, N_TOK = 60, N_DEAR = 12 };
+    enum { N = 4, N_TOK = 30, N_DEAR = 12 };
     const bool before = setup_on_device;
     for (int device = 0; device < 2; device++) {
         struct answer a[N + 1], alone[N];
@@ -406,7 +406,9 @@ static void dear_masks_of_one_key_cost_another_no_step(void **state) {
             if (together) collect_until(&b.c, &a[N], 1);
             size_t n_dear = 0;
             for (int i = 0; together && i < N; i++) n_dear += a[i].n_ids;
-            if (together && n_dear > N * N_DEAR / 2)
+            /* Steps that wait for masks would bring them all; how many come beside depends on what else the machine
+             * does. */
+            if (together && n_dear > 3 * N * N_DEAR / 4)
                 fail_msg("%zu tokens under grammars beside %d without", n_dear, N_TOK);
             collect_until(&b.c, all, N);
             rod_grammar_close(g);
