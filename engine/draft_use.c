@@ -110,15 +110,15 @@ static bool draft_use_judge_expected(struct rod_engine *e, struct active *a) {
 }
 
 /* The streams' offers, cut to what a step has room for. */
-static void draft_use_gather(const struct sched_list *streams, uint32_t room, struct draft_offers *offers) {
+static void draft_use_gather(const struct list *streams, uint32_t room, struct draft_offers *offers) {
     uint32_t n = 0;
     uint64_t tokens = 0;
-    for (struct sched_req *r = streams->head; r; r = r->next) {
+    for (struct sched_req *r = sched_first(streams); r; r = sched_after(streams, r)) {
         const uint32_t offered = active_of_sched(r)->draft.offer.n;
         n += offered > 0, tokens += offered;
     }
     const uint32_t most = draft_offer_most(n, tokens, room);
-    for (struct sched_req *r = streams->head; r; r = r->next) {
+    for (struct sched_req *r = sched_first(streams); r; r = sched_after(streams, r)) {
         struct draft_offer *offer = &active_of_sched(r)->draft.offer;
         if (offer->n > most) offer->n = most;
         draft_offer_add(offers, offer);
@@ -152,11 +152,11 @@ static uint32_t draft_use_settle(struct rod_engine *e, enum sampling_site site, 
 /* Those whose rows the next plan may have, in its order. What it has no room for is not read. Where the device draws, a
  * plan ahead of a step on its way has none: the tokens that they would follow are not known. */
 void draft_use_plan(struct rod_engine *e, enum sampling_site site) {
-    const struct sched_list *streams = &e->sched.decode[site];
+    const struct list *streams = &e->sched.decode[site];
     uint32_t room = draft_use_room(e, site);
     struct draft_offers offers = {0};
     if (!draft_use_possible(e)) return;
-    for (struct sched_req *r = streams->head; r; r = r->next) {
+    for (struct sched_req *r = sched_first(streams); r; r = sched_after(streams, r)) {
         struct active *a = active_of_sched(r);
         struct active_draft *d = &a->draft;
         const uint32_t tried = d->n_expected; /* it was for this plan */
@@ -171,7 +171,7 @@ void draft_use_plan(struct rod_engine *e, enum sampling_site site) {
     draft_use_gather(streams, room, &offers);
     bool tries;
     const uint32_t class = draft_use_settle(e, site, &offers, room, &tries);
-    for (struct sched_req *r = streams->head; r; r = r->next) {
+    for (struct sched_req *r = sched_first(streams); r; r = sched_after(streams, r)) {
         struct active *a = active_of_sched(r);
         struct active_draft *d = &a->draft;
         uint32_t n = d->offer.n ? draft_use_count(e, a, class, room) : 0;
@@ -183,11 +183,11 @@ void draft_use_plan(struct rod_engine *e, enum sampling_site site) {
 }
 
 bool draft_use_expects(struct rod_engine *e) {
-    const struct sched_list *streams = &e->sched.decode[SITE_DEVICE];
+    const struct list *streams = &e->sched.decode[SITE_DEVICE];
     uint32_t room = draft_use_room(e, SITE_DEVICE);
     struct draft_offers offers = {0};
     if (!room || !draft_use_possible(e)) return false;
-    for (struct sched_req *r = streams->head; r; r = r->next) {
+    for (struct sched_req *r = sched_first(streams); r; r = sched_after(streams, r)) {
         struct active *a = active_of_sched(r);
         struct active_draft *d = &a->draft;
         d->n_expected = 0, d->expected = -1;
@@ -199,7 +199,7 @@ bool draft_use_expects(struct rod_engine *e) {
     draft_use_gather(streams, room, &offers);
     bool expects = false, tries;
     const uint32_t class = draft_use_settle(e, SITE_DEVICE, &offers, room, &tries);
-    for (struct sched_req *r = streams->head; r; r = r->next) {
+    for (struct sched_req *r = sched_first(streams); r; r = sched_after(streams, r)) {
         struct active *a = active_of_sched(r);
         struct active_draft *d = &a->draft;
         if (!d->offer.n) continue;
@@ -209,7 +209,8 @@ bool draft_use_expects(struct rod_engine *e) {
         if (tries || !draft_offer_taken(&d->offer, class))
             d->n_expected = n; /* a try is one in the next plan as well */
     }
-    for (struct sched_req *r = streams->head; r && !expects; r = r->next) active_of_sched(r)->draft.expected = -1;
+    for (struct sched_req *r = sched_first(streams); r && !expects; r = sched_after(streams, r))
+        active_of_sched(r)->draft.expected = -1;
     e->put_off = expects;
     return expects;
 }

@@ -9,10 +9,10 @@
 
 static void loop_fail_all(struct rod_engine *e, const struct rod_error *error) {
     struct sched *s = &e->sched; /* waiters before their sources */
-    struct sched_list *lists[] = {&s->waiting,    &s->decode[0],  &s->decode[1], &s->last,
-                                  &s->prefill[0], &s->prefill[1], &s->moving,    &s->flying};
+    struct list *lists[] = {&s->waiting,    &s->decode[0],  &s->decode[1], &s->last,
+                            &s->prefill[0], &s->prefill[1], &s->moving,    &s->flying};
     for (size_t i = 0; i < sizeof lists / sizeof *lists; i++)
-        while (lists[i]->head) end_fail(e, active_of_sched(lists[i]->head), error);
+        while (lists[i]->n) end_fail(e, active_of_sched(sched_first(lists[i])), error);
     for (struct sched_req *req; (req = sched_next(s));) end_fail(e, active_of_sched(req), error);
 }
 

@@ -48,9 +48,9 @@ static int64_t pieces_effort(const struct rod_engine *e) {
     return (int64_t)(ns / e->masks.effort_ns);
 }
 
-static void pieces_gather(struct rod_engine *e, const struct sched_list *list) {
+static void pieces_gather(struct rod_engine *e, const struct list *list) {
     struct mask_pieces *m = &e->masks;
-    for (struct sched_req *r = list->head; r; r = r->next) {
+    for (struct sched_req *r = sched_first(list); r; r = sched_after(list, r)) {
         struct active *a = active_of_sched(r);
         r->no_end = false;
         a->mask_waits = pieces_needs(a) && !grammar_walk_has_mask(&a->gate.walk);
@@ -150,9 +150,9 @@ int mask_pieces_draft(struct rod_engine *e, struct active *a, struct grammar_wal
     return pieces_make(e, a, walk, mask, err);
 }
 
-static void pieces_settle(struct rod_engine *e, const struct sched_list *list) {
-    for (struct sched_req *r = list->head, *next; r; r = next) {
-        next = r->next;
+static void pieces_settle(struct rod_engine *e, const struct list *list) {
+    for (struct sched_req *r = sched_first(list), *next; r; r = next) {
+        next = sched_after(list, r);
         if (!active_of_sched(r)->mask_waits) continue;
         if (r->state == SCHED_DECODE || sched_at_end(&e->sched, r))
             sched_mask(&e->sched, r);
@@ -163,8 +163,8 @@ static void pieces_settle(struct rod_engine *e, const struct sched_list *list) {
 
 void mask_pieces_settle(struct rod_engine *e) {
     for (int site = 0; site < SCHED_N_SITES; site++) {
-        for (struct sched_req *r = e->sched.masking[site].head, *next; r; r = next) {
-            next = r->next;
+        for (struct sched_req *r = sched_first(&e->sched.masking[site]), *next; r; r = next) {
+            next = sched_after(&e->sched.masking[site], r);
             if (!active_of_sched(r)->mask_waits) sched_masked(&e->sched, r);
         }
         pieces_settle(e, &e->sched.decode[site]);

@@ -339,7 +339,7 @@ void prefix_use_saved(struct rod_engine *e, struct prefix_entry *entry, struct s
 }
 
 struct active *prefix_use_next_waiting(struct rod_engine *e) {
-    for (struct sched_req *r = e->sched.waiting.head; r; r = r->next) {
+    for (struct sched_req *r = sched_first(&e->sched.waiting); r; r = sched_after(&e->sched.waiting, r)) {
         struct active *a = active_of_sched(r);
         if (!a->cache.waiting) continue;
         assert(!a->shared.source && !a->shared.copied_tok); /* it waits for one thing */

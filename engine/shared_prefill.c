@@ -46,7 +46,7 @@ static bool shared_pays(const struct rod_engine *e, const struct active *a) {
 
 /* Choices of this one's prompt wait for a slot: they are the next in their key's queue. */
 static bool shared_is_awaited(const struct rod_engine *e, const struct active *a) {
-    const struct sched_req *next = e->sched.keys[a->sched.key].queue.head;
+    const struct sched_req *next = sched_first(&e->sched.keys[a->sched.key].queue);
     return next && shared_group(active_of_sched((struct sched_req *)next)) == shared_group(a);
 }
 
@@ -61,7 +61,7 @@ static int shared_send_scores(struct rod_engine *e, struct active *a, uint64_t p
 int shared_scored(struct rod_engine *e, struct active *a, const struct sched_row *row, const struct event *scored,
                   struct rod_error *err) {
     int rc = 0;
-    for (struct sched_req *f = e->sched.waiting.head; !rc && f; f = f->next) {
+    for (struct sched_req *f = sched_first(&e->sched.waiting); !rc && f; f = sched_after(&e->sched.waiting, f)) {
         struct active *waiter = active_of_sched(f);
         if (waiter->shared.source == a && f->scored) rc = shared_send_scores(e, waiter, row->pos, scored, err);
     }
@@ -95,7 +95,7 @@ static void shared_start_on_device(struct rod_engine *e, struct active *a) {
 }
 
 struct active *shared_next_started(struct rod_engine *e) {
-    for (struct sched_req *r = e->sched.waiting.head; r; r = r->next) {
+    for (struct sched_req *r = sched_first(&e->sched.waiting); r; r = sched_after(&e->sched.waiting, r)) {
         struct active *a = active_of_sched(r);
         if (!a->shared.copied_tok || a == e->idle_source || active_on_device(a)) continue;
         assert(!a->shared.source && !a->cache.waiting && a->shared.copied_tok == a->n_prompt);
@@ -118,13 +118,15 @@ int shared_admit(struct rod_engine *e, struct active *a, struct rod_error *err) 
     const struct backend_ops *ops = e->parts.ops;
     if (!ops->slot_copy || !shared_pays(e, a) || active_device_counts(a)) return 0;
     struct active *from = e->idle_source && shared_same_prompt(e->idle_source, a) ? e->idle_source : NULL;
-    for (struct sched_req *s = e->sched.prefill[a->sched.site].head; !from && s; s = s->next)
+    for (struct sched_req *s = sched_first(&e->sched.prefill[a->sched.site]); !from && s;
+         s = sched_after(&e->sched.prefill[a->sched.site], s))
         if (&a->sched != s && shared_same_prompt(active_of_sched(s), a)) from = active_of_sched(s);
-    for (struct sched_req *s = e->sched.moving.head; !from && s; s = s->next)
+    for (struct sched_req *s = sched_first(&e->sched.moving); !from && s; s = sched_after(&e->sched.moving, s))
         if (s->moved_from == SCHED_PREFILL && shared_same_prompt(active_of_sched(s), a)) from = active_of_sched(s);
-    for (struct sched_req *s = e->sched.masking[a->sched.site].head; !from && s; s = s->next)
+    for (struct sched_req *s = sched_first(&e->sched.masking[a->sched.site]); !from && s;
+         s = sched_after(&e->sched.masking[a->sched.site], s))
         if (s->moved_from == SCHED_PREFILL && shared_same_prompt(active_of_sched(s), a)) from = active_of_sched(s);
-    for (struct sched_req *s = e->sched.flying.head; !from && s; s = s->next)
+    for (struct sched_req *s = sched_first(&e->sched.flying); !from && s; s = sched_after(&e->sched.flying, s))
         if (shared_same_prompt(active_of_sched(s), a)) from = active_of_sched(s);
     if (!from) return 0;
     assert(from != a && !a->shared.source && !a->shared.copied_tok && !a->cache.waiting);
@@ -148,7 +150,7 @@ int shared_admit(struct rod_engine *e, struct active *a, struct rod_error *err) 
  */
 static void shared_copy_to_waiters(struct rod_engine *e, struct active *a) {
     struct active *last = NULL;
-    for (struct sched_req *r = e->sched.waiting.head; r; r = r->next) {
+    for (struct sched_req *r = sched_first(&e->sched.waiting); r; r = sched_after(&e->sched.waiting, r)) {
         struct active *waiter = active_of_sched(r);
         if (waiter->shared.source != a) continue;
         assert(!waiter->shared.copied_tok && !waiter->cache.waiting && waiter != e->idle_source);
@@ -166,7 +168,7 @@ static void shared_copy_to_waiters(struct rod_engine *e, struct active *a) {
 /* One whose waiters part from it where it is, or will be with the step on its way; in MOVING its slot is the move's.
  * Where the host sees logits nobody stops there. */
 static struct active *shared_ready_source(const struct rod_engine *e) {
-    for (struct sched_req *r = e->sched.waiting.head; r; r = r->next) {
+    for (struct sched_req *r = sched_first(&e->sched.waiting); r; r = sched_after(&e->sched.waiting, r)) {
         struct active *source = active_of_sched(r)->shared.source;
         if (!source || source->sched.pos < shared_tok(e, source)) continue;
         const struct sched_req *s = &source->sched;
@@ -176,9 +178,9 @@ static struct active *shared_ready_source(const struct rod_engine *e) {
 }
 
 static void shared_start_all_on_device(struct rod_engine *e) {
-    for (struct sched_req *r = e->sched.waiting.head, *next; r; r = next) {
+    for (struct sched_req *r = sched_first(&e->sched.waiting), *next; r; r = next) {
         struct active *waiter = active_of_sched(r);
-        next = r->next;
+        next = sched_after(&e->sched.waiting, r);
         if (waiter->shared.copied_tok && waiter != e->idle_source) shared_start_on_device(e, waiter);
     }
 }
@@ -201,8 +203,8 @@ void shared_read(struct rod_engine *e, struct active *a, const float *logits) {
 
 void shared_leave(struct rod_engine *e, const struct active *a) {
     if (e->idle_source == a) e->idle_source = NULL;
-    for (struct sched_req *r = e->sched.waiting.head, *next; r; r = next) {
-        next = r->next;
+    for (struct sched_req *r = sched_first(&e->sched.waiting), *next; r; r = next) {
+        next = sched_after(&e->sched.waiting, r);
         if (active_of_sched(r)->shared.source != a) continue;
         assert(!active_of_sched(r)->shared.copied_tok);
         active_of_sched(r)->shared.source = NULL;

@@ -12,12 +12,11 @@
 
 enum { MAX_SLOTS = 64 };
 
-static inline struct sched make(uint32_t n_slots, uint32_t max_batch_tok, uint32_t max_out, uint32_t chunk_tok) {
-    struct sched s;
+static inline void make(struct sched *s, uint32_t n_slots, uint32_t max_batch_tok, uint32_t max_out,
+                        uint32_t chunk_tok) {
     const struct sched_config config = {
         .n_slots = n_slots, .max_batch_tok = max_batch_tok, .max_out = max_out, .chunk_tok = chunk_tok};
-    assert_int_equal(sched_init(&s, &config, NULL), 0);
-    return s;
+    assert_int_equal(sched_init(s, &config, NULL), 0);
 }
 
 static inline struct sched_req request(uint64_t n_prompt) { return (struct sched_req){.n_prompt = n_prompt}; }

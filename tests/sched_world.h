@@ -62,7 +62,7 @@ struct world {
 static inline void world_open(struct world *w, const struct device *device, uint32_t n_slots) {
     memset(w, 0, sizeof *w);
     w->device = device, w->seed = 7;
-    w->s = make(n_slots, device->max_batch_tok, n_slots, 64);
+    make(&w->s, n_slots, device->max_batch_tok, n_slots, 64);
 }
 
 static inline void world_token(struct world *w, struct client *c) {
@@ -84,7 +84,7 @@ static inline void world_fly(struct world *w) {
     uint64_t n_tok = 0;
     if (!w->s.config.flight_tok) return;
     if (w->now_ns >= w->flight_ends_ns)
-        while (w->s.flying.n) sched_land(&w->s, w->s.flying.head);
+        while (w->s.flying.n) sched_land(&w->s, sched_first(&w->s.flying));
     if (w->s.flying.n) return; /* one at a time */
     const uint32_t n = sched_plan_flight(&w->s, 0, rows);
     for (uint32_t i = 0; i < n; i++) n_tok += rows[i].n_tok;

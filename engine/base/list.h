@@ -7,6 +7,7 @@
 
 #include <assert.h>
 #include <stddef.h>
+#include <stdint.h>
 
 struct list_link {
     struct list_link *prev, *next; /* next: NULL = in no list */
@@ -14,7 +15,7 @@ struct list_link {
 
 struct list {
     struct list_link ends; /* a ring: next is the first member, prev the last */
-    size_t n;
+    uint32_t n;
 };
 
 /* The struct of which a link is a member. */

@@ -3,42 +3,7 @@
 
 #include <assert.h>
 
-/* Behind `before`, NULL: at the head. */
-static void sched_list_insert(struct sched_list *l, struct sched_req *before, struct sched_req *req) {
-    assert(!req->prev && !req->next && l->head != req);
-    assert(!l->n == !l->head && !l->head == !l->tail);
-    req->prev = before;
-    req->next = before ? before->next : l->head;
-    if (before)
-        before->next = req;
-    else
-        l->head = req;
-    if (req->next)
-        req->next->prev = req;
-    else
-        l->tail = req;
-    l->n++;
-}
-
-static void sched_list_push(struct sched_list *l, struct sched_req *req) { sched_list_insert(l, l->tail, req); }
-
-static void sched_list_remove(struct sched_list *l, struct sched_req *req) {
-    assert(l->n > 0);
-    assert(req->prev ? req->prev->next == req : l->head == req);
-    assert(req->next ? req->next->prev == req : l->tail == req);
-    if (req->prev)
-        req->prev->next = req->next;
-    else
-        l->head = req->next;
-    if (req->next)
-        req->next->prev = req->prev;
-    else
-        l->tail = req->prev;
-    req->prev = req->next = NULL;
-    l->n--;
-}
-
-static struct sched_list *sched_list_of(struct sched *s, const struct sched_req *req) {
+static struct list *sched_list_of(struct sched *s, const struct sched_req *req) {
     switch (req->state) {
     case SCHED_QUEUED: return &s->keys[req->key].queue;
     case SCHED_PREFILL: return &s->prefill[req->site];
@@ -59,6 +24,10 @@ int sched_init(struct sched *s, const struct sched_config *config, struct rod_er
     assert(!config->shared_tok ||
            (config->shared_tok >= config->chunk_tok && config->shared_tok <= config->max_batch_tok));
     *s = (struct sched){.config = *config, .next_deadline_ns = UINT64_MAX};
+    struct list *const lists[] = {&s->waiting,    &s->last,      &s->moving,    &s->flying,     &s->prefill[0],
+                                  &s->prefill[1], &s->decode[0], &s->decode[1], &s->masking[0], &s->masking[1]};
+    for (size_t i = 0; i < sizeof lists / sizeof *lists; i++) list_init(lists[i]);
+    for (size_t i = 0; i < SCHED_N_KEYS; i++) list_init(&s->keys[i].queue);
     for (int i = 0; i < SCHED_N_SITES; i++) budget_init(&s->budget[i], config->chunk_tok);
     return slots_init(&s->slots, config->n_slots, err);
 }
@@ -78,7 +47,7 @@ void sched_submit(struct sched *s, struct sched_req *req, uint64_t now_ns) {
     struct sched_key *key = &s->keys[req->key];
     if (req->key >= s->n_keys) s->n_keys = req->key + 1;
     if (!key->queue.n && key->served < s->served) key->served = s->served;
-    sched_list_push(&key->queue, req);
+    list_push_last(&key->queue, &req->link);
     s->n_queued++;
 }
 
@@ -99,24 +68,24 @@ struct sched_req *sched_next(const struct sched *s) {
     for (uint32_t i = 0; i < s->n_keys; i++) {
         const struct sched_key *k = &s->keys[i];
         if (!k->queue.n) continue;
-        if (best &&
-            (k->served > best->served || (k->served == best->served && k->queue.head->order > best->queue.head->order)))
+        if (best && (k->served > best->served ||
+                     (k->served == best->served && sched_first(&k->queue)->order > sched_first(&best->queue)->order)))
             continue;
         best = k;
     }
-    return best ? best->queue.head : NULL;
+    return best ? sched_first(&best->queue) : NULL;
 }
 
 static void sched_leave_queue(struct sched *s, struct sched_req *r) {
     assert(r->state == SCHED_QUEUED && r->slot == SLOTS_NONE && s->n_queued > 0);
-    sched_list_remove(&s->keys[r->key].queue, r);
+    list_remove(&s->keys[r->key].queue, &r->link);
     s->n_queued--;
 }
 
 /* ---- the queue's end ---- */
 
-static struct sched_req *sched_find_expired(struct sched_list *queue, uint64_t now_ns, uint64_t *next_ns) {
-    for (struct sched_req *r = queue->head; r; r = r->next) {
+static struct sched_req *sched_find_expired(struct list *queue, uint64_t now_ns, uint64_t *next_ns) {
+    for (struct sched_req *r = sched_first(queue); r; r = sched_after(queue, r)) {
         if (!r->deadline_ns) continue;
         if (r->deadline_ns <= now_ns) return r;
         if (r->deadline_ns < *next_ns) *next_ns = r->deadline_ns;
@@ -149,7 +118,7 @@ struct sched_req *sched_admit(struct sched *s, uint64_t now_ns) {
     r->slot = slot;
     r->state = SCHED_PREFILL;
     r->admit_ns = now_ns;
-    sched_list_push(sched_list_of(s, r), r);
+    list_push_last(sched_list_of(s, r), &r->link);
     return r;
 }
 
@@ -192,7 +161,8 @@ static bool sched_is_long(const struct sched *s, const struct sched_req *r) {
 
 static uint32_t sched_n_long(const struct sched *s, enum sampling_site site) {
     uint32_t n = 0;
-    for (const struct sched_req *r = s->prefill[site].head; r && s->config.flight_tok; r = r->next)
+    for (const struct sched_req *r = sched_first(&s->prefill[site]); r && s->config.flight_tok;
+         r = sched_after(&s->prefill[site], r))
         n += sched_is_long(s, r);
     return n;
 }
@@ -208,15 +178,15 @@ static bool sched_takes(const struct sched *s, const struct sched_req *r, enum s
 }
 
 static struct sched_req *sched_oldest(const struct sched *s, enum sampling_site site, enum sched_prompts which) {
-    struct sched_req *r = s->prefill[site].head;
-    while (r && !sched_takes(s, r, which)) r = r->next;
+    struct sched_req *r = sched_first(&s->prefill[site]);
+    while (r && !sched_takes(s, r, which)) r = sched_after(&s->prefill[site], r);
     return r;
 }
 
 /* The prompt with the least left to read that this plan has not taken yet. */
 static struct sched_req *sched_shortest(const struct sched *s, enum sampling_site site, enum sched_prompts which) {
     struct sched_req *best = NULL;
-    for (struct sched_req *r = s->prefill[site].head; r; r = r->next)
+    for (struct sched_req *r = sched_first(&s->prefill[site]); r; r = sched_after(&s->prefill[site], r))
         if (r->plan != s->n_marks && (!best || r->n_prompt - r->pos < best->n_prompt - best->pos) &&
             sched_takes(s, r, which))
             best = r;
@@ -258,7 +228,7 @@ struct short_prompts {
 };
 static struct short_prompts sched_short(const struct sched *s, enum sampling_site site, enum sched_prompts which) {
     struct short_prompts all = {0, 0};
-    for (const struct sched_req *r = s->prefill[site].head; r; r = r->next)
+    for (const struct sched_req *r = sched_first(&s->prefill[site]); r; r = sched_after(&s->prefill[site], r))
         if (sched_is_short(s, r, which)) all.n++, all.tok += r->n_prompt - r->pos;
     return all;
 }
@@ -367,7 +337,7 @@ static void sched_plan_drafts(struct step_left *left, uint32_t kept, uint32_t ke
 uint32_t sched_plan(struct sched *s, enum sampling_site site, struct sched_row *rows) {
     uint32_t n = 0;
     struct step_left left = {sched_step_tok(s), s->config.max_out};
-    const struct sched_list *decode = &s->decode[site];
+    const struct list *decode = &s->decode[site];
     const uint64_t number = ++s->n_plans[site];
     s->n_marks++;
     const uint32_t n_long = sched_n_long(s, site);
@@ -393,7 +363,7 @@ uint32_t sched_plan(struct sched *s, enum sampling_site site, struct sched_row *
     uint32_t n_decode = alone_tok ? 0 : decode->n;
     if (n_decode > left.tok - kept) n_decode = left.tok - kept;
     if (n_decode > left.out - kept_out) n_decode = left.out - kept_out;
-    for (struct sched_req *r = decode->head; r && n < n_decode; r = r->next) {
+    for (struct sched_req *r = sched_first(decode); r && n < n_decode; r = sched_after(decode, r)) {
         if (r->held) continue;
         r->plan = s->n_marks;
         rows[n++] = (struct sched_row){.req = r, .pos = r->pos, .n_tok = 1, .n_out = 1};
@@ -419,29 +389,29 @@ uint32_t sched_plan(struct sched *s, enum sampling_site site, struct sched_row *
 }
 
 static void sched_move_to(struct sched *s, struct sched_req *r, enum sched_state to) {
-    sched_list_remove(sched_list_of(s, r), r);
+    list_remove(sched_list_of(s, r), &r->link);
     r->state = to;
-    sched_list_push(sched_list_of(s, r), r);
+    list_push_last(sched_list_of(s, r), &r->link);
 }
 
 /* ---- flights ---- */
 
 /* Back to its place: the head of the list is the oldest. */
 static void sched_to_prefill(struct sched *s, struct sched_req *r) {
-    sched_list_remove(sched_list_of(s, r), r);
+    list_remove(sched_list_of(s, r), &r->link);
     r->state = SCHED_PREFILL;
-    struct sched_list *l = sched_list_of(s, r);
-    struct sched_req *before = l->tail;
-    while (before && before->order > r->order) before = before->prev;
-    sched_list_insert(l, before, r);
+    struct list *l = sched_list_of(s, r);
+    struct list_link *at = &l->ends;
+    while (at->prev != &l->ends && sched_of_link(at->prev)->order > r->order) at = at->prev;
+    list_insert_before(l, at, &r->link);
 }
 
 /* The next plan is of what there will be when the flight on its way has ended. A request whose piece ends where others
  * take over its state, or where it leaves that, is not looked ahead of. */
 static void sched_look_ahead(struct sched *s) {
-    for (struct sched_req *r = s->flying.head, *next; r; r = next) {
+    for (struct sched_req *r = sched_first(&s->flying), *next; r; r = next) {
         const uint64_t end = r->pos + r->flight_tok;
-        next = r->next;
+        next = sched_after(&s->flying, r);
         if (r->behind_tok || end == r->stop_tok || end == r->handover_tok) continue;
         r->ahead = true;
         r->pos += r->flight_tok;
@@ -451,11 +421,11 @@ static void sched_look_ahead(struct sched *s) {
 
 /* What the plan did not take is as it was. */
 static void sched_look_back(struct sched *s, enum sampling_site site) {
-    for (struct sched_req *r = s->prefill[site].head, *next; r; r = next) {
-        next = r->next;
+    for (struct sched_req *r = sched_first(&s->prefill[site]), *next; r; r = next) {
+        next = sched_after(&s->prefill[site], r);
         if (r->ahead) sched_move_to(s, r, SCHED_FLYING);
     }
-    for (struct sched_req *r = s->flying.head; r; r = r->next) {
+    for (struct sched_req *r = sched_first(&s->flying); r; r = sched_after(&s->flying, r)) {
         if (r->ahead) r->pos -= r->flight_tok;
         r->ahead = false;
     }
@@ -583,10 +553,10 @@ void sched_masked(struct sched *s, struct sched_req *req) {
 
 static uint32_t sched_take_out(struct sched *s, struct sched_req *req) {
     const uint32_t slot = req->slot;
-    struct sched_list *list = sched_list_of(s, req);
+    struct list *list = sched_list_of(s, req);
     assert(list);
     assert((req->state == SCHED_QUEUED) == (slot == SLOTS_NONE));
-    sched_list_remove(list, req);
+    list_remove(list, &req->link);
     if (req->state == SCHED_QUEUED) s->n_queued--;
     req->slot = SLOTS_NONE;
     req->state = SCHED_NONE;

@@ -41,6 +41,7 @@
 #define SCHED_H
 
 #include "budget.h"
+#include "engine/base/list.h"
 #include "slots.h"
 
 enum sched_state {
@@ -58,7 +59,7 @@ enum sampling_site { SITE_DEVICE, SITE_HOST };
 enum { SCHED_N_SITES = 2, SCHED_N_KEYS = ROD_MAX_KEYS };
 
 struct sched_req {
-    struct sched_req *prev, *next;
+    struct list_link link;              /* of the list that its state names */
     enum sched_state state, moved_from; /* moved_from: in MOVING and MASKING, where it goes back to */
     uint32_t slot;                      /* in all states but NONE and QUEUED */
     enum sampling_site site;            /* the caller's */
@@ -81,13 +82,16 @@ struct sched_req {
     uint64_t plan; /* the plan that last took it or passed it over */
 };
 
-struct sched_list {
-    struct sched_req *head, *tail;
-    uint32_t n;
-};
+static inline struct sched_req *sched_of_link(struct list_link *link) {
+    return link ? LIST_OF(link, struct sched_req, link) : NULL;
+}
+static inline struct sched_req *sched_first(const struct list *list) { return sched_of_link(list_first(list)); }
+static inline struct sched_req *sched_after(const struct list *list, const struct sched_req *req) {
+    return sched_of_link(list_next(list, &req->link));
+}
 
 struct sched_key {
-    struct sched_list queue;
+    struct list queue;
     uint64_t served; /* in parts of a token; compared between keys only */
 };
 
@@ -108,9 +112,9 @@ struct sched {
     uint32_t n_keys, n_queued; /* n_keys: those that have had a request are below it */
     uint64_t n_submitted,
         served; /* served: of the key that had the last slot, when it got it; never less than before */
-    struct sched_list waiting, last, moving, flying;
-    struct sched_list prefill[SCHED_N_SITES], decode[SCHED_N_SITES]; /* decode: the row that ran longest ago first */
-    struct sched_list masking[SCHED_N_SITES];
+    struct list waiting, last, moving, flying;
+    struct list prefill[SCHED_N_SITES], decode[SCHED_N_SITES]; /* decode: the row that ran longest ago first */
+    struct list masking[SCHED_N_SITES];
     uint64_t next_deadline_ns; /* no queued request expires before this */
     uint64_t n_plans[SCHED_N_SITES], n_prompt_plans[SCHED_N_SITES];
     bool left_out[SCHED_N_SITES]; /* the plan before left streams out for a burst */

@@ -80,8 +80,8 @@ static void on_drain(uv_timer_t *timer) {
     if (is_over(v, waited, closes)) {
         finish(v, waited);
     } else if (waited >= limit + CUT_MS) {
-        log_text(&s->log, LOG_WARN, "Drain aborted after %llu ms; %zu requests did not end.",
-                 (unsigned long long)waited, s->completions.n);
+        log_text(&s->log, LOG_WARN, "Drain aborted after %llu ms; %u requests did not end.", (unsigned long long)waited,
+                 s->completions.n);
         serve_stop(v);
     } else if (waited >= limit && s->completions.n) {
         if (!v->n_cut) v->n_cut = s->completions.n;
@@ -109,7 +109,7 @@ void serve_on_signal(uv_signal_t *signal, int number) {
         serve_stop(v);
         return;
     }
-    log_text(&s->log, LOG_INFO, "%s: draining, %zu requests in progress; a second signal exits at once.",
+    log_text(&s->log, LOG_INFO, "%s: draining, %u requests in progress; a second signal exits at once.",
              number == SIGINT ? "SIGINT" : "SIGTERM", s->completions.n);
     serve_drain(v, number == SIGINT ? 0 : s->config.drain_notice_ms);
 }

@@ -4,7 +4,8 @@
 
 static void requests_get_slots_first_come_first_served(void **state) {
     (void)state;
-    struct sched s = make(2, 100, 100, 10);
+    struct sched s;
+    make(&s, 2, 100, 100, 10);
     struct sched_req r[4];
     for (int i = 0; i < 4; i++) {
         r[i] = request(5);
@@ -24,7 +25,8 @@ static void requests_get_slots_first_come_first_served(void **state) {
 
 static void logits_come_for_the_last_prompt_token_and_for_decode_rows_only(void **state) {
     (void)state;
-    struct sched s = make(2, 16, 16, 8);
+    struct sched s;
+    make(&s, 2, 16, 16, 8);
     struct sched_row rows[2];
     uint32_t n;
     struct sched_req r = request(20);
@@ -48,7 +50,8 @@ static void logits_come_for_the_last_prompt_token_and_for_decode_rows_only(void 
 static void a_piece_ends_where_its_prompt_stops(void **state) {
     (void)state;
     for (uint64_t stop = 0; stop < 96; stop += 8) {
-        struct sched s = make(1, 64, 4, 8);
+        struct sched s;
+        make(&s, 1, 64, 4, 8);
         struct sched_req r = request(100);
         struct sched_row rows[1];
         uint32_t n;
@@ -67,7 +70,8 @@ static void a_piece_ends_where_its_prompt_stops(void **state) {
 static void whoever_waits_for_a_mask_has_no_part_of_a_plan(void **state) {
     (void)state;
     enum { N = 8 };
-    struct sched s = make(N + 1, 16, 16, 8);
+    struct sched s;
+    make(&s, N + 1, 16, 16, 8);
     struct sched_req wait[N], r = request(40);
     struct sched_row rows[N + 1];
     uint32_t n;
@@ -88,9 +92,9 @@ static void whoever_waits_for_a_mask_has_no_part_of_a_plan(void **state) {
         assert_int_equal(r.pos, pos < 40 ? pos : 40);
     }
     for (int i = N - 1; i >= 0; i--) sched_masked(&s, &wait[i]);
-    assert_ptr_equal(s.prefill[SITE_DEVICE].head, &wait[1]); /* the oldest */
-    assert_ptr_equal(s.prefill[SITE_DEVICE].tail, &wait[N - 1]);
-    assert_ptr_equal(s.decode[SITE_DEVICE].tail, &wait[0]);
+    assert_ptr_equal(sched_first(&s.prefill[SITE_DEVICE]), &wait[1]); /* the oldest */
+    assert_ptr_equal(sched_of_link(list_last(&s.prefill[SITE_DEVICE])), &wait[N - 1]);
+    assert_ptr_equal(sched_of_link(list_last(&s.decode[SITE_DEVICE])), &wait[0]);
     for (int i = 0; i < 4; i++) run_step(&s, rows, &n);
     for (int i = 0; i < N; i++) assert_int_equal(wait[i].state, SCHED_DECODE);
     sched_mask(&s, &wait[0]);
@@ -102,7 +106,8 @@ static void whoever_waits_for_a_mask_has_no_part_of_a_plan(void **state) {
 static void without_its_mask_a_prompt_is_read_to_its_last_piece(void **state) {
     (void)state;
     for (uint64_t n_prompt = 1; n_prompt < 60; n_prompt++) {
-        struct sched s = make(1, 64, 64, 8);
+        struct sched s;
+        make(&s, 1, 64, 64, 8);
         struct sched_req r = request(n_prompt);
         struct sched_row rows[1];
         uint32_t n = 1;
@@ -125,7 +130,8 @@ static void without_its_mask_a_prompt_is_read_to_its_last_piece(void **state) {
 
 static void a_piece_ends_where_others_take_over_the_state(void **state) {
     (void)state;
-    struct sched s = make(1, 64, 4, 8);
+    struct sched s;
+    make(&s, 1, 64, 4, 8);
     struct sched_req r = request(100);
     struct sched_row rows[1];
     uint32_t n;
@@ -144,7 +150,8 @@ static void a_piece_ends_where_others_take_over_the_state(void **state) {
 /* What it need not read its key was not served: the next slot is the key's that was served least. */
 static void a_beginning_that_is_skipped_is_not_served(void **state) {
     (void)state;
-    struct sched s = make(1, 64, 4, 8);
+    struct sched s;
+    make(&s, 1, 64, 4, 8);
     struct sched_req r[4] = {request(1000), request(100), request(10), request(10)};
     for (int i = 0; i < 4; i++) {
         r[i].key = 1 + (uint32_t)i % 2;
@@ -165,7 +172,8 @@ static void a_beginning_that_is_skipped_is_not_served(void **state) {
 static void those_that_wait_for_a_source_are_not_served(void **state) {
     (void)state;
     enum { N = 6 };
-    struct sched s = make(N + 2, 64, 64, 8);
+    struct sched s;
+    make(&s, N + 2, 64, 64, 8);
     struct sched_req r[N], small = request(10), other = request(10);
     for (int i = 0; i < N; i++) {
         r[i] = request(1000);
@@ -203,7 +211,8 @@ static void those_that_wait_for_a_source_are_not_served(void **state) {
 static void prompts_split_only_at_multiples_of_the_chunk(void **state) {
     (void)state;
     for (uint32_t budget = 8; budget < 40; budget++) {
-        struct sched s = make(1, budget, 4, 8);
+        struct sched s;
+        make(&s, 1, budget, 4, 8);
         struct sched_req r = request(100);
         sched_submit(&s, &r, 0);
         sched_admit(&s, 0);
@@ -221,7 +230,8 @@ static void prompts_split_only_at_multiples_of_the_chunk(void **state) {
 
 static void a_prompt_gets_its_chunk_even_when_decode_rows_fill_the_budget(void **state) {
     (void)state;
-    struct sched s = make(40, 24, 24, 8);
+    struct sched s;
+    make(&s, 40, 24, 24, 8);
     struct sched_row rows[40];
     uint32_t n;
     struct sched_req d[30], p = request(80);
@@ -249,7 +259,8 @@ static void a_prompt_gets_its_chunk_even_when_decode_rows_fill_the_budget(void *
 
 static void decode_rows_and_prompts_alternate_when_only_one_kind_fits(void **state) {
     (void)state;
-    struct sched s = make(4, 8, 8, 8);
+    struct sched s;
+    make(&s, 4, 8, 8, 8);
     struct sched_row rows[4];
     uint32_t n;
     struct sched_req d = request(1), p = request(80);
@@ -266,7 +277,8 @@ static void decode_rows_and_prompts_alternate_when_only_one_kind_fits(void **sta
 
 static void a_short_prompt_overtakes_a_long_one_which_goes_on(void **state) {
     (void)state;
-    struct sched s = make(4, 8, 8, 8);
+    struct sched s;
+    make(&s, 4, 8, 8, 8);
     struct sched_row rows[4];
     uint32_t n;
     struct sched_req big = request(8000), small = request(8);
@@ -295,7 +307,8 @@ static void a_short_prompt_overtakes_a_long_one_which_goes_on(void **state) {
 
 static void a_queued_request_expires_at_its_deadline_without_costing_a_step(void **state) {
     (void)state;
-    struct sched s = make(1, 16, 16, 8);
+    struct sched s;
+    make(&s, 1, 16, 16, 8);
     struct sched_req a = request(4), b = request(4), c = request(4);
     b.deadline_ns = 1000;
     c.deadline_ns = 500;
@@ -314,7 +327,8 @@ static void a_queued_request_expires_at_its_deadline_without_costing_a_step(void
 
 static void an_admitted_request_no_longer_expires(void **state) {
     (void)state;
-    struct sched s = make(1, 16, 16, 8);
+    struct sched s;
+    make(&s, 1, 16, 16, 8);
     struct sched_req a = request(4);
     a.deadline_ns = 10;
     sched_submit(&s, &a, 0);
@@ -340,7 +354,8 @@ static void simulate(uint64_t seed) {
     struct rng g = {seed, 0};
     uint32_t n_slots = 1 + below(&g, MAX_SLOTS), chunk = 1 + below(&g, 64), max_batch = chunk + below(&g, 128);
     uint32_t max_out = 1 + below(&g, max_batch);
-    struct sched s = make(n_slots, max_batch, max_out, chunk);
+    struct sched s;
+    make(&s, n_slots, max_batch, max_out, chunk);
     if (seed % 3 == 0) s.config.shared_tok = chunk + below(&g, max_batch - chunk + 1);
     enum { N = 400 };
     struct sim_req *r = calloc(N, sizeof *r);
@@ -439,7 +454,8 @@ static void in_random_lives_every_invariant_holds_and_everything_ends(void **sta
 
 static void a_request_with_all_its_tokens_planned_keeps_its_slot_and_runs_no_more(void **state) {
     (void)state;
-    struct sched s = make(1, 16, 16, 8);
+    struct sched s;
+    make(&s, 1, 16, 16, 8);
     struct sched_row rows[1];
     uint32_t n;
     struct sched_req r = request(3), next = request(3);
@@ -461,7 +477,8 @@ static void a_request_with_all_its_tokens_planned_keeps_its_slot_and_runs_no_mor
 
 static void a_request_that_is_held_costs_no_row_and_no_room_for_others(void **state) {
     (void)state;
-    struct sched s = make(3, 16, 2, 8); /* two rows of logits a step */
+    struct sched s;
+    make(&s, 3, 16, 2, 8); /* two rows of logits a step */
     struct sched_row rows[3];
     uint32_t n;
     struct sched_req r[3] = {request(3), request(3), request(3)};
@@ -469,7 +486,7 @@ static void a_request_that_is_held_costs_no_row_and_no_room_for_others(void **st
     while (sched_admit(&s, 0)) {}
     for (int i = 0; i < 6 && s.decode[0].n < 3; i++) run_step(&s, rows, &n);
     assert_int_equal(s.decode[0].n, 3);
-    struct sched_req *held = s.decode[0].head;
+    struct sched_req *held = sched_first(&s.decode[0]);
     held->held = true;
     for (int i = 0; i < 3; i++) {
         assert_int_equal(sched_plan(&s, 0, rows), 2);
@@ -487,7 +504,8 @@ static void a_request_that_is_held_costs_no_row_and_no_room_for_others(void **st
 
 static void a_row_that_is_taken_back_is_planned_again_and_not_served(void **state) {
     (void)state;
-    struct sched s = make(1, 16, 16, 8);
+    struct sched s;
+    make(&s, 1, 16, 16, 8);
     struct sched_row rows[1];
     uint32_t n;
     struct sched_req r = request(3);
@@ -522,7 +540,8 @@ static uint64_t step_tok(struct sched *s, const struct sched_req *who, bool *in_
 
 static void only_a_prompt_that_is_alone_has_a_large_step(void **state) {
     (void)state;
-    struct sched s = make(4, 64, 4, 8);
+    struct sched s;
+    make(&s, 4, 64, 4, 8);
     s.config.shared_tok = 16;
     struct sched_req longest = request(640), same = request(6), other = request(6);
     bool in_it;

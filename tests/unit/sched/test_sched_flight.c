@@ -3,19 +3,18 @@
 #include "tests/sched_world.h"
 
 /* n streams that decode, on one site. */
-static struct sched with_streams(struct sched_req *r, uint32_t n, uint32_t flight_tok) {
-    struct sched s = make(64, 256, 64, 64);
+static void with_streams(struct sched *s, struct sched_req *r, uint32_t n, uint32_t flight_tok) {
+    make(s, 64, 256, 64, 64);
     struct sched_row rows[64];
     uint32_t n_rows;
-    s.config.flight_tok = flight_tok;
-    s.config.flight_streams = FLIGHT_STREAMS;
+    s->config.flight_tok = flight_tok;
+    s->config.flight_streams = FLIGHT_STREAMS;
     for (uint32_t i = 0; i < n; i++) {
         r[i] = request(10);
-        sched_submit(&s, &r[i], 0);
-        assert_ptr_equal(sched_admit(&s, 0), &r[i]);
+        sched_submit(s, &r[i], 0);
+        assert_ptr_equal(sched_admit(s, 0), &r[i]);
     }
-    while (s.prefill[0].n) run_step(&s, rows, &n_rows);
-    return s;
+    while (s->prefill[0].n) run_step(s, rows, &n_rows);
 }
 
 static void add(struct sched *s, struct sched_req *r, uint64_t n_prompt) {
@@ -32,7 +31,8 @@ static void a_prompt_flies_up_to_its_last_piece(void **state) {
         struct sched_req r[8], big;
         struct sched_row rows[64];
         uint32_t n;
-        struct sched s = with_streams(r, 8, 320);
+        struct sched s;
+        with_streams(&s, r, 8, 320);
         add(&s, &big, lengths[i]);
         uint64_t at = 0;
         while (sched_plan_flight(&s, 0, rows)) {
@@ -58,7 +58,8 @@ static void short_ones_and_those_that_are_looked_at_do_not_fly(void **state) {
     (void)state;
     struct sched_req r[8], small, scored, other;
     struct sched_row rows[64];
-    struct sched s = with_streams(r, 8, 320);
+    struct sched s;
+    with_streams(&s, r, 8, 320);
     add(&s, &small, 512);
     add(&s, &other, 2000);
     other.may_fly = false;
@@ -76,21 +77,22 @@ static void flights_need_streams(void **state) {
     struct sched_req r[8], big[9];
     struct sched_row rows[64];
     uint32_t n;
-    struct sched s = with_streams(r, 7, 320);
+    struct sched s;
+    with_streams(&s, r, 7, 320);
     add(&s, &big[0], 2000);
     assert_int_equal(sched_plan_flight(&s, 0, rows), 0);
     for (int k = 0; k < 100 && big[0].state == SCHED_PREFILL; k++) run_step(&s, rows, &n);
     assert_int_equal(big[0].state, SCHED_DECODE);
     sched_fini(&s);
 
-    s = with_streams(r, 8, 320);
+    with_streams(&s, r, 8, 320);
     for (int i = 0; i < 9; i++) add(&s, &big[i], 2000);
     assert_int_equal(sched_plan_flight(&s, 0, rows), 0);
     sched_remove(&s, &big[4]);
     assert_true(sched_plan_flight(&s, 0, rows) > 0);
     /* Streams that leave meanwhile change nothing for the one on its way. */
     for (int i = 0; i < 4; i++) sched_remove(&s, &r[i]);
-    while (s.flying.n) sched_land(&s, s.flying.head);
+    while (s.flying.n) sched_land(&s, sched_first(&s.flying));
     assert_int_equal(sched_plan_flight(&s, 0, rows), 0);
     sched_fini(&s);
 }
@@ -100,7 +102,8 @@ static void a_flight_is_shared_as_a_step_is(void **state) {
     (void)state;
     struct sched_req r[8], big[3];
     struct sched_row rows[64];
-    struct sched s = with_streams(r, 8, 640);
+    struct sched s;
+    with_streams(&s, r, 8, 640);
     add(&s, &big[0], 40000);
     add(&s, &big[1], 30000);
     add(&s, &big[2], 3000);
@@ -109,7 +112,7 @@ static void a_flight_is_shared_as_a_step_is(void **state) {
         assert_int_equal(big[0].flight_tok, 320);
         assert_int_equal(big[2].flight_tok, 320);
         sched_land(&s, &big[0]), sched_land(&s, &big[2]);
-        assert_ptr_equal(s.prefill[0].head, &big[0]);
+        assert_ptr_equal(sched_first(&s.prefill[0]), &big[0]);
     }
     assert_int_equal(big[2].pos, 2880);
     assert_int_equal(sched_plan_flight(&s, 0, rows), 3); /* its last piece but one, then the next shortest */
@@ -125,7 +128,8 @@ static void a_second_flight_follows_the_first(void **state) {
     struct sched_req r[8], big[3];
     struct sched_row rows[64];
     uint32_t n;
-    struct sched s = with_streams(r, 8, 640);
+    struct sched s;
+    with_streams(&s, r, 8, 640);
     add(&s, &big[0], 4000);
     add(&s, &big[1], 1000);
     assert_int_equal(sched_plan_flight(&s, 0, rows), 2); /* 320 of each */
@@ -155,7 +159,7 @@ static void a_second_flight_follows_the_first(void **state) {
     assert_int_equal(rows[1].n_tok, 320);
     sched_land(&s, &big[0]), sched_land(&s, &big[1]);
     assert_int_equal(big[0].state, SCHED_PREFILL);
-    assert_ptr_equal(s.prefill[0].head, &big[0]);
+    assert_ptr_equal(sched_first(&s.prefill[0]), &big[0]);
     assert_int_equal(big[1].state, SCHED_FLYING);
     const uint32_t n_free = s.slots.n_free, slot = sched_leave(&s, &big[1]);
     sched_release(&s, slot);
@@ -173,7 +177,8 @@ static void a_slot_of_a_flight_is_free_when_it_has_ended(void **state) {
     (void)state;
     struct sched_req r[8], big;
     struct sched_row rows[64];
-    struct sched s = with_streams(r, 8, 640);
+    struct sched s;
+    with_streams(&s, r, 8, 640);
     add(&s, &big, 4000);
     assert_int_equal(sched_plan_flight(&s, 0, rows), 1);
     const uint32_t n_free = s.slots.n_free, slot = sched_leave(&s, &big);

@@ -17,7 +17,8 @@ static void serve_whole(struct sched *s, struct sched_req *r, uint64_t n_out) {
 static void a_flood_of_one_key_does_not_delay_another(void **state) {
     (void)state;
     enum { N = 200 };
-    struct sched s = make(1, 64, 64, 8);
+    struct sched s;
+    make(&s, 1, 64, 64, 8);
     struct sched_req flood[N], one;
     for (int i = 0; i < N; i++) {
         flood[i] = request_of(1, 0, 5);
@@ -49,7 +50,8 @@ static void keys_get_tokens_by_their_weights_whatever_their_requests_are_like(vo
     (void)state;
     enum { KEYS = 3, EACH = 8 };
     static const uint32_t weights[KEYS] = {1, 2, 4};
-    struct sched s = make(6, 512, 64, 8);
+    struct sched s;
+    make(&s, 6, 512, 64, 8);
     struct sched_req reqs[KEYS][EACH];
     uint64_t want[KEYS][EACH], served[KEYS] = {0};
     const uint64_t seed = 20261122;
@@ -86,7 +88,8 @@ static void keys_get_tokens_by_their_weights_whatever_their_requests_are_like(vo
 static void a_key_that_was_away_has_saved_up_nothing(void **state) {
     (void)state;
     enum { N = 60 };
-    struct sched s = make(1, 64, 64, 8);
+    struct sched s;
+    make(&s, 1, 64, 64, 8);
     struct sched_req r, a[N], b[N];
     for (int i = 0; i < 50; i++) { /* key 1 alone, for long */
         r = request_of(1, 0, 8);
@@ -113,7 +116,8 @@ static void a_key_that_was_away_has_saved_up_nothing(void **state) {
 
 static void requests_of_every_key_expire(void **state) {
     (void)state;
-    struct sched s = make(1, 64, 64, 8);
+    struct sched s;
+    make(&s, 1, 64, 64, 8);
     struct sched_req r[4];
     for (uint32_t i = 0; i < 4; i++) {
         r[i] = request_of(i, 0, 5);

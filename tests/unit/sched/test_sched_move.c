@@ -5,7 +5,8 @@
 /* A request that came with a state: it holds its slot, others run, and it starts when the state is there. */
 static void a_request_whose_state_moves_holds_its_slot_and_has_no_rows(void **state) {
     (void)state;
-    struct sched s = make(2, 100, 100, 10);
+    struct sched s;
+    make(&s, 2, 100, 100, 10);
     struct sched_row rows[2];
     uint32_t n;
     struct sched_req a = request(30), b = request(5), c = request(5);
@@ -34,7 +35,8 @@ static void a_request_whose_state_moves_holds_its_slot_and_has_no_rows(void **st
 
 static void a_state_that_moves_out_keeps_the_slot_until_it_is_over(void **state) {
     (void)state;
-    struct sched s = make(1, 100, 100, 10);
+    struct sched s;
+    make(&s, 1, 100, 100, 10);
     struct sched_row rows[1];
     uint32_t n;
     struct sched_req a = request(5), b = request(5);
@@ -55,7 +57,8 @@ static void a_state_that_moves_out_keeps_the_slot_until_it_is_over(void **state)
 
 static void a_request_may_leave_while_its_state_moves(void **state) {
     (void)state;
-    struct sched s = make(1, 100, 100, 10);
+    struct sched s;
+    make(&s, 1, 100, 100, 10);
     struct sched_req a = request(5), b = request(5);
     sched_submit(&s, &a, 0), sched_submit(&s, &b, 0);
     sched_admit(&s, 1);
@@ -78,8 +81,10 @@ static void slots_stay_right_whatever_moves(void **state) {
     (void)state;
     enum { N = 40, SLOTS = 6, ROUNDS = 20000 };
     const uint64_t seed = 77;
-    struct sched s = make(SLOTS, 40, 40, 8);
-    struct sched_req r[N] = {{0}};
+    struct sched s;
+    make(&s, SLOTS, 40, 40, 8);
+    struct sched_req r[N];
+    memset(r, 0, sizeof r);
     uint32_t left[SLOTS], n_left = 0;
     struct sched_row rows[SLOTS];
     for (uint64_t k = 0; k < ROUNDS; k++) {
