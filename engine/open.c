@@ -29,11 +29,7 @@ static void open_fill_info(struct rod_model_info *info, const struct model *mode
     info->n_params = model->n_params;
     info->bos_id = d->bos_id;
     info->eos_id = model->n_eos_ids ? model->eos_ids[0] : d->eos_id;
-    info->default_temperature = model->default_temperature;
-    info->default_top_p = model->default_top_p;
-    info->default_min_p = model->default_min_p;
-    info->default_repetition_penalty = model->default_repetition_penalty;
-    info->default_top_k = model->default_top_k;
+    info->sampling = model->sampling;
     info->created_unix_s = synthetic ? 0 : model->created_unix_s;
 }
 

@@ -7,7 +7,6 @@
 #include <stdlib.h>
 
 enum { PACE_MOST_STREAMS = 512, PACE_MOST_TOK = 2048 };
-static const struct rod_sampling pace_greedy = {.top_p = 1, .typical_p = 1, .repetition_penalty = 1};
 
 struct pace {
     struct rod_engine *e;
@@ -16,7 +15,8 @@ struct pace {
 };
 
 static int pace_begin_slot(const struct pace *p, uint32_t slot, struct rod_error *err) {
-    const struct backend_sampling how = {.sampling = &pace_greedy, .max_tokens = UINT32_MAX, .n_logprobs = -1};
+    const struct rod_sampling greedy = rod_sampling_greedy();
+    const struct backend_sampling how = {.sampling = &greedy, .max_tokens = UINT32_MAX, .n_logprobs = -1};
     p->e->parts.ops->slot_zero(p->e->parts.backend, slot);
     return p->e->parts.ops->slot_sampling(p->e->parts.backend, slot, &how, err);
 }

@@ -134,6 +134,49 @@ uint64_t rod_engine_close(struct rod_engine *engine);
 /* After this rod_submit answers ROD_EDRAINING; what runs goes on. */
 void rod_engine_drain(struct rod_engine *engine);
 
+/* How tokens are drawn, an option a row: type and name; the value that changes nothing; the range of requests, from
+ * `low` (`above`: without low itself) to `high`, where what is less than a low above 0 counts as low; the most that
+ * generation_config.json may say, 0: it is not read there; letter and help of the flag. Members, checks, fields of
+ * requests, flags and defaults follow from the rows. Temperature 0 is argmax, ties to the lower id. Frequency and
+ * presence are those of generated tokens, repetition that of the prompt's, too. */
+/* clang-format off */
+#define ROD_SAMPLING(X) /* neutral, low, above, high, file, letter, help */ \
+    X(float, temperature, 1, 0, false, 2, 1000, 't', "0 = always the likeliest token") \
+    X(float, top_p, 1, 0, true, 1, 1, 0, "only the likeliest that sum to P") \
+    X(float, min_p, 0, 0, false, 1, 1, 0, "only those at least P times as likely as the likeliest") \
+    X(float, typical_p, 1, 0, true, 1, 0, 0, "locally typical sampling") \
+    X(float, frequency_penalty, 0, -2, false, 2, 0, 0, "less of what came often") \
+    X(float, presence_penalty, 0, -2, false, 2, 0, 0, "less of what came at all") \
+    X(float, repetition_penalty, 1, 1e-3, false, 1e3, 1e3, 0, "above 1: fewer repetitions") \
+    X(int32_t, top_k, 0, -1, false, INT32_MAX, INT32_MAX, 0, "only the K likeliest; 0 = off, -2 = the model's")
+/* clang-format on */
+
+struct rod_sampling {
+#define X(type, name, ...) type name;
+    ROD_SAMPLING(X)
+#undef X
+    uint64_t seed;
+};
+#define X(...) +1
+enum { ROD_N_SAMPLING = ROD_SAMPLING(X) };
+#undef X
+struct rod_sampling_option {
+    const char *name;
+    size_t offset;     /* in struct rod_sampling */
+    bool whole, above; /* whole: an int32_t, else a float */
+    double low, high, file_high;
+};
+extern const struct rod_sampling_option rod_sampling_options[ROD_N_SAMPLING];
+#define ROD_SAMPLING_VALUE(type, name, neutral, ...) .name = neutral,
+#define ROD_SAMPLING_NEUTRAL                                                                                           \
+    { ROD_SAMPLING(ROD_SAMPLING_VALUE) } /* seed 0 */
+static inline struct rod_sampling rod_sampling_neutral(void) { return (struct rod_sampling)ROD_SAMPLING_NEUTRAL; }
+static inline struct rod_sampling rod_sampling_greedy(void) {
+    struct rod_sampling greedy = ROD_SAMPLING_NEUTRAL;
+    greedy.temperature = 0;
+    return greedy;
+}
+
 struct rod_model_info {
     char name[128];                                    /* last component of the directory, or the synthetic name */
     char adapter[128];                                 /* last component of its directory; "": none */
@@ -149,11 +192,9 @@ struct rod_model_info {
     uint32_t n_slots, max_batch_tok, chunk_tok;
     uint64_t max_prompt_tok;
     bool has_tokenizer, has_chat;
-    int32_t bos_id, eos_id; /* -1 = none */
-    /* defaults of generation_config.json; NAN / -1 where it says nothing */
-    float default_temperature, default_top_p, default_min_p, default_repetition_penalty;
-    int32_t default_top_k;
-    int64_t created_unix_s; /* modification time of the weights */
+    int32_t bos_id, eos_id;       /* -1 = none */
+    struct rod_sampling sampling; /* of a request that says nothing: the options that generation_config.json has */
+    int64_t created_unix_s;       /* modification time of the weights */
 };
 const struct rod_model_info *rod_engine_info(const struct rod_engine *engine);
 
@@ -311,17 +352,6 @@ struct rod_bias {
 struct rod_ids {
     int32_t *ids;
     size_t n_ids;
-};
-
-struct rod_sampling {
-    float temperature;                         /* 0 = argmax, ties to the lower id */
-    float top_p;                               /* 1 = off */
-    int32_t top_k;                             /* <= 0 = off */
-    float min_p;                               /* 0 = off */
-    float typical_p;                           /* 1 = off */
-    float frequency_penalty, presence_penalty; /* over generated tokens */
-    float repetition_penalty;                  /* 1 = off; over prompt and generated tokens */
-    uint64_t seed;
 };
 
 /* A conversation after n_tok tokens: what a request leaves behind (keep_state) and another goes on from (state), in any

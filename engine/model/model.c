@@ -347,11 +347,7 @@ static int model_read_generation(struct model *model, const char *dir, struct ro
     rc = model_generation_parse(json.data, json.n, model->dims.V, &g, err);
     file_wipe(&json);
     if (rc) return rc;
-    model->default_temperature = g.temperature;
-    model->default_top_p = g.top_p;
-    model->default_min_p = g.min_p;
-    model->default_repetition_penalty = g.repetition_penalty;
-    model->default_top_k = g.top_k;
+    model->sampling = g.sampling;
     model_take_ends(model, MODEL_ENDS_GENERATION, &g.ends);
     if (model->dims.bos_id < 0) model->dims.bos_id = g.bos_id;
     return 0;
@@ -488,8 +484,7 @@ void model_tie_head(struct model *model) {
 struct model *model_new(void) {
     struct model *model = calloc(1, sizeof *model);
     if (!model) return NULL;
-    model->default_temperature = model->default_top_p = model->default_min_p = model->default_repetition_penalty = NAN;
-    model->default_top_k = -1;
+    model->sampling = rod_sampling_neutral();
     return model;
 }
 

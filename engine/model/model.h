@@ -112,8 +112,7 @@ struct model {
      * of an adapter: states of this model carry it. How tensors are spread over shards does not count. A synthetic
      * model's: of its name and seed. */
     uint8_t fingerprint[MODEL_FINGERPRINT_BYTES];
-    float default_temperature, default_top_p, default_min_p, default_repetition_penalty; /* NAN = unsaid */
-    int32_t default_top_k;                                                               /* -1 = unsaid */
+    struct rod_sampling sampling; /* of a request that says nothing */
     struct model_ends ends[MODEL_N_ENDS];
     int32_t eos_ids[MODEL_MAX_ENDS];
     uint32_t n_eos_ids; /* all of them, config.json's first */
@@ -123,8 +122,8 @@ struct model {
 };
 
 /* dir: config.json, model.safetensors or model.safetensors.index.json with its shards, optional generation_config.json
- * (its temperature, top_p, top_k, min_p and repetition_penalty become defaults; do_sample is not looked at, as in
- * vLLM). Errors name the key, or tensor and file. */
+ * (the options of ROD_SAMPLING that are read there become defaults; do_sample is not looked at, as in vLLM). Errors
+ * name the key, or tensor and file. */
 int model_open(const char *dir, struct model **out, struct rod_error *err);
 /* The same; progress: of the tensors' bytes, all of which are read for the fingerprint. */
 int model_open_watched(const char *dir, const struct rod_progress_to *progress, struct model **out,

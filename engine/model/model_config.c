@@ -262,18 +262,23 @@ int model_parse_config(const char *json, size_t len, struct model_dims *dims, bo
     return 0;
 }
 
+static void parse_sampling(struct cfg *c, const json_t *root, const struct rod_sampling_option *o,
+                           struct rod_sampling *out) {
+    void *at = (char *)out + o->offset;
+    if (o->file_high <= 0) return;
+    if (o->whole)
+        *(int32_t *)at = (int32_t)cfg_int(c, root, o->name, *(int32_t *)at, INT32_MIN, (int64_t)o->file_high);
+    else
+        *(float *)at = (float)cfg_interval(c, root, o->name, (double)*(float *)at, o->low, !o->above, o->file_high);
+}
+
 int model_generation_parse(const char *json, size_t len, uint32_t vocab_size, struct model_generation *out,
                            struct rod_error *err) {
     struct cfg c = {.file = "generation_config.json", .err = err};
-    *out = (struct model_generation){.bos_id = -1};
+    *out = (struct model_generation){.sampling = rod_sampling_neutral(), .bos_id = -1};
     json_t *root = cfg_load(&c, json, len);
     if (!c.rc) {
-        out->temperature = (float)cfg_interval(&c, root, "temperature", NAN, 0, true, 1000);
-        out->top_p = (float)cfg_real(&c, root, "top_p", NAN, 0, 1);
-        out->min_p = (float)cfg_interval(&c, root, "min_p", NAN, 0, true, 1);
-        out->repetition_penalty = (float)cfg_interval(&c, root, "repetition_penalty", NAN, 1e-3, true, 1e3);
-        int64_t top_k = cfg_int(&c, root, "top_k", INT32_MIN, INT32_MIN, INT32_MAX);
-        out->top_k = !cfg_get(root, "top_k") ? -1 : top_k < 0 ? 0 : (int32_t)top_k; /* -1 there means off, as 0 does */
+        for (size_t i = 0; i < ROD_N_SAMPLING; i++) parse_sampling(&c, root, &rod_sampling_options[i], &out->sampling);
         out->bos_id = (int32_t)cfg_int(&c, root, "bos_token_id", -1, -1, (int64_t)vocab_size - 1);
         cfg_ids(&c, root, "eos_token_id", vocab_size, &out->ends);
     }

@@ -51,10 +51,10 @@ struct model_config {
 int model_config_parse(const char *json, size_t len, struct model_config *out, struct rod_error *err);
 
 /* generation_config.json: what it says is the default of a request that says nothing, as vLLM reads it: do_sample is
- * not looked at (a client that wants argmax asks for temperature 0). NAN / -1 = unsaid. */
+ * not looked at (a client that wants argmax asks for temperature 0). */
 struct model_generation {
-    float temperature, top_p, min_p, repetition_penalty;
-    int32_t top_k, bos_id;
+    struct rod_sampling sampling;
+    int32_t bos_id; /* -1 = unsaid */
     struct model_ends ends;
 };
 int model_generation_parse(const char *json, size_t len, uint32_t vocab_size, struct model_generation *out,

@@ -16,7 +16,7 @@
 struct rod_request *rod_request_new(void) {
     struct rod_request *r = calloc(1, sizeof *r);
     if (!r) return NULL;
-    r->sampling = (struct rod_sampling){.temperature = 1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1};
+    r->sampling = rod_sampling_neutral();
     /* Without a seed of the caller's no two requests draw alike. */
     if (getrandom(&r->sampling.seed, sizeof r->sampling.seed, GRND_NONBLOCK) != (ssize_t)sizeof r->sampling.seed) {
         struct timespec now;
@@ -68,25 +68,24 @@ void rod_request_free(struct rod_request *request) {
 /* ---- validation ---- */
 
 /* NaN fails every comparison, so it fails here too. */
-static int request_check_range(struct rod_error *err, const char *param, float value, float low, float high) {
+static int request_check_range(struct rod_error *err, const char *param, double value, double low, double high) {
     if (value >= low && value <= high) return 0;
-    return rod_fail_at(err, ROD_EINVALID, param, "%s is %g, it must be at least %g and at most %g.", param,
-                       (double)value, (double)low, (double)high);
+    return rod_fail_at(err, ROD_EINVALID, param, "%s is %g, it must be at least %g and at most %g.", param, value, low,
+                       high);
 }
 
+/* Penalised logits stay finite. */
 static int request_check_sampling(const struct rod_sampling *s, struct rod_error *err) {
-    int rc = request_check_range(err, "temperature", s->temperature, 0, 2);
-    if (!rc) rc = request_check_range(err, "top_p", s->top_p, 0, 1);
-    if (!rc && !(s->top_p > 0))
-        rc = rod_fail_at(err, ROD_EINVALID, "top_p", "top_p is 0 and must be above 0 and at most 1.");
-    if (!rc) rc = request_check_range(err, "min_p", s->min_p, 0, 1);
-    if (!rc) rc = request_check_range(err, "typical_p", s->typical_p, 0, 1);
-    if (!rc && !(s->typical_p > 0))
-        rc = rod_fail_at(err, ROD_EINVALID, "typical_p", "typical_p is 0 and must be above 0 and at most 1.");
-    if (!rc) rc = request_check_range(err, "frequency_penalty", s->frequency_penalty, -2, 2);
-    if (!rc) rc = request_check_range(err, "presence_penalty", s->presence_penalty, -2, 2);
-    /* The bounds keep a penalised logit finite; nobody asks for more than 2. */
-    if (!rc) rc = request_check_range(err, "repetition_penalty", s->repetition_penalty, 1e-3f, 1e3f);
+    int rc = 0;
+    for (size_t i = 0; !rc && i < ROD_N_SAMPLING; i++) {
+        const struct rod_sampling_option *o = &rod_sampling_options[i];
+        if (o->whole) continue; /* any is good */
+        const double value = (double)*(const float *)(const void *)((const char *)s + o->offset);
+        rc = request_check_range(err, o->name, value, (double)(float)o->low, o->high);
+        if (!rc && o->above && value <= o->low)
+            rc = rod_fail_at(err, ROD_EINVALID, o->name, "%s is %g and must be above %g and at most %g.", o->name,
+                             value, o->low, o->high);
+    }
     return rc;
 }
 

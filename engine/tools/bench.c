@@ -247,7 +247,7 @@ static int bench_decode_by_host(struct bench *b, uint32_t batch, struct decode_t
 }
 
 static int bench_decode_by_device(struct bench *b, uint32_t batch, struct decode_times *times, struct rod_error *err) {
-    const struct rod_sampling greedy = {.top_p = 1, .typical_p = 1, .repetition_penalty = 1};
+    const struct rod_sampling greedy = rod_sampling_greedy();
     const struct backend_sampling sampling = {.sampling = &greedy, .max_tokens = UINT32_MAX, .n_logprobs = -1};
     const struct backend_token *tokens;
     int rc = 0;
@@ -279,7 +279,7 @@ static int bench_decode_by_device(struct bench *b, uint32_t batch, struct decode
 static int bench_verify(struct bench *b, uint32_t batch, uint32_t drafts, struct decode_times *times,
                         struct rod_error *err) {
     const uint32_t n = 1 + drafts;
-    const struct rod_sampling greedy = {.top_p = 1, .typical_p = 1, .repetition_penalty = 1};
+    const struct rod_sampling greedy = rod_sampling_greedy();
     const struct backend_sampling sampling = {.sampling = &greedy, .max_tokens = UINT32_MAX, .n_logprobs = -1};
     const struct backend_token *tokens;
     const float *logits;

@@ -116,29 +116,31 @@ static bool parse_bias(const struct api_fields *p, struct api_request *out) {
     return true;
 }
 
+/* What is less than a low above 0 counts as low. */
+static bool parse_option(const struct api_fields *p, const struct rod_sampling_option *o, struct rod_sampling *out) {
+    void *at = (char *)out + o->offset;
+    if (o->whole) {
+        int64_t value = *(int32_t *)at;
+        const bool ok = field_int(p, o->name, (int64_t)o->low, (int64_t)o->high, &value);
+        *(int32_t *)at = (int32_t)value;
+        return ok;
+    }
+    float *value = at;
+    if (o->low <= 0) return field_float(p, o->name, o->low, o->above, o->high, value);
+    const bool ok = field_float(p, o->name, 0, true, o->high, value);
+    if (*value < (float)o->low) *value = (float)o->low;
+    return ok;
+}
+
 static bool parse_sampling(const struct api_fields *p, struct api_request *out) {
-    struct rod_sampling *s = &out->sampling;
-    const struct api_defaults *d = p->defaults;
-    *s = (struct rod_sampling){.temperature = d->temperature,
-                               .top_p = d->top_p,
-                               .top_k = d->top_k,
-                               .min_p = d->min_p,
-                               .typical_p = 1,
-                               .repetition_penalty = d->repetition_penalty};
-    int64_t top_k = s->top_k, seed = 0;
+    int64_t seed = 0;
+    bool ok = true;
+    out->sampling = p->defaults->sampling;
+    for (size_t i = 0; ok && i < ROD_N_SAMPLING; i++) ok = parse_option(p, &rod_sampling_options[i], &out->sampling);
+    ok = ok && field_int(p, "seed", INT64_MIN, INT64_MAX, &seed) && parse_stop(p, out) && parse_stop_ids(p, out) &&
+         parse_bias(p, out) && parse_allowed(p, out) && parse_bad_words(p, out);
     out->has_seed = field_get(p, "seed") != NULL;
-    bool ok = field_float(p, "temperature", 0, false, 2, &s->temperature) &&
-              field_float(p, "top_p", 0, true, 1, &s->top_p) && field_float(p, "min_p", 0, false, 1, &s->min_p) &&
-              field_float(p, "typical_p", 0, true, 1, &s->typical_p) &&
-              field_float(p, "frequency_penalty", -2, false, 2, &s->frequency_penalty) &&
-              field_float(p, "presence_penalty", -2, false, 2, &s->presence_penalty) &&
-              field_float(p, "repetition_penalty", 0, true, 1e3, &s->repetition_penalty) &&
-              field_int(p, "top_k", -1, INT32_MAX, &top_k) && field_int(p, "seed", INT64_MIN, INT64_MAX, &seed) &&
-              parse_stop(p, out) && parse_stop_ids(p, out) && parse_bias(p, out) && parse_allowed(p, out) &&
-              parse_bad_words(p, out);
-    if (s->repetition_penalty < 1e-3f) s->repetition_penalty = 1e-3f; /* logits stay finite */
-    s->top_k = (int32_t)top_k;
-    s->seed = (uint64_t)seed;
+    out->sampling.seed = (uint64_t)seed;
     return ok;
 }
 

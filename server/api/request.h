@@ -14,8 +14,7 @@ struct api_defaults { /* defaults of a request, and the limits of its numbers */
     const char *model_name;
     const char *model_names; /* with its other names, separated by commas; NULL = it has none */
     uint32_t vocab_size;
-    float temperature, top_p, min_p, repetition_penalty;
-    int32_t top_k;
+    struct rod_sampling sampling;
     uint32_t chat_max_tokens;
 };
 

@@ -30,8 +30,12 @@ struct generate {
     char *model, *adapter, *prompt, *device, *precision, *weights;
     struct option_list stop;
     uint64_t threads, max_tokens, min_tokens;
-    int64_t seed, top_k;
-    double temperature, top_p, min_p, typical_p, frequency_penalty, presence_penalty, repetition_penalty;
+    int64_t seed;
+#define MEMBER_float       double
+#define MEMBER_int32_t     int64_t
+#define X(type, name, ...) MEMBER_##type name;
+    ROD_SAMPLING(X)
+#undef X
     bool chat, ignore_eos, special, quiet, deterministic;
 };
 
@@ -40,6 +44,15 @@ struct generate {
 #define WHAT             .group = "What to run"
 #define LENGTH           .group = "Length"
 #define SAMPLING         .group = "Sampling (without a flag: the model's generation_config.json)"
+
+/* A flag that is not given: NAN, and -2, which no whole option takes. */
+#define TYPE_float              OPTION_FLOAT
+#define TYPE_int32_t            OPTION_INT, .fallback = "-2"
+#define LOW_float(low, above)   ((above) ? 1e-6 : (low))
+#define LOW_int32_t(low, above) -2
+#define FLAG(kind, member, neutral, least, above, most, file, short_name, text)                                        \
+    {#member,     TYPE_##kind, AT(member), SAMPLING, .letter = short_name, RANGE(LOW_##kind(least, above), most),      \
+     .help = text},
 
 /* clang-format off */
 static const struct option generate_options[] = {
@@ -64,15 +77,7 @@ static const struct option generate_options[] = {
      .help = "no end before so many"},
     {"ignore_eos", OPTION_BOOL, AT(ignore_eos), LENGTH, .help = "go on past the end token"},
     {"stop", OPTION_REPEAT, AT(stop), LENGTH, .metavar = "TEXT", .help = "end before this text; may be given several times"},
-    {"temperature", OPTION_FLOAT, AT(temperature), SAMPLING, .letter = 't', RANGE(0, 2), .help = "0 = always the likeliest token"},
-    {"top_k", OPTION_INT, AT(top_k), SAMPLING, .fallback = "-2", RANGE(-2, 2147483647),
-     .help = "only the K likeliest; 0 = off, -2 = the model's"},
-    {"top_p", OPTION_FLOAT, AT(top_p), SAMPLING, RANGE(1e-6, 1), .help = "only the likeliest that sum to P"},
-    {"min_p", OPTION_FLOAT, AT(min_p), SAMPLING, RANGE(0, 1), .help = "only those at least P times as likely as the likeliest"},
-    {"typical_p", OPTION_FLOAT, AT(typical_p), SAMPLING, RANGE(1e-6, 1), .help = "locally typical sampling"},
-    {"repetition_penalty", OPTION_FLOAT, AT(repetition_penalty), SAMPLING, RANGE(1e-3, 1e3), .help = "above 1: fewer repetitions"},
-    {"frequency_penalty", OPTION_FLOAT, AT(frequency_penalty), SAMPLING, RANGE(-2, 2), .help = "less of what came often"},
-    {"presence_penalty", OPTION_FLOAT, AT(presence_penalty), SAMPLING, RANGE(-2, 2), .help = "less of what came at all"},
+    ROD_SAMPLING(FLAG)
     {"seed", OPTION_INT, AT(seed), SAMPLING, .fallback = "-1", RANGE(-1, 9e18), .help = "same seed, same text; -1 = another each time"},
     {"special", OPTION_BOOL, AT(special), SAMPLING, .help = "print special tokens too"},
 };
@@ -166,26 +171,24 @@ static int encode_prompt(const struct rod_engine *engine, const struct generate 
     return rod_chat_encode(engine, &chat, &r->prompt, &r->n_prompt, err);
 }
 
-static float flag_or(double flag, float model, float otherwise) {
-    if (!isnan(flag)) return (float)flag;
-    return isnan(model) ? otherwise : model;
+/* What the flags say, over what the model says. */
+static void take_sampling(const struct generate *g, const struct rod_sampling *model, struct rod_sampling *out) {
+    const uint64_t seed = out->seed;
+    *out = *model;
+    out->seed = g->seed >= 0 ? (uint64_t)g->seed : seed;
+#define IS_GIVEN_float(value)   !isnan(value)
+#define IS_GIVEN_int32_t(value) ((value) != -2)
+#define X(type, name, ...)                                                                                             \
+    if (IS_GIVEN_##type(g->name)) out->name = (type)g->name;
+    ROD_SAMPLING(X)
+#undef X
 }
 
 static int request_fill(const struct rod_engine *engine, struct generate *g, struct rod_request *r,
                         struct rod_error *err) {
-    const struct rod_model_info *info = rod_engine_info(engine);
-    struct rod_sampling *s = &r->sampling;
     int rc = encode_prompt(engine, g, r, err);
     if (rc) return rc;
-    s->temperature = flag_or(g->temperature, info->default_temperature, 1);
-    s->top_p = flag_or(g->top_p, info->default_top_p, 1);
-    s->min_p = flag_or(g->min_p, info->default_min_p, 0);
-    s->typical_p = flag_or(g->typical_p, NAN, 1);
-    s->repetition_penalty = flag_or(g->repetition_penalty, info->default_repetition_penalty, 1);
-    s->frequency_penalty = flag_or(g->frequency_penalty, NAN, 0);
-    s->presence_penalty = flag_or(g->presence_penalty, NAN, 0);
-    s->top_k = g->top_k == -2 ? info->default_top_k : (int32_t)g->top_k;
-    if (g->seed >= 0) s->seed = (uint64_t)g->seed;
+    take_sampling(g, &rod_engine_info(engine)->sampling, &r->sampling);
     snprintf(r->id, sizeof r->id, "generate");
     r->max_tokens = (uint32_t)g->max_tokens;
     r->min_tokens = (uint32_t)g->min_tokens;

@@ -229,11 +229,10 @@ static void compose(struct setup *b, struct session *s) {
     const uint32_t n_new = t->has_pending && pick(b, 0, 3) == 0 ? 0 : pick(b, 1, MOST_PROMPT);
     for (t->n_prompt = t->has_pending; t->n_prompt < n_new + t->has_pending; t->n_prompt++)
         t->prompt[t->n_prompt] = (int32_t)pick(b, 0, b->model->dims.V - 1);
-    t->sampling = (struct rod_sampling){.temperature = pick(b, 0, 2) ? 0.8f : 0,
-                                        .top_p = pick(b, 0, 1) ? 0.9f : 1,
-                                        .typical_p = 1,
-                                        .repetition_penalty = 1,
-                                        .seed = b->seed + b->n_drawn};
+    t->sampling = rod_sampling_greedy();
+    if (pick(b, 0, 2)) t->sampling.temperature = 0.8f;
+    if (pick(b, 0, 1)) t->sampling.top_p = 0.9f;
+    t->sampling.seed = b->seed + b->n_drawn;
     t->choice = (struct backend_sampling){.sampling = &t->sampling, .max_tokens = pick(b, 1, MOST_OUT)};
     if (pick(b, 0, 1)) return;
     t->choice.max_tokens = MOST_OUT;

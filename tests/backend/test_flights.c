@@ -70,7 +70,6 @@ struct streams {
     int32_t tok[STREAMS];
     uint64_t pos, hash; /* of all tokens; at the end of all states, too */
 };
-static const struct rod_sampling greedy = {.top_p = 1, .typical_p = 1, .repetition_penalty = 1};
 static void begin_streams(struct setup *b, struct streams *s) {
     struct rod_error err;
     const float *logits;
@@ -78,6 +77,7 @@ static void begin_streams(struct setup *b, struct streams *s) {
     *s = (struct streams){.pos = sizeof text / sizeof *text};
     for (uint32_t i = 0; i < s->pos; i++) text[i] = (int32_t)(i * 31 % b->model->dims.V);
     for (uint32_t i = 0; i < STREAMS; i++) {
+        const struct rod_sampling greedy = rod_sampling_greedy();
         const struct backend_sampling how = {.sampling = &greedy, .max_tokens = UINT32_MAX, .n_logprobs = -1};
         const struct backend_segment seg = {i, (uint32_t)s->pos, 0, 0, text, true};
         b->ops->slot_zero(b->be, i);

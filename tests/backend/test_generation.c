@@ -446,7 +446,7 @@ static void tales_says_what_it_is(void **state) {
     if (!getenv("RODIMUS_TEST_DEVICE")) assert_in_range(info->n_slots, 1, 64);
     assert_true(info->has_tokenizer && info->has_chat);
     assert_int_equal(info->eos_id, 1);
-    assert_true(info->default_temperature > 0.79f && info->default_temperature < 0.81f);
+    assert_true(info->sampling.temperature > 0.79f && info->sampling.temperature < 0.81f);
     collect_close(&c);
 }
 

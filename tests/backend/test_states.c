@@ -449,7 +449,7 @@ static void a_move_comes_after_the_steps_launched_before_it(void **state) {
     for (size_t i = 0; i < N_SETS; i++) {
         struct setup b = set_up(sets[i]);
         struct rod_error err;
-        const struct rod_sampling greedy = {.top_p = 1, .typical_p = 1, .repetition_penalty = 1};
+        const struct rod_sampling greedy = rod_sampling_greedy();
         const struct backend_sampling sampling = {.sampling = &greedy, .max_tokens = 100, .n_logprobs = -1};
         const uint64_t pos = b.visible + 20, n = 10 * b.chunk, end = pos + 2 * n;
         int32_t *tok = random_tokens(&b, 3 * b.visible + 1600, 33), *past = random_tokens(&b, 3 * b.visible + 1600, 34);

@@ -12,13 +12,8 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static const struct api_defaults defaults = {.model_name = "m",
-                                             .vocab_size = 64,
-                                             .temperature = 1,
-                                             .top_p = 1,
-                                             .repetition_penalty = 1,
-                                             .top_k = -1,
-                                             .chat_max_tokens = 10};
+static const struct api_defaults defaults = {
+    .model_name = "m", .vocab_size = 64, .chat_max_tokens = 10, .sampling = ROD_SAMPLING_NEUTRAL};
 
 static void check_error(const struct api_error *err) {
     struct buf out = {0};

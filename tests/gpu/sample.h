@@ -47,8 +47,8 @@ static inline void random_logits(float *x, uint32_t V, uint32_t kind) {
 static inline void random_request(struct row *r, uint32_t V, uint32_t kind) {
     *r = (struct row){.max_tokens = gpu_pick(0, 3) ? 1000 : gpu_pick(1, N_STEPS), .n_logprobs = -1};
     struct rod_sampling *sp = &r->sampling;
-    *sp = (struct rod_sampling){
-        .temperature = 1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1, .seed = gpu_bits()};
+    *sp = rod_sampling_neutral();
+    sp->seed = gpu_bits();
     if (kind == 0 || gpu_pick(0, 3) == 0)
         sp->temperature = 0;
     else if (kind == 1)

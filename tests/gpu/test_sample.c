@@ -234,8 +234,8 @@ static void logits_that_differ_by_almost_nothing_have_tokens(void **state) {
     struct sampler sampler;
     assert_int_equal(sampler_init(&sampler, V, NULL), 0);
     for (uint32_t i = 0; i < N_ROWS; i++) {
-        struct rod_sampling sp = {
-            .temperature = 2, .top_p = 1, .typical_p = 1, .repetition_penalty = 1, .seed = gpu_bits()};
+        struct rod_sampling sp = rod_sampling_neutral();
+        sp.temperature = 2, sp.seed = gpu_bits();
         if (i % 4 == 1) sp.top_p = 0.5f;
         if (i % 4 == 2) sp.top_k = 5;
         if (i % 4 == 3) sp.typical_p = 0.5f;
@@ -261,8 +261,8 @@ static void a_step_reads_what_the_last_one_drew_and_masks_what_ended(void **stat
     struct setup b = set_up(1000, ROWS);
     for (uint32_t i = 0; i < ROWS; i++) {
         b.rows[i] = (struct row){.max_tokens = i == 1 ? 1 : 9, .n_logprobs = -1, .pos = 10 + i, .tok = (int32_t)i};
-        b.rows[i].sampling =
-            (struct rod_sampling){.top_p = 1, .typical_p = 1, .repetition_penalty = i == 2 ? 2.0f : 1.0f};
+        b.rows[i].sampling = rod_sampling_greedy();
+        if (i == 2) b.rows[i].sampling.repetition_penalty = 2;
         b.rows[i].n_end_ids = i == 3;
         b.rows[i].end_ids[0] = 700;
         admit(&b, i);
@@ -309,7 +309,7 @@ static void a_step_says_which_states_are_written_back(void **state) {
     uint32_t count[ROWS + 2], word[ROWS], expected[ROWS] = {0}, last[ROWS] = {0};
     for (uint32_t i = 0; i < ROWS; i++) {
         b.rows[i] = (struct row){.max_tokens = UINT32_MAX, .n_logprobs = -1, .pos = 1000, .tok = i == ENDED ? -1 : 1};
-        b.rows[i].sampling = (struct rod_sampling){.top_p = 1, .typical_p = 1, .repetition_penalty = 1};
+        b.rows[i].sampling = rod_sampling_greedy();
         admit(&b, i);
     }
     const struct cuda_sampling ended = {.ended = true};
@@ -373,8 +373,7 @@ static void time_it(uint32_t n_rows, uint32_t kind, const char *name, const stru
 
 static void speed_is_printed(void **state) {
     (void)state;
-    struct rod_sampling greedy = {.top_p = 1, .typical_p = 1, .repetition_penalty = 1}, all = greedy;
-    all.temperature = 1;
+    const struct rod_sampling greedy = rod_sampling_greedy(), all = rod_sampling_neutral();
     struct rod_sampling top_p = all, top_k = all, typical = all;
     top_p.top_p = 0.9f, top_k.top_k = 50, typical.typical_p = 0.9f;
     for (uint32_t n_rows = 1; n_rows <= 256 && !gpu.n_shapes; n_rows *= 256) {

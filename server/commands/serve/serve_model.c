@@ -141,11 +141,7 @@ static void server_set_defaults(struct server *s, struct rod_engine *engine) {
         .model_name = s->model_name,
         .model_names = *s->config.model_name ? s->config.model_name : NULL,
         .vocab_size = i->vocab_size,
-        .temperature = isnan(i->default_temperature) ? 1 : i->default_temperature,
-        .top_p = isnan(i->default_top_p) ? 1 : i->default_top_p,
-        .min_p = isnan(i->default_min_p) ? 0 : i->default_min_p,
-        .repetition_penalty = isnan(i->default_repetition_penalty) ? 1 : i->default_repetition_penalty,
-        .top_k = i->default_top_k,
+        .sampling = i->sampling,
         .chat_max_tokens = (uint32_t)s->config.default_max_tokens,
     };
     s->vocab = (struct api_vocab){.bytes = vocab_bytes, .arg = engine};

@@ -3,12 +3,15 @@ its own (queues, keys, limits, drains) is in test_errors.py, test_hostile.py and
 structured output have files of their own."""
 import concurrent.futures
 import json
+import os
 import random
 import re
 import threading
 import time
 
 import pytest
+
+from server import ROOT
 
 COMPLETION = {"prompt": "The fox said to the raven, \"", "max_tokens": 6}
 CHAT = {"messages": [{"role": "user", "content": "Tell me a tale about a fox."}], "max_tokens": 6}
@@ -304,15 +307,39 @@ def test_errors_have_status_type_code(server, route, name):
     assert (error["type"], error["code"]) == (kind, code) and error["message"], error
 
 
+# The rows of ROD_SAMPLING: type, name, neutral, low, above, high.
+SAMPLING = re.findall(r"^    X\((float|int32_t), (\w+), ([^,]+), ([^,]+), (true|false), ([^,]+),", open(os.path.join(ROOT, "engine", "rodimus.h"), encoding="utf-8").read(), re.M)
+
+
+def sampling_edges():
+    for kind, name, neutral, low, above, high in SAMPLING:
+        whole, low, high = kind == "int32_t", float(low), float(high.replace("INT32_MAX", "2147483647"))
+        step = 1 if whole else 1e-6
+        good, bad = ([step, high] if above == "true" else [low, high]), ([low, low - step] if above == "true" else [0 if low > 0 else low - step])
+        yield name, [int(v) if whole else v for v in good + [float(neutral)]], [int(v) if whole else v for v in bad + [high + step * max(1, high)]]
+
+
 EDGES = [  # the last value inside, the first outside
-    ("temperature", [0, 2, 1.999], [-1e-9, 2.0001]), ("top_p", [1, 1e-6], [0, 1.0001, -1]), ("top_k", [-1, 0, 1, 10**6], [-2]),
-    ("min_p", [0, 1], [-0.001, 1.001]), ("typical_p", [1, 0.01], [0, 1.01]), ("frequency_penalty", [-2, 2], [-2.01, 2.01]),
-    ("presence_penalty", [-2, 2], [-2.01, 2.01]), ("repetition_penalty", [0.001, 1, 1000], [0, -1, 1001]),
+    *sampling_edges(),
     ("n", [1, 3], [0, 129, -1]), ("max_tokens", [1, 2], [-1, 2**31]), ("min_tokens", [0, 1], [-1, 7]),
     ("seed", [0, -2**63, 2**63 - 1], [2**63, 0.5]), ("sse_ping_ms", [0, 1, 86400000], [-1, 86400001]),
     ("stop", ["a", ["a"] * 16, []], [["a"] * 17, "", 5, [None]]), ("stop_token_ids", [[0, 4095], []], [[4096], [-1], 3]),
     ("logit_bias", [{"0": -100, "4095": 100}, {}], [{"4096": 0}, {"0": 100.5}, {"01x": 1}, [1]]),
 ]
+
+
+def test_the_description_has_the_rows_of_sampling(server):
+    described = server.ask("GET", "/openapi.json").json["components"]["schemas"]["Sampling"]["properties"]
+    assert len(SAMPLING) >= 8
+    for kind, name, neutral, low, above, high in SAMPLING:
+        field, whole = described[name], kind == "int32_t"
+        assert field["type"] == ["integer" if whole else "number", "null"], name
+        assert field["default"] == float(neutral), name
+        if above == "true" or float(low) > 0:  # what is less than a low above 0 counts as low
+            assert field["exclusiveMinimum"] == 0, name
+        else:
+            assert field["minimum"] == float(low), name
+        assert whole or field["maximum"] == float(high), name
 
 
 @pytest.mark.parametrize("field,good,bad", EDGES, ids=[e[0] for e in EDGES])

@@ -16,7 +16,7 @@ enum { V = 1000, N_DRAWS = 1000 };
 enum { V = 1000, N_DRAWS = 20000 };
 #endif
 
-static const struct rod_sampling neutral = {.temperature = 1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1};
+static const struct rod_sampling neutral = ROD_SAMPLING_NEUTRAL;
 
 static void fill_logits(float *x, uint32_t n, uint64_t seed, float spread) {
     for (uint32_t i = 0; i < n; i++) {

@@ -161,8 +161,9 @@ static void every_vector_opens_whole(void **state) {
     struct model *tales = open_good("config/models/tales/");
     assert_string_equal(tales->name, "tales");
     assert_int_equal(tales->n_params, 7185920);
-    assert_true(tales->default_temperature == 0.8f && tales->default_top_p == 0.95f);
-    assert_true(isnan(tales->default_min_p));
+    assert_true(tales->sampling.temperature == 0.8f && tales->sampling.top_p == 0.95f);
+    assert_true(tales->sampling.min_p == 0 && tales->sampling.typical_p == 1 &&
+                tales->sampling.repetition_penalty == 1);
     assert_int_equal(tales->n_eos_ids, 1);
     assert_int_equal(tales->eos_ids[0], 1);
     model_close(tales);
@@ -567,7 +568,7 @@ static void end_tokens_of_both_files_are_joined(void **state) {
     assert_int_equal(m->eos_ids[1], 7);
     assert_int_equal(m->eos_ids[2], 9);
     assert_int_equal(m->dims.eos_id, 1);
-    assert_true(m->default_temperature == 0.5f);
+    assert_true(m->sampling.temperature == 0.5f);
     model_close(m);
     remove_files(dir, checkpoint_files);
 }

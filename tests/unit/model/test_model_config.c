@@ -349,16 +349,16 @@ static void generation_defaults_are_read(void **state) {
     const char *json = "{\"do_sample\":false,\"temperature\":0.7,\"top_p\":0.9,\"top_k\":20,\"min_p\":0.05,"
                        "\"repetition_penalty\":1.1,\"eos_token_id\":[3,4],\"bos_token_id\":2}";
     assert_int_equal(model_generation_parse(json, strlen(json), 300, &g, &err), 0);
-    assert_true(g.temperature == 0.7f && g.top_p == 0.9f && g.min_p == 0.05f && g.repetition_penalty == 1.1f);
-    assert_int_equal(g.top_k, 20);
+    const struct rod_sampling *s = &g.sampling;
+    assert_true(s->temperature == 0.7f && s->top_p == 0.9f && s->min_p == 0.05f && s->repetition_penalty == 1.1f);
+    assert_int_equal(s->top_k, 20);
     assert_int_equal(g.ends.n, 2);
     assert_int_equal(model_generation_parse("{}", 2, 300, &g, &err), 0);
-    assert_true(isnan(g.temperature) && isnan(g.top_p) && isnan(g.min_p) && isnan(g.repetition_penalty));
-    assert_int_equal(g.top_k, -1);
+    const struct rod_sampling neutral = rod_sampling_neutral();
+    assert_memory_equal(s, &neutral, sizeof neutral);
     json = "{\"top_k\":-1,\"temperature\":0}";
     assert_int_equal(model_generation_parse(json, strlen(json), 300, &g, &err), 0);
-    assert_int_equal(g.top_k, 0);
-    assert_true(g.temperature == 0);
+    assert_true(s->top_k <= 0 && s->temperature == 0);
     static const char *const bad[] = {
         "{\"temperature\":-1}",       "{\"top_p\":0}",     "{\"top_p\":1.5}",       "{\"top_k\":1.5}",
         "{\"repetition_penalty\":0}", "{\"min_p\":\"x\"}", "{\"eos_token_id\":300}"};

@@ -13,14 +13,11 @@
 #include <string.h>
 #include <cmocka.h>
 
-static const struct api_defaults defaults = {.model_name = "tales",
-                                             .vocab_size = 1000,
-                                             .temperature = 0.8f,
-                                             .top_p = 0.95f,
-                                             .min_p = 0,
-                                             .repetition_penalty = 1,
-                                             .top_k = -1,
-                                             .chat_max_tokens = 2048};
+static const struct api_defaults defaults = {
+    .model_name = "tales",
+    .vocab_size = 1000,
+    .sampling = {.temperature = 0.8f, .top_p = 0.95f, .top_k = -1, .typical_p = 1, .repetition_penalty = 1},
+    .chat_max_tokens = 2048};
 
 static int parse(const struct answer_form *form, const char *body, struct api_request *out, struct api_error *err) {
     return form->parse(body, strlen(body), &defaults, out, err);

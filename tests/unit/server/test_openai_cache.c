@@ -10,7 +10,7 @@
 #include <cmocka.h>
 
 static const struct api_defaults defaults = {
-    .model_name = "tales", .vocab_size = 1000, .temperature = 1, .top_p = 1, .repetition_penalty = 1, .top_k = -1};
+    .model_name = "tales", .vocab_size = 1000, .sampling = ROD_SAMPLING_NEUTRAL};
 
 #define MARK      "\"cache_control\":{\"type\":\"ephemeral\"}"
 #define MARK_LONG "\"cache_control\":{\"type\":\"ephemeral\",\"ttl\":\"1h\"}"

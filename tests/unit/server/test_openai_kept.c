@@ -9,8 +9,7 @@
 
 #include <cmocka.h>
 
-static const struct api_defaults defaults = {
-    .model_name = "m", .vocab_size = 64, .temperature = 1, .top_p = 1, .repetition_penalty = 1, .top_k = -1};
+static const struct api_defaults defaults = {.model_name = "m", .vocab_size = 64, .sampling = ROD_SAMPLING_NEUTRAL};
 
 static void parse(const char *body, size_t len, struct api_request *out) {
     struct api_error err;

@@ -12,13 +12,8 @@
 #include <string.h>
 #include <cmocka.h>
 
-static const struct api_defaults defaults = {.model_name = "tales",
-                                             .vocab_size = 1000,
-                                             .temperature = 1,
-                                             .top_p = 1,
-                                             .repetition_penalty = 1,
-                                             .top_k = -1,
-                                             .chat_max_tokens = 2048};
+static const struct api_defaults defaults = {
+    .model_name = "tales", .vocab_size = 1000, .chat_max_tokens = 2048, .sampling = ROD_SAMPLING_NEUTRAL};
 
 static const struct answer_form *const forms[] = {&completions_form, &chats_form, &responses_form};
 

@@ -12,13 +12,11 @@
 #include <string.h>
 #include <cmocka.h>
 
-static const struct api_defaults defaults = {.model_name = "tales",
-                                             .vocab_size = 1000,
-                                             .temperature = 0.5f,
-                                             .top_p = 1,
-                                             .top_k = -1,
-                                             .repetition_penalty = 1,
-                                             .chat_max_tokens = 99};
+static const struct api_defaults defaults = {
+    .model_name = "tales",
+    .vocab_size = 1000,
+    .chat_max_tokens = 99,
+    .sampling = {.temperature = 0.5f, .top_p = 1, .top_k = -1, .repetition_penalty = 1, .typical_p = 1}};
 
 static int join(const struct answer_form *form, const char *body, const char *session, const char *key,
                 struct api_request *out, struct api_error *err) {

@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 static const struct api_defaults defaults = {
-    .model_name = "tales", .vocab_size = 1000, .temperature = 1, .top_p = 1, .repetition_penalty = 1, .top_k = -1};
+    .model_name = "tales", .vocab_size = 1000, .sampling = ROD_SAMPLING_NEUTRAL};
 
 #define TOOLS                                                                                                          \
     "\"tools\": [{\"type\": \"function\", \"function\": {\"name\": \"f\", \"strict\": true, \"parameters\": "          \
