@@ -31,17 +31,18 @@ static const struct cuda_shape rodimus_plus = {.D = 2048,
                                                .ring_keys = 2112,
                                                .dtype = CUDA_BF16};
 
-/* An operation is named in its first row. */
+/* An operation is named in its first row; what holds for any device, or any dtype, is not said. */
 static char *table_text(void) {
     const size_t most = 64 * 1024;
     char *text = malloc(most);
     assert_non_null(text);
-    size_t n = (size_t)snprintf(text, most, "| what | device | dtype | when | kernel |\n|---|---|---|---|---|\n");
+    size_t n = (size_t)snprintf(text, most, "| what | device, dtype | when | kernel |\n|---|---|---|---|\n");
     const char *before = "";
     for (uint32_t i = 0; i < dispatch_n_rules(); i++) {
         const struct dispatch_text t = dispatch_rule_text(i);
-        n += (size_t)snprintf(text + n, most - n, "| %s | %s | %s | %s | `%s` |\n", strcmp(t.op, before) ? t.op : "",
-                              t.device, t.dtype, t.when, t.kernel);
+        const char *device = strcmp(t.device, "any") ? t.device : "", *dtype = strcmp(t.dtype, "any") ? t.dtype : "";
+        n += (size_t)snprintf(text + n, most - n, "| %s | %s%s%s | %s | `%s` |\n", strcmp(t.op, before) ? t.op : "",
+                              device, *device && *dtype ? ", " : "", dtype, t.when, t.kernel);
         assert_true(n < most);
         before = t.op;
     }
