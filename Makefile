@@ -243,6 +243,9 @@ bench-mask: # what structured output costs a step, as JSON
 bench-dear: # a stream beside rows whose masks are dear, as JSON; FLAGS: rounds, seconds
 	@$(MAKE) --no-print-directory -j$(JOBS) $(BUILD)/tests/bench/dear >&2
 	@$(BUILD)/tests/bench/dear $(FLAGS)
+bench-policy: # what the scheduler's constants are worth in virtual time
+	@$(MAKE) --no-print-directory -j$(JOBS) $(BUILD)/tests/bench/policy >&2
+	@$(BUILD)/tests/bench/policy
 bench-masked: # what structured output costs all streams, as JSON; FLAGS: of tests/bench/masked.c
 	@$(MAKE) --no-print-directory -j$(JOBS) all $(BUILD)/tests/bench/masked >&2
 	@[ -z "$(CUDA_SO)" ] || ln -srf $(BUILD)/rodimus_cuda.so $(BUILD)/tests/bench/
@@ -335,7 +338,7 @@ ablate-bundle: $(ABLATED) # build/ablate.txz
 	@tar c -C $(BUILD)/away . | xz -T2 >$(BUILD)/ablate.txz && rm -rf $(BUILD)/away && ls -l $(BUILD)/ablate.txz
 
 force:
-.PHONY: ablate-bundle bench-ablate help api-programs bench gpu-bundle soak-gpu asan-api ubsan-api tsan-api bench-sessions soak deploy-deps test-deploy plots bench-swap bench-mask bench-masked bench-dear test-ci test-schemas test-clients bundle gpu-objects sanitize-gpu test-gpu all deps run test test-programs test-c fuzz fuzz-programs asan ubsan tsan format clean force have-headers test-browser
+.PHONY: ablate-bundle bench-ablate help api-programs bench gpu-bundle soak-gpu asan-api ubsan-api tsan-api bench-sessions soak deploy-deps test-deploy plots bench-swap bench-mask bench-masked bench-dear bench-policy test-ci test-schemas test-clients bundle gpu-objects sanitize-gpu test-gpu all deps run test test-programs test-c fuzz fuzz-programs asan ubsan tsan format clean force have-headers test-browser
 .PRECIOUS: $(BUILD)/%.o
 .SECONDARY:
--include $(ENGINE_OBJ:.o=.d) $(if $(CUDA_SO),$(CUDA_OBJ:.o=.d) $(BUILD)/cuda/tests/gpu/under_test.d $(BUILD)/cuda/racecheck/persistent.d $(BUILD)/cuda/tests/bench/ablate_hook.d) $(SERVER_OBJ:.o=.d) $(TEST_BIN:=.d) $(API_BIN:=.d) $(BUILD)/tests/bench/mask.d $(BUILD)/tests/bench/masked.d $(BUILD)/tests/bench/dear.d $(BUILD)/tests/bench/swap.d $(BUILD)/tests/bench/sessions.d $(FUZZ_BIN:=.d) $(BUILD)/tests/fuzz/driver.d $(BUILD)/server/main.d
+-include $(ENGINE_OBJ:.o=.d) $(if $(CUDA_SO),$(CUDA_OBJ:.o=.d) $(BUILD)/cuda/tests/gpu/under_test.d $(BUILD)/cuda/racecheck/persistent.d $(BUILD)/cuda/tests/bench/ablate_hook.d) $(SERVER_OBJ:.o=.d) $(TEST_BIN:=.d) $(API_BIN:=.d) $(BUILD)/tests/bench/mask.d $(BUILD)/tests/bench/masked.d $(BUILD)/tests/bench/dear.d $(BUILD)/tests/bench/policy.d $(BUILD)/tests/bench/swap.d $(BUILD)/tests/bench/sessions.d $(FUZZ_BIN:=.d) $(BUILD)/tests/fuzz/driver.d $(BUILD)/server/main.d

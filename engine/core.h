@@ -27,8 +27,6 @@ struct move {
     struct prefix_entry *entry; /* MOVE_OUT: what the buffer is for; NULL: the request's end */
 };
 
-/* Beside fewer streams a prompt has more of a device's time in steps than a flight gives it, and they wait little. */
-enum { FLIGHT_STREAMS = 8 };
 /* Pieces of prompts that are read beside steps, flight.c. */
 struct flight {
     struct sched_row *rows; /* [n_slots]; req NULL: the request ended meanwhile */

@@ -1,5 +1,6 @@
 /* engine.c - an engine is opened from its parts and closed. */
 #include "core.h"
+#include "engine/base/policy.h"
 #include "engine/state/pinned.h"
 
 #include <assert.h>
@@ -57,7 +58,7 @@ static int engine_init_parts(struct rod_engine *e, struct rod_error *err) {
                                        .max_out = be->max_out,
                                        .chunk_tok = be->chunk_tok,
                                        .flight_tok = be->flight_tok,
-                                       .flight_streams = FLIGHT_STREAMS};
+                                       .flight_streams = POLICY_FLIGHT_STREAMS};
     int rc = sched_init(&e->sched, &sched, err);
     if (!rc) rc = sampler_init(&e->sampler, e->parts.V, err);
     if (rc) return rc;

@@ -10,6 +10,7 @@
  * meanwhile would wait for both.
  */
 #include "core.h"
+#include "engine/base/policy.h"
 
 #include <assert.h>
 
@@ -34,7 +35,7 @@ static uint64_t flight_since_ns(const struct rod_engine *e, const struct flight 
 static bool flight_ends_soon(struct rod_engine *e, uint64_t now_ns, uint64_t look_ns) {
     const struct flight *f = flight_of(e, e->flights.n_ended);
     const uint64_t takes_ns = cost_ns(&e->flights.cost, f->n_tok);
-    return takes_ns && now_ns + 2 * look_ns >= flight_since_ns(e, f) + takes_ns;
+    return takes_ns && now_ns + POLICY_FLIGHT_LOOKS * look_ns >= flight_since_ns(e, f) + takes_ns;
 }
 
 int flight_start(struct rod_engine *e, struct rod_error *err) {

@@ -2,6 +2,7 @@
  * wake a round. What features found out becomes what happens here, and in step.c.
  */
 #include "core.h"
+#include "engine/base/policy.h"
 
 #include <assert.h>
 
@@ -156,13 +157,10 @@ static bool loop_has_no_steps(const struct rod_engine *e) {
            !e->sched.masking[SITE_DEVICE].n && !e->sched.masking[SITE_HOST].n;
 }
 
-/* The engine looks so often at a flight beside which nothing is to do, and hears of what comes meanwhile at once. */
-enum { LOOP_LOOK_NS = 500000 };
-
-/* Sleeps where nothing is to do. */
+/* Sleeps where nothing is to do, and hears of what comes meanwhile at once; looks at a flight now and then. */
 static void loop_pop(struct rod_engine *e, bool idle, struct mailbox_batch *batch) {
     const bool flies = flight_on(e);
-    if (idle && flies) mailbox_wait(&e->mailbox, LOOP_LOOK_NS);
+    if (idle && flies) mailbox_wait(&e->mailbox, POLICY_FLIGHT_LOOK_NS);
     mailbox_pop(&e->mailbox, idle && !flies, batch);
     /* Time without work is not a step that hangs. */
     if (idle && !flies) atomic_store_explicit(&e->counters.last_step_end_ns, clock_now_ns(), memory_order_relaxed);

@@ -8,16 +8,10 @@
  * used less than half. Where nothing else runs a round has more effort, and ends, as a request may come.
  */
 #include "core.h"
+#include "engine/base/policy.h"
 
 #include <assert.h>
 #include <string.h>
-
-enum {
-    PIECE = 1 << 14,         /* effort, some 0.1 ms */
-    LEAST_NS = 200000,       /* of a step's masks */
-    MOST_NS = 4000000,       /* that nobody waits for them longer */
-    HALF_LIFE_NS = 500000000 /* of what a key has used */
-};
 
 static uint64_t *pieces_used(struct rod_engine *e, const struct active *a) { return &e->masks.used[a->sched.key]; }
 
@@ -31,7 +25,7 @@ static bool pieces_needs(const struct active *a) { return a->gate.on && a->reque
 
 static void pieces_forget(struct rod_engine *e, uint64_t now_ns) {
     struct mask_pieces *m = &e->masks;
-    if (now_ns < m->halved_ns + HALF_LIFE_NS) return;
+    if (now_ns < m->halved_ns + POLICY_MASK_HALF_LIFE_NS) return;
     m->halved_ns = now_ns;
     for (uint32_t i = 0; i < e->sched.n_keys; i++) m->used[i] /= 2;
 }
@@ -43,8 +37,10 @@ static bool pieces_runs(const struct rod_engine *e) {
 }
 
 static int64_t pieces_effort(const struct rod_engine *e) {
-    const double half_ns = pieces_runs(e) ? e->masks.step_ns / 2 : MOST_NS;
-    const double ns = half_ns < LEAST_NS ? LEAST_NS : half_ns > MOST_NS ? MOST_NS : half_ns;
+    const double part_ns = pieces_runs(e) ? e->masks.step_ns / POLICY_MASK_STEP_PARTS : POLICY_MASK_MOST_NS;
+    const double ns = part_ns < POLICY_MASK_LEAST_NS  ? POLICY_MASK_LEAST_NS
+                      : part_ns > POLICY_MASK_MOST_NS ? POLICY_MASK_MOST_NS
+                                                      : part_ns;
     return (int64_t)(ns / e->masks.effort_ns);
 }
 
@@ -96,7 +92,7 @@ static struct active *pieces_next(struct rod_engine *e) {
         if (a->submission.ticket == m->dear) dear = a;
         if (!best || *pieces_used(e, a) < *pieces_used(e, best)) best = a;
     }
-    if (dear && *pieces_used(e, dear) <= 2 * *pieces_used(e, best) + PIECE) best = dear;
+    if (dear && *pieces_used(e, dear) <= 2 * *pieces_used(e, best) + POLICY_MASK_PIECE) best = dear;
     if (best) m->dear = best->submission.ticket;
     return best;
 }
@@ -109,7 +105,7 @@ struct active *mask_pieces_next(struct rod_engine *e) {
 }
 
 static void pieces_learn_effort(struct mask_pieces *m, uint64_t ns, int64_t used) {
-    if (used < PIECE / 4) return;
+    if (used < POLICY_MASK_PIECE / 4) return;
     const double one_ns = (double)ns / (double)used;
     m->effort_ns += ((one_ns > 100 ? 100 : one_ns) - m->effort_ns) / 32; /* more: the thread did not run */
     if (m->effort_ns < 1) m->effort_ns = 1;
@@ -118,11 +114,11 @@ static void pieces_learn_effort(struct mask_pieces *m, uint64_t ns, int64_t used
 /* A piece of the walk's mask, which its request's key has used. */
 static int pieces_make(struct rod_engine *e, struct active *a, struct grammar_walk *walk, const uint64_t **mask,
                        struct rod_error *err) {
-    int64_t effort = PIECE;
+    int64_t effort = POLICY_MASK_PIECE;
     const uint64_t then_ns = clock_now_ns();
     const int rc = grammar_walk_mask_some(walk, grammar_vocab(a->request->grammar), &effort, mask, err);
     const uint64_t ns = clock_now_ns() - then_ns;
-    const int64_t used = PIECE - effort;
+    const int64_t used = POLICY_MASK_PIECE - effort;
     e->masks.left -= used;
     e->masks.spent_ns += ns;
     *pieces_used(e, a) += (uint64_t)used;

@@ -1,5 +1,6 @@
 /* open.c - from a directory to an engine: model, tokenizer, backend. */
 #include "core.h"
+#include "engine/base/policy.h"
 #include "engine/base/test_hooks.h"
 #include "engine/model/model.h"
 
@@ -7,10 +8,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* A quarter of an H200's multiprocessors reads 28 % of its tokens a second, and the slowest hundredth of 64 streams'
- * tokens beside it takes 1.25 times as long; with half of them 48 % and 2.3 times (tests/bench, shares-h200.json). */
-static const double AUTO_PROMPT_SHARE = 0.25;
 
 enum { SCORED_ROWS = 64 };
 
@@ -57,8 +54,8 @@ static int open_find_device(const struct rod_engine_config *config, struct engin
 
 /* None where no flight would ever begin: its graphs and workspaces take memory. */
 static double open_prompt_share(const struct rod_engine_config *config) {
-    if (config->n_slots && config->n_slots <= FLIGHT_STREAMS) return 0;
-    return config->prompt_share < 0 ? AUTO_PROMPT_SHARE : config->prompt_share;
+    if (config->n_slots && config->n_slots <= POLICY_FLIGHT_STREAMS) return 0;
+    return config->prompt_share < 0 ? POLICY_FLIGHT_PART : config->prompt_share;
 }
 
 static int open_backend(const struct rod_engine_config *config, const struct model *model, struct engine_parts *parts,

@@ -2,11 +2,10 @@
  * steps took, and a server's first burst would wait while it learns. A CPU learns of its requests: a prompt there takes
  * seconds. */
 #include "core.h"
+#include "engine/base/policy.h"
 #include "engine/base/test_hooks.h"
 
 #include <stdlib.h>
-
-enum { PACE_MOST_STREAMS = 512, PACE_MOST_TOK = 2048 };
 
 struct pace {
     struct rod_engine *e;
@@ -73,9 +72,9 @@ int pace_measure(struct rod_engine *e, struct rod_error *err) {
     const struct backend_info *info = &e->backend_info;
     if (!e->parts.ops->launch || test_hooks_fault_step()) return 0; /* a test counts the steps of its requests */
     const uint32_t shared = info->shared_tok ? info->shared_tok : info->max_batch_tok,
-                   most_tok = shared < PACE_MOST_TOK ? shared : PACE_MOST_TOK,
+                   most_tok = shared < POLICY_PACE_MOST_TOK ? shared : POLICY_PACE_MOST_TOK,
                    rows = info->n_slots < info->max_out ? info->n_slots : info->max_out,
-                   most = rows < PACE_MOST_STREAMS ? rows : PACE_MOST_STREAMS;
+                   most = rows < POLICY_PACE_MOST_STREAMS ? rows : POLICY_PACE_MOST_STREAMS;
     struct pace p = {e, calloc(most_tok, sizeof *p.tok), calloc(most, sizeof *p.segs)};
     int rc = p.tok && p.segs ? 0 : rod_fail_no_memory(err);
     for (uint32_t i = 0; !rc && i < most_tok; i++) p.tok[i] = (int32_t)(i * 31 % e->parts.V);

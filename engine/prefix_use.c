@@ -6,6 +6,7 @@
  * so far is copied out of the slot while the client has its last event already.
  */
 #include "core.h"
+#include "engine/base/policy.h"
 #include "engine/base/test_hooks.h"
 #include "engine/state/pinned.h"
 
@@ -46,8 +47,9 @@ int prefix_use_open(struct rod_engine *e, struct rod_error *err) {
     state_pool_count(e->states, &pool);
     struct prefix_config config = {.budget_bytes = e->config.prefix_cache_bytes,
                                    .chunk_tok = e->backend_info.chunk_tok};
-    if (config.budget_bytes > pool.bytes / 2)
-        config.budget_bytes = pool.bytes / 2; /* the other half is for sessions and pinned prefixes */
+    if (config.budget_bytes > pool.bytes / POLICY_PREFIX_POOL_PARTS)
+        config.budget_bytes =
+            pool.bytes / POLICY_PREFIX_POOL_PARTS; /* the other half is for sessions and pinned prefixes */
     if (getrandom(&config.seed, sizeof config.seed, GRND_NONBLOCK) != (ssize_t)sizeof config.seed)
         config.seed = clock_now_ns() ^ (uint64_t)(uintptr_t)e;
     const bool all_pay = test_hooks_entries_pay();
@@ -67,7 +69,7 @@ int prefix_use_open_pinned(struct rod_engine *e, struct rod_error *err) {
                                             .state_bytes = prefix_use_bytes_at,
                                             .arg = e},
                                    .pool = e->states,
-                                   .budget_bytes = pool.bytes / 4,
+                                   .budget_bytes = pool.bytes / POLICY_PREFIX_PINNED_PARTS,
                                    .log = prefix_use_log,
                                    .arg = e};
     memcpy(config.form.fingerprint, e->parts.fingerprint, sizeof config.form.fingerprint);

@@ -14,6 +14,7 @@
  * idle source at most, so those of other keys do without. A choice that finds no source reads the prompt itself.
  */
 #include "core.h"
+#include "engine/base/policy.h"
 
 #include <assert.h>
 #include <string.h>
@@ -37,11 +38,11 @@ static uint64_t shared_tok(const struct rod_engine *e, const struct active *a) {
     return active_on_device(a) ? (a->n_prompt - 1) / chunk * chunk : a->n_prompt;
 }
 
-/* That costs a step more, some 2.4 ms on an H200: what four chunks cost there, read once for each that need not. */
-enum { LEAST_CHUNKS = 4 };
+/* A shared prefill costs a step more. Where the device draws it has to spare so much reading. */
 static bool shared_pays(const struct rod_engine *e, const struct active *a) {
     const uint64_t spared_tok = shared_tok(e, a) * a->request->same_before;
-    return spared_tok && (!active_on_device(a) || spared_tok >= (uint64_t)LEAST_CHUNKS * e->backend_info.chunk_tok);
+    return spared_tok &&
+           (!active_on_device(a) || spared_tok >= (uint64_t)POLICY_SPARED_CHUNKS * e->backend_info.chunk_tok);
 }
 
 /* Choices of this one's prompt wait for a slot: they are the next in their key's queue. */

@@ -2,6 +2,7 @@
 #ifndef SCHED_SETUP_H
 #define SCHED_SETUP_H
 
+#include "engine/base/policy.h"
 #include "engine/sched/sched.h"
 
 #include <setjmp.h>

@@ -1,12 +1,11 @@
 /* draft_follow.c - text and source part where a token is not the expected one, and meet again where a pair of tokens
  * agrees, or one that is as far from where they parted in both. What lies between is an edit. */
 #include "draft_follow.h"
+#include "engine/base/policy.h"
 
 #include <assert.h>
 #include <stdbool.h>
 #include <string.h>
-
-enum { MOST_LOST = 16 }; /* tokens until a source is given up */
 
 void draft_follow_init(struct draft_follow *f) {
     *f = (struct draft_follow){.text_at = DRAFT_NOWHERE};
@@ -74,7 +73,7 @@ static void follow_lost(struct draft_follow *f, const int32_t *ids, uint32_t n) 
         }
     if (ids[f->at - 1] == ids[n - 1])
         follow_meet(f, ids, n, f->at, 1);
-    else if (f->lost == MOST_LOST)
+    else if (f->lost == POLICY_DRAFT_MOST_LOST)
         follow_lose(f);
 }
 

@@ -1,12 +1,13 @@
 /* draft_lookup.c - chains of places with the same last pair of tokens, newest first, as compressors have them. */
 #include "draft_lookup.h"
+#include "engine/base/policy.h"
 #include "engine/base/fail.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { LEAST_TOK = 64, LEAST_MATCH = 2, SURER_BY = 3 };
+enum { LEAST_TOK = 64 };
 #define NONE DRAFT_NOWHERE
 
 int draft_lookup_init(struct draft_lookup *l, uint64_t n_tok, const int32_t *prediction, size_t n_prediction,
@@ -110,9 +111,9 @@ void draft_lookup_generated(struct draft_lookup *l, int32_t id) {
     draft_lookup_add(l, id);
     draft_follow_token(f, l->ids, l->n);
     /* Where the text has left its source, a longer match may be the other name itself. */
-    if (f->at != NONE && (f->lost || f->n_right >= LEAST_MATCH)) return;
+    if (f->at != NONE && (f->lost || f->n_right >= POLICY_DRAFT_LEAST_MATCH)) return;
     const uint32_t at = lookup_longest(l, &n_match);
-    if (at != NONE && l->ids[at] >= 0 && (f->at == NONE || n_match >= f->n_right + SURER_BY))
+    if (at != NONE && l->ids[at] >= 0 && (f->at == NONE || n_match >= f->n_right + POLICY_DRAFT_SURER_BY))
         draft_follow_start(f, at, n_match);
 }
 
@@ -121,8 +122,8 @@ struct draft_found draft_lookup_next(const struct draft_lookup *l, uint32_t n, i
     struct draft_found found = {0};
     uint32_t at = lookup_longest(l, &found.n_match);
     const bool in_prediction = f->at != NONE && f->at < l->n_predicted;
-    if ((in_prediction || (f->at != NONE && f->n_right >= LEAST_MATCH)) &&
-        (at == NONE || found.n_match < f->n_right + SURER_BY)) {
+    if ((in_prediction || (f->at != NONE && f->n_right >= POLICY_DRAFT_LEAST_MATCH)) &&
+        (at == NONE || found.n_match < f->n_right + POLICY_DRAFT_SURER_BY)) {
         at = f->at, found.n_match = f->n_right;
         found.predicted = in_prediction;
     }

@@ -1,18 +1,11 @@
 /* draft_policy.c - chances as counts that fade, and the comparison that decides. */
 #include "draft_policy.h"
+#include "engine/base/policy.h"
 
 #include <assert.h>
 #include <math.h>
 
-static const float FADES_FROM = 64; /* tries; then old and new count alike */
-static const double OTHERS = 6;     /* tries that all requests' chances stand for */
-static const double MARGIN = 0.03;  /* of the logarithm that streams have to gain: chances and prices are estimates */
-enum {
-    FIRST_TRY = 128, /* tokens of a request until a kind that did not pay is tried again, doubled each time */
-    MOST_TRIES = 5,
-    PRICE_TRY = 64, /* right draft tokens that are too dear until a step takes them to learn its price */
-    PRICE_CLASS = DRAFT_CLASSES / 4
-};
+enum { PRICE_CLASS = DRAFT_CLASSES / 4 };
 
 uint32_t draft_kind(uint32_t n_match, bool predicted) {
     if (predicted) return DRAFT_PREDICTED;
@@ -22,8 +15,9 @@ uint32_t draft_kind(uint32_t n_match, bool predicted) {
 double draft_chance(const struct draft_chances *own, const struct draft_chances *all, uint32_t kind) {
     static const double first[DRAFT_KINDS] = {0.25, 0.35, 0.5, 0.65, 0.75, 0.75};
     const struct draft_chance *a = &all->of[kind], *o = &own->of[kind];
-    const double others = ((double)a->right + OTHERS * first[kind]) / ((double)a->tried + OTHERS);
-    return ((double)o->right + OTHERS * others) / ((double)o->tried + OTHERS);
+    const double others =
+        ((double)a->right + POLICY_DRAFT_OTHERS * first[kind]) / ((double)a->tried + POLICY_DRAFT_OTHERS);
+    return ((double)o->right + POLICY_DRAFT_OTHERS * others) / ((double)o->tried + POLICY_DRAFT_OTHERS);
 }
 
 void draft_judge(struct draft_chances *chances, uint32_t kind, uint32_t n, uint32_t n_right) {
@@ -33,7 +27,7 @@ void draft_judge(struct draft_chances *chances, uint32_t kind, uint32_t n, uint3
     chances->n_vain[kind] = n_right ? 0 : chances->n_vain[kind] + 1;
     c->right += (float)n_right;
     c->tried += (float)(n_right < n ? n_right + 1 : n_right);
-    if (c->tried < FADES_FROM) return;
+    if (c->tried < POLICY_DRAFT_FADES_FROM) return;
     c->right /= 2;
     c->tried /= 2;
 }
@@ -62,7 +56,7 @@ uint32_t draft_offer_most(uint32_t n, uint64_t tokens, uint32_t room) {
 
 uint32_t draft_offers_settle(const struct draft_offers *offers, const struct draft_price *price, uint32_t streams,
                              uint32_t room, double plain) {
-    double tokens = 0, gain = 0, best = MARGIN * streams;
+    double tokens = 0, gain = 0, best = POLICY_DRAFT_MARGIN * streams;
     uint32_t class = DRAFT_CLASSES;
     for (uint32_t c = DRAFT_CLASSES; plain > 0 && tokens < room && c-- > 0;) {
         if (offers->tokens[c] <= 0) continue;
@@ -76,7 +70,9 @@ uint32_t draft_offers_settle(const struct draft_offers *offers, const struct dra
 
 uint32_t draft_offers_try(const struct draft_offers *offers, struct draft_tries *tries) {
     for (uint32_t c = PRICE_CLASS; c < DRAFT_CLASSES; c++) tries->refused += offers->right[c];
-    if (tries->refused < (PRICE_TRY << (tries->n < MOST_TRIES ? tries->n : MOST_TRIES))) return DRAFT_CLASSES;
+    if (tries->refused <
+        (POLICY_DRAFT_PRICE_TRY << (tries->n < POLICY_DRAFT_MOST_TRIES ? tries->n : POLICY_DRAFT_MOST_TRIES)))
+        return DRAFT_CLASSES;
     *tries = (struct draft_tries){0, tries->n + 1};
     return PRICE_CLASS;
 }
@@ -89,8 +85,8 @@ uint32_t draft_offer_taken(const struct draft_offer *o, uint32_t class) {
 }
 
 bool draft_try(struct draft_chances *own, uint32_t kind) {
-    const uint32_t tries = own->n_vain[kind] < MOST_TRIES ? own->n_vain[kind] : MOST_TRIES;
-    return ++own->n_refused[kind] >= (uint32_t)FIRST_TRY << tries;
+    const uint32_t tries = own->n_vain[kind] < POLICY_DRAFT_MOST_TRIES ? own->n_vain[kind] : POLICY_DRAFT_MOST_TRIES;
+    return ++own->n_refused[kind] >= (uint32_t)POLICY_DRAFT_FIRST_TRY << tries;
 }
 
 void draft_tried(struct draft_chances *own, uint32_t kind) { own->n_refused[kind] = 0; }

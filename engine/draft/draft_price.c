@@ -1,15 +1,10 @@
 /* draft_price.c - times on shared machines jump, so prices are means, and no time counts for more than a multiple. */
 #include "draft_price.h"
+#include "engine/base/policy.h"
 
 #include <math.h>
 
-enum {
-    EACH = 16,
-    MOST_STEPS = 32,
-    LEAST_STEPS = 2, /* until a mean counts as known */
-    STALE = 256      /* steps with drafts after which the plain time is measured again */
-};
-static const double FIRST_FIXED_STREAMS = 4; /* what a step costs beside its streams, in streams, until it is known */
+enum { EACH = 16 };
 
 static uint32_t streams_class(uint32_t streams) {
     if (streams <= EACH) return streams - 1;
@@ -27,7 +22,7 @@ double draft_price_plain(const struct draft_price *p, uint32_t streams, bool ahe
     if (!streams) return 0;
     const uint32_t c = streams_class(streams);
     const struct draft_mean *m = ahead ? &p->ahead[c] : &p->behind[c][0];
-    return m->n < LEAST_STEPS || m->age >= STALE ? 0 : m->ns;
+    return m->n < POLICY_DRAFT_PRICE_LEAST || m->age >= POLICY_DRAFT_PRICE_STALE ? 0 : m->ns;
 }
 
 /* On the line through two points, or from the first one on. */
@@ -47,7 +42,7 @@ static double price_elsewhere(const struct draft_price *p, uint32_t streams, dou
                     return fmax(0,
                                 (double)(p->behind[at][d].ns - p->behind[at][0].ns) / (double)p->behind[at][d].drafts);
         }
-    return plain / (FIRST_FIXED_STREAMS + streams);
+    return plain / (POLICY_DRAFT_FIXED_STREAMS + streams);
 }
 
 double draft_price_of(const struct draft_price *p, uint32_t streams, double drafts, double plain) {
@@ -65,10 +60,10 @@ double draft_price_of(const struct draft_price *p, uint32_t streams, double draf
 
 /* Returns what of the time counts: at most twice what was expected. */
 static double mean_add(struct draft_mean *m, uint32_t drafts, double ns, double expected) {
-    if (m->age >= STALE) m->n = 1; /* what it says is old */
+    if (m->age >= POLICY_DRAFT_PRICE_STALE) m->n = 1; /* what it says is old */
     if (m->n) expected = m->ns;
     if (expected > 0 && ns > 2 * expected) ns = 2 * expected;
-    if (m->n < MOST_STEPS) m->n++;
+    if (m->n < POLICY_DRAFT_PRICE_MOST) m->n++;
     m->ns += (float)((ns - m->ns) / m->n);
     m->drafts += ((float)drafts - m->drafts) / (float)m->n;
     m->age = 0;

@@ -1,17 +1,16 @@
 /* budget.c - what steps took becomes how many tokens of prompts the next ones have. */
 #include "budget.h"
+#include "engine/base/policy.h"
 
 #include <assert.h>
 #include <string.h>
 
-/* So many plans with both kinds may trust a measurement of decode rows alone. */
-enum { PLANS_TRUSTED = 64 };
 static const uint64_t MOST_NS = 1000000000000; /* longer than any step: sums of times stay far from overflow */
 
 void budget_init(struct prefill_budget *p, uint32_t chunk_tok) {
     memset(p, 0, sizeof *p);
     cost_init(&p->prompt, chunk_tok);
-    p->burst_ns = BUDGET_BURST_NS;
+    p->burst_ns = POLICY_BURST_NS;
 }
 
 /* A GPU's decode steps are graphs for some numbers of rows. Classes are powers of two: n rows are taken to cost what
@@ -84,13 +83,13 @@ void budget_guess(struct prefill_budget *p, uint32_t n_decode, uint64_t ns) {
 bool budget_skips(struct prefill_budget *p, uint32_t n_decode, uint64_t prompt_ns, bool burst) {
     assert(n_decode > 0);
     if (p->debt_ns && p->debt_ns >= prompt_ns) {
-        if (p->n_skipped++ < BUDGET_MOST_SKIPPED) return true;
+        if (p->n_skipped++ < POLICY_MOST_SKIPPED) return true;
         p->debt_ns = 0;
     }
     /* Never twice in a row: what it takes may be told later. Where nothing is known yet, nothing is bounded. */
     const int c = budget_class(n_decode);
     const bool known = p->stream_ns[c] && !(p->guessed >> c & 1), any = budget_streams_ns(p, n_decode);
-    p->looked = !p->looked && any && ((!known && !burst) || ++p->n_plans >= PLANS_TRUSTED);
+    p->looked = !p->looked && any && ((!known && !burst) || ++p->n_plans >= POLICY_PLANS_TRUSTED);
     if (p->looked) p->n_plans = 0;
     return p->looked;
 }
@@ -101,16 +100,17 @@ uint64_t budget_burst_ns(const struct prefill_budget *p, uint64_t n_tok, uint64_
 }
 
 uint64_t budget_alone_tok(const struct prefill_budget *p, uint64_t most_tok, uint64_t burst_ns) {
-    const uint64_t tok = budget_smaller(most_tok, cost_fits(&p->prompt, BUDGET_BURST_STEP_NS));
+    const uint64_t tok = budget_smaller(most_tok, cost_fits(&p->prompt, POLICY_BURST_STEP_NS));
     return tok && p->debt_ns + cost_ns(&p->prompt, tok) <= burst_ns ? tok : 0;
 }
 
 uint64_t budget_fits_tok(const struct prefill_budget *p, uint64_t streams_ns, uint64_t prompt_ns, uint64_t burst_ns) {
     if (!streams_ns || !p->prompt.n_most) return UINT64_MAX;
-    const uint64_t most_ns = burst_ns ? budget_larger(2 * streams_ns, BUDGET_BURST_STEP_NS) : 2 * streams_ns;
+    const uint64_t times_ns = POLICY_STREAM_TIMES * streams_ns;
+    const uint64_t most_ns = burst_ns ? budget_larger(times_ns, POLICY_BURST_STEP_NS) : times_ns;
     uint64_t ns = budget_smaller(prompt_ns, most_ns);
-    if (streams_ns < BUDGET_STEP_NS) ns = budget_larger(ns, BUDGET_STEP_NS - streams_ns);
-    return cost_fits(&p->prompt, budget_larger(ns, cost_sure_ns(&p->prompt) * 3 / 2));
+    if (streams_ns < POLICY_STEP_NS) ns = budget_larger(ns, POLICY_STEP_NS - streams_ns);
+    return cost_fits(&p->prompt, budget_larger(ns, (uint64_t)(POLICY_FIXED_TIMES * (double)cost_sure_ns(&p->prompt))));
 }
 
 void budget_spend(struct prefill_budget *p, uint64_t n_prompt_tok, uint64_t streams_ns, uint64_t prompt_ns,
@@ -118,7 +118,7 @@ void budget_spend(struct prefill_budget *p, uint64_t n_prompt_tok, uint64_t stre
     const uint64_t ns = p->debt_ns + (n_prompt_tok ? cost_ns(&p->prompt, n_prompt_tok) : 0);
     assert(burst_ns <= prompt_ns && burst_ns <= p->burst_ns);
     if (ns > prompt_ns - burst_ns) p->burst_ns -= budget_smaller(burst_ns, ns - (prompt_ns - burst_ns));
-    p->burst_ns = budget_smaller(p->burst_ns + streams_ns / 8, BUDGET_BURST_NS);
+    p->burst_ns = budget_smaller(p->burst_ns + streams_ns / POLICY_BURST_BACK, POLICY_BURST_NS);
     p->debt_ns = prompt_ns && ns > prompt_ns ? ns - prompt_ns : 0;
     if (n_prompt_tok) p->n_skipped = 0;
 }

@@ -4,18 +4,19 @@
  * milliseconds of small kernels, and a part for each token. Two bounds, and what goes beyond:
  *
  * 1. How long streams wait for a token. Prompts may take their time of a step (2.), but no more than makes it three
- *    times as long as its decode rows alone; or what makes it BUDGET_STEP_NS, which is 125 tokens a second; or what
+ *    times as long as its decode rows alone; or what makes it POLICY_STEP_NS, which is 125 tokens a second; or what
  *    makes the fixed part no more than two thirds of it.
  * 2. How much of the time prompts have: as much as streams, and for each that waits as much as a stream. A piece that
  *    takes more is a debt, and steps without prompts pay it back: so while few streams run a piece is large enough to
  *    be worth its fixed part and comes every few steps, in place of a small one in each.
  * 3. A burst of short prompts is little work, and its first tokens are waited for: each has more of the time, as far as
- *    reading it takes, in steps of up to BUDGET_BURST_STEP_NS more than their decode rows, or without these. All
- *    together have BUDGET_BURST_NS beyond 2., and an eighth of the time gives that back, so that streams keep theirs if
+ *    reading it takes, in steps of up to POLICY_BURST_STEP_NS more than their decode rows, or without these. All
+ *    together have POLICY_BURST_NS beyond 2., and an eighth of the time gives that back, so that streams keep theirs if
  *    short prompts never end.
  *
+ * The figures are in engine/base/policy.h.
  * Who owns what: a budget belongs to a sampling site of a sched. Pure: no clock, no allocation; the engine thread.
- * Invariants: prompts that wait have tokens in one of BUDGET_MOST_SKIPPED + 2 plans; what is not measured bounds
+ * Invariants: prompts that wait have tokens in one of POLICY_MOST_SKIPPED + 2 plans; what is not measured bounds
  * nothing.
  */
 #ifndef BUDGET_H
@@ -25,13 +26,7 @@
 
 #include <stdbool.h>
 
-enum {
-    BUDGET_CLASSES = 33,
-    BUDGET_MOST_SKIPPED = 32,
-    BUDGET_STEP_NS = 8000000,
-    BUDGET_BURST_STEP_NS = 16000000,
-    BUDGET_BURST_NS = 250000000
-};
+enum { BUDGET_CLASSES = 33 };
 
 struct prefill_budget {
     struct step_cost prompt;            /* of a step's tokens of prompts */

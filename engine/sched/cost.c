@@ -1,13 +1,10 @@
 /* cost.c - a filter of two numbers. Times are relative to what was expected, so it works alike at any speed. */
 #include "cost.h"
+#include "engine/base/policy.h"
 
 #include <assert.h>
 #include <math.h>
 
-/* The fixed part is taken for so many units' until it is known: layers of small kernels on a GPU, weights read. */
-static const double PRIOR_UNITS = 4;
-/* Parts of the expected time: a time's deviation, and how far the price wanders from one to the next. */
-static const double NOISE = 0.1, WANDER = 0.02;
 static const double LEAST_NS = 10000; /* below this a time says more about the clock than about a step */
 
 static double cost_at_least(double a, double least) { return a > least ? a : least; }
@@ -19,8 +16,8 @@ void cost_init(struct step_cost *p, uint32_t unit) {
 }
 
 static void cost_begin(struct step_cost *p, double x, double ns) {
-    p->unit_ns = cost_at_least(ns, LEAST_NS) / (PRIOR_UNITS + x);
-    p->fixed_ns = PRIOR_UNITS * p->unit_ns;
+    p->unit_ns = cost_at_least(ns, LEAST_NS) / (POLICY_COST_PRIOR_UNITS + x);
+    p->fixed_ns = POLICY_COST_PRIOR_UNITS * p->unit_ns;
     p->var_fixed = p->fixed_ns * p->fixed_ns;
     p->var_unit = p->unit_ns * p->unit_ns;
     p->cov = 0;
@@ -35,14 +32,14 @@ void cost_learn(struct step_cost *p, uint64_t n, uint64_t ns) {
     const double expected = p->fixed_ns + x * p->unit_ns, scale = cost_at_least(expected, LEAST_NS);
     /* Each wanders by a part of what it belongs to, so none is so little that it could not come back. Uncertainty is
      * bounded: what is not measured for long is unknown, not more than that. */
-    const double fixed = cost_at_least(p->fixed_ns + cost_at_most(x, PRIOR_UNITS) * p->unit_ns, LEAST_NS);
+    const double fixed = cost_at_least(p->fixed_ns + cost_at_most(x, POLICY_COST_PRIOR_UNITS) * p->unit_ns, LEAST_NS);
     const double unit = scale / cost_at_least(x, 1);
-    if (p->var_fixed < fixed * fixed) p->var_fixed += WANDER * fixed * WANDER * fixed;
-    if (p->var_unit < unit * unit) p->var_unit += WANDER * unit * WANDER * unit;
+    if (p->var_fixed < fixed * fixed) p->var_fixed += POLICY_COST_WANDER * fixed * POLICY_COST_WANDER * fixed;
+    if (p->var_unit < unit * unit) p->var_unit += POLICY_COST_WANDER * unit * POLICY_COST_WANDER * unit;
 
     const double with_fixed = p->var_fixed + x * p->cov, with_unit = p->cov + x * p->var_unit;
     const double off = cost_at_least(cost_at_most(took - expected, scale), -scale / 2);
-    const double noise = NOISE * scale, var = with_fixed + x * with_unit + noise * noise;
+    const double noise = POLICY_COST_NOISE * scale, var = with_fixed + x * with_unit + noise * noise;
     p->fixed_ns = cost_at_least(p->fixed_ns + off * with_fixed / var, 0);
     p->unit_ns = cost_at_least(p->unit_ns + off * with_unit / var, 1);
 

@@ -1,5 +1,6 @@
 /* sched.c - queue, slots and the plan of a step. */
 #include "sched.h"
+#include "engine/base/policy.h"
 
 #include <assert.h>
 
@@ -54,7 +55,7 @@ void sched_submit(struct sched *s, struct sched_req *req, uint64_t now_ns) {
 /* ---- keys ---- */
 
 /* A generated token costs a device more than one of a prompt, which is read beside others. */
-enum { SERVED_PARTS = 1024, SERVED_GENERATED = 2 };
+enum { SERVED_PARTS = 1024 };
 
 static uint64_t sched_served_parts(const struct sched_req *r, uint64_t n_tok) {
     return n_tok * SERVED_PARTS / (r->weight ? r->weight : 1);
@@ -146,9 +147,6 @@ bool sched_at_end(const struct sched *s, const struct sched_req *r) {
 
 /* ---- prompts that are long, and are left to flights ---- */
 
-/* So many chunks besides its last piece. Fewer have their first token sooner from a step, on all of the device. */
-enum { FLIGHT_LEAST_CHUNKS = 8 };
-
 /* Which prompts a plan is of. */
 enum sched_prompts { PROMPTS_ALL, PROMPTS_SHORT, PROMPTS_LONG };
 
@@ -156,7 +154,8 @@ enum sched_prompts { PROMPTS_ALL, PROMPTS_SHORT, PROMPTS_LONG };
 static bool sched_is_long(const struct sched *s, const struct sched_req *r) {
     const uint64_t chunk = s->config.chunk_tok, end = (r->n_prompt - 1) / chunk * chunk;
     if (!s->config.flight_tok || !r->may_fly || r->scored || end <= r->pos) return false;
-    return r->flown || end - r->pos >= FLIGHT_LEAST_CHUNKS * chunk; /* one that has begun in flights ends in them */
+    return r->flown ||
+           end - r->pos >= POLICY_FLIGHT_LEAST_CHUNKS * chunk; /* one that has begun in flights ends in them */
 }
 
 static uint32_t sched_n_long(const struct sched *s, enum sampling_site site) {
@@ -216,11 +215,8 @@ static uint64_t sched_prompt_ns(const struct sched *s, uint64_t streams_ns, uint
     return n_streams ? streams_ns + streams_ns * n_waiting / n_streams : 0;
 }
 
-/* Of prompts that wait for their first token those that are short count as so many streams. */
-enum { SHORT_STREAMS = 8, SHORT_CHUNKS = 8 };
-
 static bool sched_is_short(const struct sched *s, const struct sched_req *r, enum sched_prompts which) {
-    return r->n_prompt - r->pos <= SHORT_CHUNKS * (uint64_t)s->config.chunk_tok && sched_takes(s, r, which);
+    return r->n_prompt - r->pos <= POLICY_SHORT_CHUNKS * (uint64_t)s->config.chunk_tok && sched_takes(s, r, which);
 }
 
 struct short_prompts {
@@ -239,18 +235,16 @@ static uint64_t sched_burst_ns(const struct sched *s, enum sampling_site site, s
     uint64_t n_streams = 0;
     for (int i = 0; i < SCHED_N_SITES; i++) n_streams += s->decode[i].n;
     if (!all.n || !n_streams) return 0;
-    return budget_burst_ns(&s->budget[site], all.tok, streams_ns * (SHORT_STREAMS - 1) * all.n / n_streams);
+    return budget_burst_ns(&s->budget[site], all.tok, streams_ns * (POLICY_SHORT_STREAMS - 1) * all.n / n_streams);
 }
 
-/* Prompts are read sooner without streams' rows. While short ones of so many chunks wait, two for five streams at
- * least, every other step is theirs alone, as long as the burst pays for all of it. */
-enum { ALONE_CHUNKS = 128 };
-
-/* How many tokens such a step has, most_tok at most; 0: streams have their rows in it. */
+/* A burst of short prompts gets every second step to itself, where prompts are read sooner. It must have at least
+ * POLICY_ALONE_CHUNKS chunks and two prompts for every five streams, and burst_ns must cover the step. Returns how many
+ * tokens such a step has, most_tok at most; 0: streams have their rows in it. */
 static uint32_t sched_alone_tok(const struct sched *s, enum sampling_site site, struct short_prompts all,
                                 uint32_t most_tok, uint64_t burst_ns) {
-    if (!burst_ns || s->left_out[site] || all.tok < ALONE_CHUNKS * (uint64_t)s->config.chunk_tok) return 0;
-    if (5 * all.n < 2 * (uint64_t)s->decode[site].n) return 0;
+    if (!burst_ns || s->left_out[site] || all.tok < POLICY_ALONE_CHUNKS * (uint64_t)s->config.chunk_tok) return 0;
+    if (5 * all.n < POLICY_ALONE_PROMPTS * (uint64_t)s->decode[site].n) return 0;
     return (uint32_t)budget_alone_tok(&s->budget[site], most_tok, burst_ns);
 }
 
@@ -471,7 +465,7 @@ void sched_commit(struct sched *s, const struct sched_row *row) {
     assert(row->n_tok > 0 && row->n_out <= row->n_tok);
     assert(r->state == SCHED_DECODE ? row->n_out == row->n_tok : r->pos + row->n_tok <= r->n_prompt);
     r->pos += r->state == SCHED_DECODE ? 1 : row->n_tok;
-    if (r->state == SCHED_DECODE) sched_serve(s, r, SERVED_GENERATED);
+    if (r->state == SCHED_DECODE) sched_serve(s, r, POLICY_GENERATED_TOK);
     if (row->n_out && r->pos >= r->n_prompt) r->n_out++; /* rows of logits before the prompt's end score it */
     assert(!r->max_out || r->n_out <= r->max_out);
     if (r->state == SCHED_PREFILL && r->pos < r->n_prompt) return;
@@ -480,7 +474,7 @@ void sched_commit(struct sched *s, const struct sched_row *row) {
 
 void sched_advance(struct sched *s, struct sched_req *r) {
     assert(r->state == SCHED_DECODE && r->pos > r->n_prompt && r->n_out < r->max_out);
-    sched_serve(s, r, SERVED_GENERATED);
+    sched_serve(s, r, POLICY_GENERATED_TOK);
     r->pos++;
     r->n_out++;
     sched_to_decode(s, r);
@@ -488,8 +482,8 @@ void sched_advance(struct sched *s, struct sched_req *r) {
 
 void sched_uncommit(struct sched *s, struct sched_req *r) {
     assert((r->state == SCHED_DECODE || r->state == SCHED_LAST) && r->pos > r->n_prompt && r->n_out > 1);
-    assert(s->keys[r->key].served >= sched_served_parts(r, SERVED_GENERATED));
-    s->keys[r->key].served -= sched_served_parts(r, SERVED_GENERATED);
+    assert(s->keys[r->key].served >= sched_served_parts(r, POLICY_GENERATED_TOK));
+    s->keys[r->key].served -= sched_served_parts(r, POLICY_GENERATED_TOK);
     r->pos--;
     r->n_out--;
     sched_move_to(s, r, SCHED_DECODE);

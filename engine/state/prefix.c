@@ -1,6 +1,7 @@
 /* prefix.c - see prefix.h. A table finds entries by the chained hash of their whole chunks, longest first. Entries of
  * one prompt form a tree by `up`: each knows the longest shorter one, and how many are directly below it. */
 #include "prefix.h"
+#include "engine/base/policy.h"
 #include "engine/base/fail.h"
 
 #include <assert.h>
@@ -12,8 +13,7 @@ enum {
     MAX_ENTRIES = 4096,    /* each eviction looks at all */
     TABLE_SLOTS = 8192,    /* chains of one, mostly */
     SEEN_GROUPS = 1 << 15, /* 1 MiB: 131072 chunks, some 8 million tokens */
-    SEEN_WAYS = 4,
-    HELD_SHARE = 4, /* of the budget, that a tenant may hold: one in so many */
+    SEEN_WAYS = 4
 };
 
 /* A record of `seen`: the hash, and in its lowest bits what was there. */
@@ -219,8 +219,8 @@ static void entry_evict(struct prefix *p, struct prefix_entry *e) {
 /* ---- worth ---- */
 
 static double worth_of_tokens(uint64_t saved_tok, uint64_t bytes, uint64_t age_ns, uint32_t n_below) {
-    const double w = (double)saved_tok / (double)bytes / ((double)age_ns + 60e9);
-    return n_below == 1 ? w / 4 : w;
+    const double w = (double)saved_tok / (double)bytes / ((double)age_ns + POLICY_PREFIX_YOUNG_S * 1e9);
+    return n_below == 1 ? w / POLICY_PREFIX_EDITED_PARTS : w;
 }
 
 static double worth_of_entry(const struct prefix_entry *e, const struct prefix_entry *new_up, uint64_t now_ns) {
@@ -319,7 +319,7 @@ static struct prefix_entry *entry_new(const struct prefix_key *key, const int32_
 
 /* Holds e for hold_ns behind each use from now on, within what its tenant may hold. */
 static void entry_hold(struct prefix *p, struct prefix_entry *e, uint64_t hold_ns, uint64_t now_ns) {
-    const uint64_t most = p->config.budget_bytes / HELD_SHARE;
+    const uint64_t most = p->config.budget_bytes / POLICY_PREFIX_HELD_PARTS;
     if (e->bytes > most) hold_ns = 0;
     if (!entry_is_held(e, now_ns) || hold_ns > e->hold_ns) e->hold_ns = hold_ns;
     e->used_ns = now_ns;
@@ -504,12 +504,14 @@ static uint64_t saturating_product(uint64_t a, uint64_t n) { return a > UINT64_M
 
 uint32_t prefix_stops(const struct prefix_reading *r, uint64_t stops[PREFIX_MAX_STOPS]) {
     uint32_t n = 0;
-    const uint64_t pays_tok = r->pays_tok ? r->pays_tok : 1, least_tok = saturating_product(pays_tok, 2);
+    const uint64_t pays_tok = r->pays_tok ? r->pays_tok : 1,
+                   least_tok = saturating_product(pays_tok, POLICY_PREFIX_PAYS);
     if (r->n_tok < 2) return 0;
     for (uint32_t i = 0; i < r->n_wanted; i++) stops_try(r, r->wanted_tok[i], 1, stops, &n);
     if (!r->open_end) stops_try(r, r->n_tok - 1, least_tok, stops, &n);
     stops_try(r, r->branch_tok, least_tok, stops, &n);
     if (r->n_marks) stops_try(r, r->marks[0], least_tok, stops, &n);
-    for (size_t i = r->n_marks; i-- > 1;) stops_try(r, r->marks[i], saturating_product(pays_tok, 8), stops, &n);
+    for (size_t i = r->n_marks; i-- > 1;)
+        stops_try(r, r->marks[i], saturating_product(pays_tok, POLICY_PREFIX_MARK_PAYS), stops, &n);
     return n;
 }

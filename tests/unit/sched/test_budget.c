@@ -1,5 +1,6 @@
 /* test_budget.c - prices learned from times, and what they let a step have. */
 #include "engine/sched/budget.h"
+#include "engine/base/policy.h"
 #include "engine/base/philox.h"
 
 #include <math.h>
@@ -251,7 +252,7 @@ static void a_debt_is_paid_back_by_plans_without_prompts(void **state) {
                 fail_msg("streams %llu ns, %llu times: prompts had %.2f of their time in %llu plans",
                          (unsigned long long)streams_ns[i], (unsigned long long)times, part,
                          (unsigned long long)n_with);
-            assert_true(most_in_row <= BUDGET_MOST_SKIPPED + 1);
+            assert_true(most_in_row <= POLICY_MOST_SKIPPED + 1);
         }
 }
 
@@ -262,9 +263,9 @@ static void prompts_wait_for_no_more_than_a_few_plans_whatever_the_debt(void **s
     int n = 0;
     while (budget_skips(&p, 1, 1000, false)) {
         budget_spend(&p, 0, 1000, 1000, 0);
-        assert_true(++n <= BUDGET_MOST_SKIPPED + 1);
+        assert_true(++n <= POLICY_MOST_SKIPPED + 1);
     }
-    assert_true(n >= BUDGET_MOST_SKIPPED);
+    assert_true(n >= POLICY_MOST_SKIPPED);
     /* Where no stream runs there is no debt. */
     budget_spend(&p, 2048, 1000, 1000, 0);
     assert_true(p.debt_ns > 0);
@@ -278,34 +279,34 @@ static void a_burst_is_bounded_and_comes_back(void **state) {
     enum { STREAMS = 4000000 };
     struct prefill_budget p = budget_of(&slow, 1, STREAMS);
     const uint64_t work_ns = cost_ns(&p.prompt, 128);
-    assert_int_equal(budget_burst_ns(&p, 128, UINT64_MAX), work_ns < BUDGET_BURST_NS ? work_ns : BUDGET_BURST_NS);
+    assert_int_equal(budget_burst_ns(&p, 128, UINT64_MAX), work_ns < POLICY_BURST_NS ? work_ns : POLICY_BURST_NS);
     assert_int_equal(budget_burst_ns(&p, 128, 1000), 1000);
     assert_int_equal(budget_burst_ns(&p, 0, 1000), 0);
-    budget_spend(&p, 1 << 20, STREAMS, STREAMS + BUDGET_BURST_NS, BUDGET_BURST_NS);
+    budget_spend(&p, 1 << 20, STREAMS, STREAMS + POLICY_BURST_NS, POLICY_BURST_NS);
     assert_int_equal(p.burst_ns, STREAMS / 8);
     assert_int_equal(budget_burst_ns(&p, 1 << 20, UINT64_MAX), STREAMS / 8);
     for (int i = 0; i < 1000; i++) budget_spend(&p, 0, STREAMS, STREAMS, 0);
-    assert_int_equal(p.burst_ns, BUDGET_BURST_NS);
+    assert_int_equal(p.burst_ns, POLICY_BURST_NS);
 }
 
 /* A step without streams' rows has as many tokens as a burst's step may take, if what is left pays for all of it. */
 static void a_step_without_streams_is_paid_by_the_burst(void **state) {
     (void)state;
     struct prefill_budget p = budget_of(&gpu, 64, 4000000), unknown;
-    const uint64_t step_ns = cost_ns(&p.prompt, 1024), most_tok = cost_fits(&p.prompt, BUDGET_BURST_STEP_NS);
+    const uint64_t step_ns = cost_ns(&p.prompt, 1024), most_tok = cost_fits(&p.prompt, POLICY_BURST_STEP_NS);
     assert_int_equal(budget_alone_tok(&p, 1024, step_ns), 1024);
     assert_int_equal(budget_alone_tok(&p, 1024, step_ns - 1), 0);
     assert_in_range(most_tok, 1024, 2048);
-    assert_int_equal(budget_alone_tok(&p, 1 << 20, BUDGET_BURST_NS), most_tok);
-    budget_spend(&p, 1024, 0, BUDGET_BURST_NS, BUDGET_BURST_NS); /* it comes from the burst, and is no debt */
-    assert_int_equal(p.burst_ns, BUDGET_BURST_NS - step_ns);
+    assert_int_equal(budget_alone_tok(&p, 1 << 20, POLICY_BURST_NS), most_tok);
+    budget_spend(&p, 1024, 0, POLICY_BURST_NS, POLICY_BURST_NS); /* it comes from the burst, and is no debt */
+    assert_int_equal(p.burst_ns, POLICY_BURST_NS - step_ns);
     assert_int_equal(p.debt_ns, 0);
     budget_spend(&p, 2048, 4000000, 4000000, 0);
     assert_true(p.debt_ns > 0);
     assert_int_equal(budget_alone_tok(&p, 1024, step_ns + p.debt_ns - 1), 0);
     assert_int_equal(budget_alone_tok(&p, 1024, step_ns + p.debt_ns), 1024);
     budget_init(&unknown, CHUNK);
-    assert_int_equal(budget_alone_tok(&unknown, 1024, BUDGET_BURST_NS), 0);
+    assert_int_equal(budget_alone_tok(&unknown, 1024, POLICY_BURST_NS), 0);
 }
 
 static void streams_are_measured_alone_when_their_number_is_new_or_the_measure_old(void **state) {

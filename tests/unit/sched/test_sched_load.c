@@ -29,7 +29,7 @@ static void a_long_prompt_halves_the_pace_of_streams_and_triples_no_wait_for_a_t
             /* A chunk is the least that a step with prompts can have. */
             const uint64_t least_ns = streams_ns + d->prompt_ns + 64 * d->tok_ns;
             uint64_t bound_ns = n_streams == 64 ? before_ns * 5 / 2 : before_ns * 3;
-            if (bound_ns < BUDGET_STEP_NS) bound_ns = BUDGET_STEP_NS;
+            if (bound_ns < POLICY_STEP_NS) bound_ns = POLICY_STEP_NS;
             if (bound_ns < least_ns) bound_ns = least_ns;
             if (beside_ns > bound_ns + bound_ns / 10)
                 fail_msg("%s, %u streams: %llu ns a token beside a prompt, %llu before", d->name, n_streams,
@@ -79,7 +79,7 @@ static void the_share_follows_the_streams(void **state) {
     for (int k = FEW; k < MANY; k++) sched_remove(&w.s, &r[k].req);
     while (w.n_steps < 500) world_step(&w);
     const uint64_t few_ns = p99_ns(&w, 400);
-    if (few_ns > BUDGET_STEP_NS + BUDGET_STEP_NS / 10) fail_msg("%llu ns", (unsigned long long)few_ns);
+    if (few_ns > POLICY_STEP_NS + POLICY_STEP_NS / 10) fail_msg("%llu ns", (unsigned long long)few_ns);
     assert_true(big.req.pos > at);
     for (int k = 0; k < FEW; k++) sched_remove(&w.s, &r[k].req);
     const uint64_t alone = big.req.pos;
@@ -217,7 +217,7 @@ static struct burst large_burst(enum before before) {
     print_message(
         "%s, %d one after the other: first token, 99 %% %.0f ms; tokens, 99 %% %.1f, most %.1f; %u steps alone\n",
         w.device->name, N, b.first_ms, b.wait_ms, b.most_ms, b.n_alone);
-    assert_true(w.s.budget[0].burst_ns > BUDGET_BURST_NS / 2);
+    assert_true(w.s.budget[0].burst_ns > POLICY_BURST_NS / 2);
     sched_fini(&w.s);
     return b;
 }
