@@ -3,6 +3,8 @@
 #include "kernels/dispatch.h"
 #include "tests/read_file.h"
 
+#include <jansson.h>
+#include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -31,21 +33,69 @@ static const struct cuda_shape rodimus_plus = {.D = 2048,
                                                .ring_keys = 2112,
                                                .dtype = CUDA_BF16};
 
+/* The rule's number in the record of tests/bench/ablate; -1: it was measured as another one, or not at all. */
+static json_int_t rule_in(const json_t *record, const struct dispatch_text *t) {
+    size_t i;
+    json_t *rule;
+    json_array_foreach(json_object_get(record, "rules"), i, rule) {
+        const char *what, *device, *dtype, *when, *kernel;
+        assert_int_equal(json_unpack(rule, "{s:s, s:s, s:s, s:s, s:s}", "what", &what, "device", &device, "dtype",
+                                     &dtype, "when", &when, "kernel", &kernel),
+                         0);
+        if (!strcmp(what, t->op) && !strcmp(device, t->device) && !strcmp(dtype, t->dtype) && !strcmp(when, t->when) &&
+            !strcmp(kernel, t->kernel))
+            return (json_int_t)i;
+    }
+    return -1;
+}
+
+/* What a step loses without the rule where it loses most, in percent; "only": somewhere no other fits; "-": it fired
+ * nowhere. */
+static void add_worth(char *to, size_t size, const json_t *record, const struct dispatch_text *t) {
+    const json_int_t number = rule_in(record, t);
+    size_t s, i;
+    json_t *shape, *row;
+    double most = -INFINITY;
+    bool fired = false, only = false;
+    json_array_foreach(json_object_get(record, "shapes"), s, shape) {
+        json_array_foreach(json_object_get(shape, "rules"), i, row) {
+            const json_t *loss = json_object_get(row, "loss_percent");
+            if (json_integer_value(json_object_get(row, "rule")) != number) continue;
+            fired = true;
+            only |= !strcmp(json_string_value(json_object_get(row, "bits")), "no other rule");
+            if (loss && json_number_value(loss) > most) most = json_number_value(loss);
+        }
+    }
+    if (number < 0 || !fired)
+        snprintf(to, size, "-");
+    else if (only)
+        snprintf(to, size, "only");
+    else
+        snprintf(to, size, "%.1f", most);
+}
+
 /* An operation is named in its first row; what holds for any device, or any dtype, is not said. */
 static char *table_text(void) {
+    json_t *record = json_load_file("tests/bench/results/ablate-h200.json", 0, NULL);
+    assert_non_null(record);
     const size_t most = 64 * 1024;
     char *text = malloc(most);
     assert_non_null(text);
-    size_t n = (size_t)snprintf(text, most, "| what | device, dtype | when | kernel |\n|---|---|---|---|\n");
+    size_t n =
+        (size_t)snprintf(text, most, "| what | device, dtype | when | kernel | loss %% |\n|---|---|---|---|---|\n");
     const char *before = "";
     for (uint32_t i = 0; i < dispatch_n_rules(); i++) {
         const struct dispatch_text t = dispatch_rule_text(i);
         const char *device = strcmp(t.device, "any") ? t.device : "", *dtype = strcmp(t.dtype, "any") ? t.dtype : "";
-        n += (size_t)snprintf(text + n, most - n, "| %s | %s%s%s | %s | `%s` |\n", strcmp(t.op, before) ? t.op : "",
-                              device, *device && *dtype ? ", " : "", dtype, t.when, t.kernel);
+        char worth[16];
+        add_worth(worth, sizeof worth, record, &t);
+        n +=
+            (size_t)snprintf(text + n, most - n, "| %s | %s%s%s | %s | `%s` | %s |\n", strcmp(t.op, before) ? t.op : "",
+                             device, *device && *dtype ? ", " : "", dtype, t.when, t.kernel, worth);
         assert_true(n < most);
         before = t.op;
     }
+    json_decref(record);
     return text;
 }
 
