@@ -57,15 +57,6 @@ struct backend_token {
     bool masked; /* the slot had ended before, or waits: there is nothing here */
 };
 
-/* Before each product that may be in fewer bits, but the head's, with its input: row r's are x[r * ld] and so on.
- * Called by each of n_members threads at once, which divide the work; all have returned before x changes. weight:
- * offset in struct model_layer, W_q's for q, k and v. input NULL: no calls. */
-struct backend_watch {
-    void (*input)(void *arg, uint32_t member, uint32_t n_members, uint32_t layer, size_t weight, const float *x,
-                  size_t ld, uint32_t n_rows);
-    void *arg;
-};
-
 struct backend_config {
     uint32_t n_slots;       /* 0 = auto */
     uint32_t n_threads;     /* CPU only, 0 = all cores */
@@ -86,7 +77,6 @@ struct backend_config {
     void (*log)(void *arg, int level, const char *line);
     void *log_arg;
     struct rod_progress_to progress; /* of packing and uploading the weights */
-    struct backend_watch watch;      /* the CPU's alone */
 };
 
 enum { BACKEND_STATE_ID_BYTES = 160 };

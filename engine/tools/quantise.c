@@ -5,7 +5,7 @@
 #include "second_order.h"
 #include "tools.h"
 #include "engine/backend/backend.h"
-#include "engine/backend/cpu/cpu_team.h"
+#include "engine/backend/cpu/cpu_backend.h"
 #include "engine/base/fail.h"
 #include "engine/base/file.h"
 #include "engine/model/model.h"
@@ -71,16 +71,14 @@ static void take_input(void *arg, uint32_t member, uint32_t n_members, uint32_t 
 
 static int run_text(struct quantise *z, struct rod_error *err) {
     const enum weight_format format = z->model->weights;
-    const struct backend_config config = {.n_slots = 1,
-                                          .n_threads = z->options->n_threads,
-                                          .device = "cpu",
-                                          .precision = "auto",
-                                          .watch = {take_input, z}};
+    const struct backend_config config = {
+        .n_slots = 1, .n_threads = z->options->n_threads, .device = "cpu", .precision = "auto"};
     struct backend *be;
     z->model->weights = WEIGHT_STORED; /* inputs as the weights of 16 bits give them */
     int rc = backend_cpu.open(z->model, &config, &be, err);
     z->model->weights = format;
     if (rc) return rc;
+    be->watch = (struct cpu_watch){take_input, z};
     const struct backend_info *info = backend_cpu.info(be);
     const uint32_t most = info->max_batch_tok / info->chunk_tok * info->chunk_tok;
     backend_cpu.slot_zero(be, 0);

@@ -408,7 +408,6 @@ static int backend_cpu_open(const struct model *model, const struct backend_conf
     be->fault_step = config->fault_step;
     be->n_drafts = config->no_drafts ? 0 : BACKEND_MAX_DRAFTS;
     be->progress = config->progress;
-    be->watch = config->watch;
     be->model_bytes = model->weight_bytes;
     be->ops = cpu_ops_best();
     be->quant = cpu_quant_best();

@@ -14,6 +14,15 @@
 #include "engine/state/state_layout.h"
 #include "cpu_team.h"
 
+/* Before each product that may be in fewer bits, but the head's, with its input: row r's are x[r * ld] and so on.
+ * Called by each of n_members threads at once, which divide the work; all have returned before x changes. weight:
+ * offset in struct model_layer, W_q's for q, k and v. input NULL: no calls. */
+struct cpu_watch {
+    void (*input)(void *arg, uint32_t member, uint32_t n_members, uint32_t layer, size_t weight, const float *x,
+                  size_t ld, uint32_t n_rows);
+    void *arg;
+};
+
 struct cpu_layer {
     struct cpu_matrix a, z, q, k, g, t, c0, c1, out; /* halves of W_fc, W_in, W_m; W_c0, W_c1, W_o */
     struct cpu_matrix aq, ak, av, ao, fa, fg, fout;  /* attention; halves of W_f1; W_f2 */
@@ -72,7 +81,7 @@ struct backend {
         bool drafts;         /* the rows behind its first are drafts */
     } * chunks;              /* pieces of segments between multiples of 64; drafts are in one piece */
     uint64_t fault_step, n_steps;
-    struct backend_watch watch;
+    struct cpu_watch watch; /* whoever opened the backend may set it, before the first step */
     void **allocations;
     size_t n_allocations;
 };

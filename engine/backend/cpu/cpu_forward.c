@@ -217,7 +217,7 @@ static void recur_channels(const struct step *st, const struct cpu_layer *w, uin
 /* Tells who watches that the layer's product at this place is next, and that x is its input. */
 static void watch_input(const struct step *st, uint32_t member, uint32_t layer, size_t weight, const float *x,
                         size_t ld) {
-    const struct backend_watch *watch = &st->be->watch;
+    const struct cpu_watch *watch = &st->be->watch;
     if (watch->input) watch->input(watch->arg, member, team_size(st->be->team), layer, weight, x, ld, st->n_rows);
 }
 
