@@ -45,17 +45,14 @@ enum dispatch_ending { DISPATCH_PLAIN = 1, DISPATCH_RESIDUAL = 2, DISPATCH_FFN =
 /* wide_kernel<MW, NB, SK, STAGES, CLUSTER, BLOCKS>: of plain outputs alone; of residuals alone; of any. */
 #define DISPATCH_WIDE_PLAIN(X)                                                                                         \
     X(1, 32, 8, 2, 16, 2)                                                                                              \
-    X(2, 32, 8, 5, 1, 1)                                                                                               \
     X(1, 32, 8, 4, 2, 2)                                                                                               \
     X(1, 64, 8, 2, 16, 2)                                                                                              \
-    X(1, 64, 8, 5, 1, 1)                                                                                               \
-    X(1, 128, 4, 4, 4, 2)
+    X(1, 64, 8, 5, 1, 1)
 #define DISPATCH_WIDE_RESIDUAL(X) X(2, 64, 8, 4, 2, 1)
 #define DISPATCH_WIDE_FINISHED(X) X(1, 64, 8, 4, 1, 2) /* of all but plain ones */
 #define DISPATCH_WIDE_ANY(X)                                                                                           \
     X(1, 32, 8, 5, 1, 2)                                                                                               \
     X(1, 32, 11, 2, 4, 3)                                                                                              \
-    X(1, 32, 8, 4, 4, 2)                                                                                               \
     X(1, 32, 8, 3, 4, 3)                                                                                               \
     X(2, 64, 8, 4, 1, 1)                                                                                               \
     X(1, 64, 4, 4, 4, 3)                                                                                               \
@@ -67,7 +64,6 @@ enum dispatch_ending { DISPATCH_PLAIN = 1, DISPATCH_RESIDUAL = 2, DISPATCH_FFN =
 /* coded_kernel<MW, NB, SK, STAGES, CLUSTER, KG, BLOCKS>. */
 #define DISPATCH_CODED(X)                                                                                              \
     X(1, 64, 8, 2, 1, 4, 1)                                                                                            \
-    X(1, 64, 6, 2, 1, 4, 1)                                                                                            \
     X(1, 64, 8, 2, 2, 4, 1)                                                                                            \
     X(1, 32, 8, 3, 1, 4, 1)                                                                                            \
     X(1, 32, 8, 3, 4, 2, 2)
@@ -82,14 +78,11 @@ enum dispatch_kernel {
     LINEAR_2_4,
     TALL,
     FEW_8,
-    FEW_12,
     FEW_16,
     FEW_ROUND,
-    FEW_ROUND_TWO,
     FEW_TWO,
     FEW_CODES,
     FEW_PAIR,
-    FEW_PAIR_TWO,
     BROAD_2_256,
     BROAD_2_128,
     BROAD_2_64,

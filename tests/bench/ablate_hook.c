@@ -24,7 +24,7 @@ static bool can_step_in(const struct dispatch_case *c, enum dispatch_kernel k) {
     if (c->op == DISPATCH_PROMPT_STATE) return is_wide_scan(k);
     if (c->op == DISPATCH_PROMPT_WINDOW) return !c->n_pairs || k == PROMPT_WIDE_1 || k == PROMPT_WIDE_2;
     if (c->op == DISPATCH_DECODE_PRODUCT && c->n_rows <= 8) return is_few(k); /* LINEAR's rules have others */
-    if (c->op == DISPATCH_DECODE_PAIR && c->n_rows <= CUDA_FEW_ROWS) return k == FEW_PAIR || k == FEW_PAIR_TWO;
+    if (c->op == DISPATCH_DECODE_PAIR && c->n_rows <= CUDA_FEW_ROWS) return k == FEW_PAIR;
     return true;
 }
 

@@ -267,8 +267,7 @@ static enum dispatch_kernel kernel_of(enum dispatch_op op, const struct cuda_mat
     return dispatch_kernel_of(&c);
 }
 static bool is_few(enum dispatch_kernel kernel) {
-    return kernel == FEW_8 || kernel == FEW_12 || kernel == FEW_16 || kernel == FEW_TWO || kernel == FEW_CODES ||
-           kernel == FEW_ROUND || kernel == FEW_ROUND_TWO;
+    return kernel == FEW_8 || kernel == FEW_16 || kernel == FEW_TWO || kernel == FEW_CODES || kernel == FEW_ROUND;
 }
 
 // Of the ring of a block that takes several tiles: as many as two blocks of a multiprocessor have room for. 0: a block
@@ -298,16 +297,14 @@ static void few_launch(enum dispatch_kernel k, const struct cuda_matrix *m, cons
         }
     constexpr bool ONCE = BITS == 16;
     auto kernel = stages        ? few_kernel<T, BITS, GROUPS, FEW_RING_TILES, (BITS < 16), 1, false, Out>
-                  : k == FEW_12 ? few_kernel<T, BITS, GROUPS, 12, false, 1, ONCE, Out>
                   : k == FEW_16 ? few_kernel<T, BITS, GROUPS, 16, false, 1, ONCE, Out>
                                 : few_kernel<T, BITS, GROUPS, 8, false, 1, false, Out>;
-    size_t bytes = ONCE && k == FEW_12   ? few_once<12>::BYTES
-                   : ONCE && k == FEW_16 ? few_once<16>::BYTES
-                                         : few_room_of<BITS, GROUPS>(KT, w.per, stages, k == FEW_TWO ? 2 : 1).all;
+    size_t bytes = ONCE && k == FEW_16 ? few_once<16>::BYTES
+                                       : few_room_of<BITS, GROUPS>(KT, w.per, stages, k == FEW_TWO ? 2 : 1).all;
     if constexpr (ONCE) {
         if (k == FEW_8 && KT <= FEW_WARPS * 8)
             kernel = few_kernel<T, BITS, GROUPS, 8, false, 1, true, Out>, bytes = few_once<8>::BYTES;
-        if constexpr (ending_of<Out> != DISPATCH_FFN && !has_taps<Out>) // what dispatch.c has rules for
+        if constexpr (ending_of<Out> == DISPATCH_RESIDUAL) // what dispatch.c says that it can
             if (k == FEW_TWO) kernel = few_kernel<T, BITS, GROUPS, 8, false, 2, false, Out>;
     }
     allow_shared(kernel, bytes);
@@ -332,10 +329,9 @@ __device__ __forceinline__ uint4 load16_if(const uint4 *p, bool wanted) {
                  : "memory");
     return x;
 }
-template <class T, int EIGHTS>
-__global__ void __launch_bounds__(128, EIGHTS == 1 ? 4 : 2)
-    few_pair_kernel(few_part one, few_part two, uint32_t KT, uint32_t n_rows) {
-    enum { TILES = 16 };
+template <class T>
+__global__ void __launch_bounds__(128, 2) few_pair_kernel(few_part one, few_part two, uint32_t KT, uint32_t n_rows) {
+    enum { TILES = 16, EIGHTS = 2 };
     __shared__ float part[4][8 * EIGHTS][FEW_LD];
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, slice = blockIdx.y * 4 + warp;
     const bool second = blockIdx.x >= one.tiles;
@@ -399,7 +395,7 @@ template <class Out>
 static void few(enum dispatch_kernel k, const struct cuda_matrix *w, const void *act, uint32_t n_rows, bool early,
                 const Out &out, void *stream) {
     if constexpr (ending_of<Out> != DISPATCH_RESIDUAL)
-        if (k == FEW_ROUND || k == FEW_ROUND_TWO) return few_round(w, act, n_rows, early, out, stream);
+        if (k == FEW_ROUND) return few_round(w, act, n_rows, early, out, stream);
     if (w->dtype == CUDA_F16)
         few_of<__half>(k, w, act, n_rows, early, out, stream);
     else
@@ -461,14 +457,12 @@ static few_part few_part_of(const struct cuda_product *p) {
 void k_fused_linear_pair(const struct cuda_product *one, const struct cuda_product *two, uint32_t n_rows,
                          void *stream) {
     const enum dispatch_kernel kernel = kernel_of(DISPATCH_DECODE_PAIR, one->w, n_rows, DISPATCH_PLAIN);
-    if (kernel != FEW_PAIR && kernel != FEW_PAIR_TWO) // whole sums
+    if (kernel != FEW_PAIR) // whole sums
         return wide_pair(*one, *two, n_rows, stream);
     const uint32_t KT = cuda_pad16(one->w->cols) / 16;
     const few_part p = few_part_of(one), q = few_part_of(two);
     const dim3 grid(p.tiles + q.tiles, 4);
     const bool half = one->w->dtype == CUDA_F16;
-    const auto run = kernel == FEW_PAIR ? half ? few_pair_kernel<__half, 1> : few_pair_kernel<__nv_bfloat16, 1>
-                     : half ? few_pair_kernel<__half, 2>
-                                        : few_pair_kernel<__nv_bfloat16, 2>;
+    const auto run = half ? few_pair_kernel<__half> : few_pair_kernel<__nv_bfloat16>;
     launch(run, grid, dim3(128), 0, stream, p, q, KT, n_rows);
 }

@@ -111,7 +111,7 @@ template <int EIGHTS> __device__ __forceinline__ void few_leave(float *part, con
         for (int i = 0; i < 4; i++) at[(8 * j + i % 2) * FEW_LD + i / 2 * 8] = c[j][i];
 }
 
-// few_round.cu: by the rules of FEW_ROUND and FEW_ROUND_TWO.
+// few_round.cu: by the rule of FEW_ROUND.
 void few_round(const struct cuda_matrix *w, const void *act, uint32_t n_rows, bool early, const out_plain &out,
                void *stream);
 void few_round(const struct cuda_matrix *w, const void *act, uint32_t n_rows, bool early, const out_conv<4> &out,
