@@ -76,11 +76,9 @@ static const struct tuned_rule h200_rules[] = {
     {.ops = H200_CONV, CONV_FEW_4},
     {.ops = H200_CONV, CONV_FEW_8},
     {.ops = H200_CONV | OP(CONV_PAIR), CONV_PAIR_1, .rows_to = 48},
-    {.ops = H200_CONV | OP(CONV_PAIR), CONV_PAIR_2, .rows_to = 64},
     {.ops = H200_CONV | OP(CONV_PAIR), CONV_PAIR_3},
-    {.ops = H200_CONV | OP(CONV_ROWS), CONV_ROWS_4_1, .rows_to = 64},
-    {.ops = H200_CONV | OP(CONV_ROWS), CONV_ROWS_4_2},
-    {.ops = H200_CONV | OP(CONV_ROWS), CONV_ROWS_8_1},
+    {.ops = H200_CONV | OP(CONV_ROWS), CONV_ROWS_4},
+    {.ops = H200_CONV | OP(CONV_ROWS), CONV_ROWS_8},
     {.ops = H200_CONV, CONV_PLAIN},
     {.ops = OP(DECODE_STATE), STATE_FEW_4, .rows_to = 8},
     {.ops = OP(DECODE_STATE), STATE_FEW_1, .rows_to = 16}, /* steps of more rows defer */
@@ -127,7 +125,6 @@ static const struct tuned_rule h200_rules[] = {
     /* sampling: some 128 multiprocessors for few rows; the token is the same whatever the number of blocks */
     {.ops = OP(SAMPLE), PICK_1, .also = &h200_draws_none},
     {.ops = OP(SAMPLE), PICK_8, .rows_to = 16},
-    {.ops = OP(SAMPLE), PICK_4, .rows_to = 32},
     {.ops = OP(SAMPLE), PICK_2, .rows_to = 64},
     {.ops = OP(SAMPLE), PICK_1},
 };

@@ -35,16 +35,14 @@ static uint32_t pair_smem(uint32_t tiles, uint32_t most_k, uint32_t NT) {
     return tiles * (pair_weights(most_k, NT) + 8) + 2 * NT * most_k * 2 * PAIR_MATRIX;
 }
 
-// ROUNDS: of rows that a warp convolves; TILES: of 16 outputs a block, at most. DRAFTS: as conv_rows_kernel's.
-template <int NT, int ROUNDS, int TILES>
-constexpr int PAIR_WARPS = (NT * 8 + ROUNDS - 1) / ROUNDS > TILES ? (NT * 8 + ROUNDS - 1) / ROUNDS : TILES;
-template <class T, int NT, int ROUNDS, int TILES, bool DRAFTS>
-__global__ void __launch_bounds__(PAIR_WARPS<NT, ROUNDS, TILES> * 32,
-                                  PAIR_WARPS<NT, ROUNDS, TILES> <= 12 && NT <= 3 ? 2 : 1)
+// A warp convolves a row. TILES: of 16 outputs a block, at most. DRAFTS: as conv_rows_kernel's.
+template <int NT, int TILES> constexpr int PAIR_WARPS = NT * 8 > TILES ? NT * 8 : TILES;
+template <class T, int NT, int TILES, bool DRAFTS>
+__global__ void __launch_bounds__(PAIR_WARPS<NT, TILES> * 32, PAIR_WARPS<NT, TILES> <= 12 && NT <= 3 ? 2 : 1)
     conv_pair_kernel(const __grid_constant__ pair_job job) {
 #if __CUDA_ARCH__ >= 900
     extern __shared__ __align__(128) unsigned char smem[];
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, warps = blockDim.x / 32, KT = job.KT;
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, KT = job.KT;
     const uint32_t slice = blockIdx.x % PAIR_SLICES, rank = slice % PAIR_QUARTER, group = blockIdx.x / PAIR_SLICES,
                    split = group % job.splits;
     const uint32_t row0 = group / job.splits * (NT * 8), k0 = KT * slice / PAIR_SLICES,
@@ -61,7 +59,7 @@ __global__ void __launch_bounds__(PAIR_WARPS<NT, ROUNDS, TILES> * 32,
         bulk_load(weights, half_of(tile0 + warp).w + ((size_t)tile_in(tile0 + warp) * KT + k0) * 32, n_k * 512,
                   bars + warp);
     let_next_start();
-    // A lane: eight channels; a warp: a row at a time.
+    // A lane: eight channels.
     const uint32_t e = k0 * 16 + lane * 8, K = job.shape.K, ring = job.shape.conv_ring, Ep = job.shape.Ep;
     const bool mine = lane < 2 * n_k;
     float weight[PAIR_TAPS][8], bias[8];
@@ -72,51 +70,37 @@ __global__ void __launch_bounds__(PAIR_WARPS<NT, ROUNDS, TILES> * 32,
         if (mine && j + K >= PAIR_TAPS) load_floats(weight[j], job.w + e + (size_t)(j + K - PAIR_TAPS) * Ep);
     }
     if (mine) load_floats(bias, job.bias + e);
-    narrow<8> tap[ROUNDS]
-                 [PAIR_TAPS]; // before the newest, oldest first and ending at tap[PAIR_TAPS - 2]; written a step ago
-    T *to[ROUNDS];            // the newest one's place, NULL: no row
-#pragma unroll
-    for (int i = 0; i < ROUNDS; i++) {
-        const uint32_t r = warp + i * warps;
-        to[i] = NULL;
-        if (!mine || r >= NT * 8 || row0 + r >= job.n_rows) continue;
-        const uint32_t place = (uint32_t)(job.rows.pos[row0 + r] % ring);
-        T *tail = (T *)job.shape.conv + (size_t)(uint32_t)job.rows.slot[row0 + r] * job.shape.conv_slot +
+    narrow<8> tap[PAIR_TAPS]; // before the newest, oldest first and ending at tap[PAIR_TAPS - 2]; written a step ago
+    T *to = NULL;             // the newest one's place, NULL: no row
+    const uint32_t row = row0 + warp;
+    if (mine && warp < NT * 8 && row < job.n_rows) {
+        const uint32_t place = (uint32_t)(job.rows.pos[row] % ring);
+        T *tail = (T *)job.shape.conv + (size_t)(uint32_t)job.rows.slot[row] * job.shape.conv_slot +
                   job.layer * job.shape.conv_layer + e;
-        to[i] = tail + (size_t)place * Ep;
+        to = tail + (size_t)place * Ep;
 #pragma unroll
         for (uint32_t j = 1; j < PAIR_TAPS; j++) {
-            tap[i][PAIR_TAPS - 1 - j] = narrow<8>{};
+            tap[PAIR_TAPS - 1 - j] = narrow<8>{};
             const uint32_t before = place >= j ? place - j : place + ring - j; // (place - j) mod ring
-            if (j < K) tap[i][PAIR_TAPS - 1 - j] = *(const narrow<8> *)(tail + (size_t)before * Ep);
+            if (j < K) tap[PAIR_TAPS - 1 - j] = *(const narrow<8> *)(tail + (size_t)before * Ep);
         }
     }
     __syncwarp(); // the barrier is there
     wait_for_inputs();
-    float a[ROUNDS][8];
-#pragma unroll
-    for (int i = 0; i < ROUNDS; i++)
-        if (to[i]) load_floats(a[i], job.az + (size_t)(row0 + warp + i * warps) * 2 * Ep + e);
-    if (DRAFTS)
-#pragma unroll
-        for (int i = 0; i < ROUNDS; i++) {
-            const size_t r = row0 + warp + i * warps;
-            if (to[i]) taps_of_step<T, PAIR_TAPS>(tap[i], job.rows.lead[r], K, job.az + r * 2 * Ep + e, Ep);
-        }
-#pragma unroll
-    for (int i = 0; i < ROUNDS; i++) {
-        if (!to[i]) continue;
-        const uint32_t r = warp + i * warps;
-        float sum[8];
-        conv_eight<T, PAIR_TAPS>(sum, weight, tap[i], a[i], bias);
-        const narrow<8> stored = narrowed<T>(a[i]);
+    if (to) {
+        const float *az = job.az + (size_t)row * 2 * Ep + e;
+        float a[8], sum[8];
+        load_floats(a, az);
+        if (DRAFTS) taps_of_step<T, PAIR_TAPS>(tap, job.rows.lead[row], K, az, Ep);
+        conv_eight<T, PAIR_TAPS>(sum, weight, tap, a, bias);
+        const narrow<8> stored = narrowed<T>(a);
         const uint32_t at =
-            (r / 8 * job.most_k * 2 + lane) * PAIR_MATRIX + r % 8 * 16; // k-tile lane / 2, its half lane % 2
+            (warp / 8 * job.most_k * 2 + lane) * PAIR_MATRIX + warp % 8 * 16; // k-tile lane / 2, its half lane % 2
         *(narrow<8> *)(operand_s + at) = narrowed<T>(sum);
         *(narrow<8> *)(operand_a + at) = stored;
         if (split == 0) {
-            store_floats(job.s + (size_t)(row0 + r) * Ep + e, sum);
-            *(narrow<8> *)to[i] = stored;
+            store_floats(job.s + (size_t)row * Ep + e, sum);
+            *(narrow<8> *)to = stored;
         }
     }
     __syncthreads(); // the operands
@@ -183,31 +167,28 @@ static enum dispatch_kernel kernel_of(enum dispatch_op op, const struct cuda_sha
 }
 bool cuda_conv_pair_runs(const struct cuda_shape *shape, uint32_t n_rows, bool drafts) {
     const enum dispatch_kernel kernel = kernel_of(drafts ? DISPATCH_DRAFT_CONV : DISPATCH_DECODE_CONV, shape, n_rows);
-    return kernel == CONV_PAIR_1 || kernel == CONV_PAIR_2 || kernel == CONV_PAIR_3;
+    return kernel == CONV_PAIR_1 || kernel == CONV_PAIR_3;
 }
 
-template <class T, int NT, int ROUNDS, int TILES> static void pair_launch(pair_job job, void *stream) {
+template <class T, int NT, int TILES> static void pair_launch(pair_job job, void *stream) {
     const uint32_t tiles = job.in.tiles + job.c0.tiles;
     job.splits = (tiles + TILES - 1) / TILES, job.most_tiles = (tiles + job.splits - 1) / job.splits;
-    const uint32_t least = (NT * 8 + ROUNDS - 1) / ROUNDS, warps = job.most_tiles > least ? job.most_tiles : least,
+    const uint32_t warps = job.most_tiles > NT * 8 ? job.most_tiles : NT * 8,
                    smem = pair_smem(job.most_tiles, job.most_k, NT);
-    const auto kernel =
-        job.rows.lead ? conv_pair_kernel<T, NT, ROUNDS, TILES, true> : conv_pair_kernel<T, NT, ROUNDS, TILES, false>;
+    const auto kernel = job.rows.lead ? conv_pair_kernel<T, NT, TILES, true> : conv_pair_kernel<T, NT, TILES, false>;
     allow_shared(kernel, smem);
     launch_clusters(PAIR_QUARTER, kernel, dim3((job.n_rows + NT * 8 - 1) / (NT * 8) * job.splits * PAIR_SLICES),
                     dim3(warps * 32), smem, stream, job);
 }
-// As measured on an H200: of at most 32 rows, more blocks of fewer rows each; of 128, blocks of so many outputs that
+// As measured on an H200: of at most 48 rows, more blocks of fewer rows each; of 128, blocks of so many outputs that
 // none of the published models' rows is convolved twice, and of so many rows that all are under way at once (30
 // clusters of four with a multiprocessor a block).
 template <class T> static void pair_choose(const pair_job &job, void *stream) {
     const enum dispatch_kernel kernel = kernel_of(DISPATCH_CONV_PAIR, &job.shape, job.n_rows);
     if (kernel == CONV_PAIR_1)
-        pair_launch<T, 1, 1, 9>(job, stream);
-    else if (kernel == CONV_PAIR_2)
-        pair_launch<T, 2, 2, 9>(job, stream);
+        pair_launch<T, 1, 9>(job, stream);
     else
-        pair_launch<T, 3, 1, 18>(job, stream);
+        pair_launch<T, 3, 18>(job, stream);
 }
 
 static pair_half pair_half_of(const struct cuda_product *p) {

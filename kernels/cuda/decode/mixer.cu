@@ -38,36 +38,28 @@ void k_conv(const struct cuda_conv *c, uint32_t n_segs, void *stream) {
     FOR_DTYPE(c->shape.dtype, (launch(conv_kernel<T>, grid, dim3(128), 0, stream, *c)));
 }
 
-// The same of single tokens in 16 bit, E a multiple of 8. A warp: eight rows by RUN, 32 channels; a lane: RUN rows,
+// The same of single tokens in 16 bit, E a multiple of 8. A warp: eight rows, 32 channels; a lane: a row,
 // eight channels, so that the operands leave in pieces of 128 bytes. az is scaled. MOST_K: taps. DRAFTS: taps of rows
 // of the same session in this step come from these.
 enum { CONV_WARPS = 4 };
-template <class T, int MOST_K, int RUN, bool DRAFTS>
+template <class T, int MOST_K, bool DRAFTS>
 __global__ void __launch_bounds__(CONV_WARPS * 32) conv_rows_kernel(cuda_conv c) {
     const cuda_shape &shape = c.shape;
     const cuda_rows &rows = c.rows;
-    const uint32_t lane = threadIdx.x % 32, r0 = blockIdx.y * 8 * RUN + lane / 4,
+    const uint32_t lane = threadIdx.x % 32, r = blockIdx.y * 8 + lane / 4,
                    e = (blockIdx.x * CONV_WARPS + threadIdx.x / 32) * 32 + lane % 4 * 8;
     const uint32_t K = shape.K, ring = shape.conv_ring, Ep = shape.Ep;
     let_next_start();
-    if (r0 >= c.n_rows || e >= shape.E) return;
-    narrow<8> tap[RUN][MOST_K]; // before the newest, oldest first and ending at tap[MOST_K - 2]; written a step ago
-    T *to[RUN];                 // the newest one's place, NULL: no row
+    if (r >= c.n_rows || e >= shape.E) return;
+    narrow<8> tap[MOST_K]; // before the newest, oldest first and ending at tap[MOST_K - 2]; written a step ago
     float weight[MOST_K][8], b[8];
+    const uint32_t place = (uint32_t)(rows.pos[r] % ring);
+    T *tail = (T *)shape.conv + (size_t)(uint32_t)rows.slot[r] * shape.conv_slot + c.layer * shape.conv_layer + e;
 #pragma unroll
-    for (int i = 0; i < RUN; i++) {
-        const uint32_t r = r0 + 8 * i;
-        to[i] = NULL;
-        if (r >= c.n_rows) continue;
-        const uint32_t place = (uint32_t)(rows.pos[r] % ring);
-        T *tail = (T *)shape.conv + (size_t)(uint32_t)rows.slot[r] * shape.conv_slot + c.layer * shape.conv_layer + e;
-        to[i] = tail + (size_t)place * Ep;
-#pragma unroll
-        for (uint32_t j = 1; j < MOST_K; j++) {
-            tap[i][MOST_K - 1 - j] = narrow<8>{};
-            const uint32_t before = place >= j ? place - j : place + ring - j; // (place - j) mod ring
-            if (j < K) tap[i][MOST_K - 1 - j] = *(const narrow<8> *)(tail + (size_t)before * Ep);
-        }
+    for (uint32_t j = 1; j < MOST_K; j++) {
+        tap[MOST_K - 1 - j] = narrow<8>{};
+        const uint32_t before = place >= j ? place - j : place + ring - j; // (place - j) mod ring
+        if (j < K) tap[MOST_K - 1 - j] = *(const narrow<8> *)(tail + (size_t)before * Ep);
     }
 #pragma unroll
     for (uint32_t j = 0; j < MOST_K; j++) {
@@ -77,45 +69,31 @@ __global__ void __launch_bounds__(CONV_WARPS * 32) conv_rows_kernel(cuda_conv c)
     }
     load_floats(b, c.bias + e);
     wait_for_inputs();
-    float a[RUN][8];
-#pragma unroll
-    for (int i = 0; i < RUN; i++)
-        if (to[i]) load_floats(a[i], c.az + (size_t)(r0 + 8 * i) * 2 * Ep + e);
-    if (DRAFTS)
-#pragma unroll
-        for (int i = 0; i < RUN; i++)
-            if (to[i])
-                taps_of_step<T, MOST_K>(tap[i], rows.lead[r0 + 8 * i], K, c.az + (size_t)(r0 + 8 * i) * 2 * Ep + e, Ep);
-#pragma unroll
-    for (int i = 0; i < RUN; i++) {
-        if (!to[i]) continue;
-        const uint32_t r = r0 + 8 * i;
-        float sum[8];
-        conv_eight<T, MOST_K>(sum, weight, tap[i], a[i], b);
-        const narrow<8> stored = narrowed<T>(a[i]);
-        store_floats(c.s + (size_t)r * Ep + e, sum);
-        store_narrow<T>(c.s_act, act_at<T>(r, e, shape.E), narrowed<T>(sum));
-        store_narrow<T>(c.a_act, act_at<T>(r, e, shape.E), stored);
-        *(narrow<8> *)to[i] = stored;
-    }
+    const float *az = c.az + (size_t)r * 2 * Ep + e;
+    float a[8], sum[8];
+    load_floats(a, az);
+    if (DRAFTS) taps_of_step<T, MOST_K>(tap, rows.lead[r], K, az, Ep);
+    conv_eight<T, MOST_K>(sum, weight, tap, a, b);
+    const narrow<8> stored = narrowed<T>(a);
+    store_floats(c.s + (size_t)r * Ep + e, sum);
+    store_narrow<T>(c.s_act, act_at<T>(r, e, shape.E), narrowed<T>(sum));
+    store_narrow<T>(c.a_act, act_at<T>(r, e, shape.E), stored);
+    *(narrow<8> *)(tail + (size_t)place * Ep) = stored;
 }
 
-template <class T, int MOST_K, int RUN> static void conv_rows_launch(const cuda_conv &c, void *stream) {
-    const dim3 grid((c.shape.E + CONV_WARPS * 32 - 1) / (CONV_WARPS * 32), (c.n_rows + 8 * RUN - 1) / (8 * RUN));
-    launch(c.rows.lead ? conv_rows_kernel<T, MOST_K, RUN, true> : conv_rows_kernel<T, MOST_K, RUN, false>, grid,
+template <class T, int MOST_K> static void conv_rows_launch(const cuda_conv &c, void *stream) {
+    const dim3 grid((c.shape.E + CONV_WARPS * 32 - 1) / (CONV_WARPS * 32), (c.n_rows + 7) / 8);
+    launch(c.rows.lead ? conv_rows_kernel<T, MOST_K, true> : conv_rows_kernel<T, MOST_K, false>, grid,
            dim3(CONV_WARPS * 32), 0, stream, c);
 }
 void conv_rows(const cuda_conv &conv, void *stream) {
     dispatch_case c = {};
     c.op = DISPATCH_CONV_ROWS, c.device = this_device(), c.dtype = conv.shape.dtype, c.n_rows = conv.n_rows;
     c.shape = &conv.shape;
-    const enum dispatch_kernel kernel = dispatch_kernel_of(&c);
-    const bool half = conv.shape.dtype == CUDA_F16;
-    const auto start =
-        kernel == CONV_ROWS_8_1   ? half ? conv_rows_launch<__half, 8, 1> : conv_rows_launch<__nv_bfloat16, 8, 1>
-          : kernel == CONV_ROWS_4_1 ? half ? conv_rows_launch<__half, 4, 1> : conv_rows_launch<__nv_bfloat16, 4, 1>
-          : half ? conv_rows_launch<__half, 4, 2>
-                                  : conv_rows_launch<__nv_bfloat16, 4, 2>;
+    const bool half = conv.shape.dtype == CUDA_F16, four = dispatch_kernel_of(&c) == CONV_ROWS_4;
+    const auto start = four   ? half ? conv_rows_launch<__half, 4> : conv_rows_launch<__nv_bfloat16, 4>
+                         : half ? conv_rows_launch<__half, 8>
+                              : conv_rows_launch<__nv_bfloat16, 8>;
     start(conv, stream);
 }
 

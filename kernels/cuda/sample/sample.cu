@@ -647,7 +647,7 @@ static void sample(const struct cuda_sampler *s, const struct cuda_rows *rows, c
     dispatch_case c = {};
     c.op = DISPATCH_SAMPLE, c.device = this_device(), c.n_rows = n_out, c.draws = draws;
     const enum dispatch_kernel kernel = dispatch_kernel_of(&c);
-    const uint32_t n_blocks = kernel == PICK_8 ? 8 : kernel == PICK_4 ? 4 : kernel == PICK_2 ? 2 : 1;
+    const uint32_t n_blocks = kernel == PICK_8 ? 8 : kernel == PICK_2 ? 2 : 1;
     launch(pieces_kernel<DRAFTS>, dim3(n_pieces, n_out), dim3(PIECE_THREADS), 0, stream, *s, *rows, out, logits,
            s->pieces);
     launch_clusters(n_blocks, pick_kernel<DRAFTS>, dim3(n_out * n_blocks), dim3(PICK_THREADS), 0, stream, *s, *rows,

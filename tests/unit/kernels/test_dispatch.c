@@ -33,17 +33,18 @@ static const struct cuda_shape rodimus_plus = {.D = 2048,
                                                .ring_keys = 2112,
                                                .dtype = CUDA_BF16};
 
-/* The rule's number in the record of tests/bench/ablate; -1: it was measured as another one, or not at all. */
+/* The rule's number in the record of tests/bench/ablate; -1: it was measured as another one, or not at all.
+ * now: the name that its kernel has since. */
 static json_int_t rule_in(const json_t *record, const struct dispatch_text *t) {
     size_t i;
     json_t *rule;
     json_array_foreach(json_object_get(record, "rules"), i, rule) {
-        const char *what, *device, *dtype, *when, *kernel;
-        assert_int_equal(json_unpack(rule, "{s:s, s:s, s:s, s:s, s:s}", "what", &what, "device", &device, "dtype",
-                                     &dtype, "when", &when, "kernel", &kernel),
+        const char *what, *device, *dtype, *when, *kernel, *now = NULL;
+        assert_int_equal(json_unpack(rule, "{s:s, s:s, s:s, s:s, s:s, s?s}", "what", &what, "device", &device, "dtype",
+                                     &dtype, "when", &when, "kernel", &kernel, "now", &now),
                          0);
         if (!strcmp(what, t->op) && !strcmp(device, t->device) && !strcmp(dtype, t->dtype) && !strcmp(when, t->when) &&
-            !strcmp(kernel, t->kernel))
+            !strcmp(now ? now : kernel, t->kernel))
             return (json_int_t)i;
     }
     return -1;
