@@ -50,7 +50,7 @@ int32_t *draft_use_recent(const struct active *a, uint32_t *n) {
 
 static uint32_t draft_use_least(uint64_t a, uint64_t b) { return (uint32_t)(a < b ? a : b); }
 
-/* As many as its next row may have. */
+/* The most drafts that its next row may have. */
 static uint32_t draft_use_most(const struct sched_req *r) {
     return r->max_out ? draft_use_least(BACKEND_MAX_DRAFTS, r->max_out - r->n_out - 1) : BACKEND_MAX_DRAFTS;
 }
@@ -83,7 +83,8 @@ static struct draft_offer draft_use_offer(const struct rod_engine *e, struct act
     return (struct draft_offer){1, p, p, found.n};
 }
 
-/* The same of the row after that, whose token is on its way: if it is the expected one. */
+/* What the row after the next may take along. Its token is on its way, and the drafts count if it is the expected one.
+ */
 static struct draft_offer draft_use_offer_expected(const struct rod_engine *e, struct active *a) {
     struct active_draft *d = &a->draft;
     const uint32_t most = draft_use_most(&a->sched);
@@ -149,8 +150,8 @@ static uint32_t draft_use_settle(struct rod_engine *e, enum sampling_site site, 
     return class;
 }
 
-/* Those whose rows the next plan may have, in its order. What it has no room for is not read. Where the device draws, a
- * plan ahead of a step on its way has none: the tokens that they would follow are not known. */
+/* Gives drafts to the streams whose rows the next plan may have, in its order. A draft without room is not read. Where
+ * the device draws, a plan ahead of a step on its way has none: the tokens that they would follow are not known. */
 void draft_use_plan(struct rod_engine *e, enum sampling_site site) {
     const struct list *streams = &e->sched.decode[site];
     uint32_t room = draft_use_room(e, site);

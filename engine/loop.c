@@ -67,7 +67,7 @@ static void loop_receive(struct rod_engine *e, const struct mailbox_batch *batch
 
 /* ---- slots ---- */
 
-/* Those that have their prompt's state from another one's reading. */
+/* Starts requests that have their prompt's state from another one's reading. */
 static void loop_start_shared(struct rod_engine *e, uint64_t now_ns) {
     for (struct active *a; (a = shared_next_started(e));)
         step_take_logits(e, a, a->sched.pos, e->source_logits, now_ns);

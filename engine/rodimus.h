@@ -1,5 +1,5 @@
-/* rodimus.h - the model server without HTTP: the calls of an engine that serves. Those of a checkpoint that is
- * measured, checked or written in fewer bits are in engine/tools/tools.h; no other header of engine/ is public.
+/* rodimus.h - the model server without HTTP: the calls of an engine that serves. engine/tools/tools.h has the calls
+ * that measure a checkpoint, check it or write it in fewer bits; no other header of engine/ is public.
  *
  * What it is: an engine serves one model. Requests are submitted from any thread, run on the engine's own thread, and
  * answer with events that the owner pulls.
@@ -302,7 +302,7 @@ int rod_chat_encode(const struct rod_engine *engine, const struct rod_chat *chat
  * malloc'd or NULL. */
 void rod_chat_marks(const struct rod_engine *engine, const struct rod_chat *chat, const int32_t *ids, size_t n_ids,
                     size_t **marks, size_t *n_marks);
-/* The same for a session's next turn: *ids, and in turn what is read instead (if_... , leaves_open, tools). */
+/* Encodes a session's next turn: *ids, and in turn what is read instead (if_... , leaves_open, tools). */
 struct rod_turn;
 int rod_chat_encode_turn(const struct rod_engine *engine, const struct rod_chat *chat, struct rod_turn *turn,
                          int32_t **ids, size_t *n_ids, struct rod_error *err);
@@ -333,8 +333,8 @@ struct rod_grammar;
  * be honoured; the message goes on from the field's name ("has the keyword ..."). Any thread. */
 int rod_grammar_open(const struct rod_engine *engine, enum rod_grammar_kind kind, const char *text, size_t len,
                      struct rod_grammar **out, struct rod_error *err);
-/* The same for an API key below ROD_MAX_KEYS, whose grammars in use have at most so many times the memory that they
- * leave free of the common limit; quota 0: all of it. ROD_EKEYGRAMMARS, ROD_EGRAMMARS: there is no room now. */
+/* rod_grammar_open for an API key below ROD_MAX_KEYS, whose grammars in use have at most so many times the memory that
+ * they leave free of the common limit; quota 0: all of it. ROD_EKEYGRAMMARS, ROD_EGRAMMARS: there is no room now. */
 int rod_grammar_open_for(const struct rod_engine *engine, uint32_t key, uint32_t quota, enum rod_grammar_kind kind,
                          const char *text, size_t len, struct rod_grammar **out, struct rod_error *err);
 /* What the text asks for and the grammar does not hold: a line each, a predicate that goes on from the field's name.
@@ -363,7 +363,7 @@ struct rod_state {
         pending; /* the last token that was generated and not read yet: the next request reads it first; -1 = none */
     struct state_buffer *buffer; /* state_buffer.h: the bytes, shared; of one size once the model's window is full */
 };
-/* The same state once more, for another request: its bytes are shared, not copied. NULL: out of memory. */
+/* One more owner of a state, for another request: its bytes are not copied. NULL: out of memory. */
 struct rod_state *rod_state_ref(const struct rod_state *state);
 void rod_state_free(struct rod_state *state);
 
@@ -384,7 +384,8 @@ struct rod_turn {
     int32_t *if_empty, *if_open;
     size_t n_if_empty, n_if_open;
     bool leaves_open;
-    /* These instead where the session's last tools are these ones (both, with tools alone): without the definitions. */
+    /* With tools alone, where the session has read these tools before: if_known_open if the last turn left an answer
+     * open, else if_known. Neither has the definitions of the tools. */
     int32_t *if_known, *if_known_open;
     size_t n_if_known, n_if_known_open;
     uint64_t tools; /* a hash of the definitions in the prompt; 0 = none, and the session's stay */

@@ -21,7 +21,7 @@ static bool step_is_drawn(const struct sched_row *row) {
     return row->req->state == SCHED_DECODE || (a->own_prompt && a->n_prompt == 1);
 }
 
-/* As the device has it: drawn tokens before prompts. Streams are there already. */
+/* The device has drawn tokens before prompts. Streams are there already. */
 static void step_put_drawn_first(struct step *step) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < step->n_rows; i++) {

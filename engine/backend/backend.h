@@ -19,8 +19,8 @@ enum { BACKEND_MAX_DRAFTS = 7 };
 
 /* One session's rows of a step: tokens tok[0..n_tok) at absolute positions pos.. are read into the slot's state.
  * Logits are produced for the last n_out tokens (0 = none; 1 for a decode row or the end of a prompt; all for a prompt
- * that is scored). prompt: they are a prompt's, or its last one, alone, may be taken for a decode row (n_tok and n_out
- * 1), whose sums a device may add in another order.
+ * that is scored). prompt: true for tokens of a prompt. A device may sum these in another order than decode rows, so a
+ * prompt's last token alone must not be marked as a decode row.
  * Not prompt, and more than one token: those behind the first are drafts, up to BACKEND_MAX_DRAFTS, and n_out is n_tok.
  * Each row's logits have the bits that single steps give; the slot's state is that after the first token, until
  * slot_accept. */
@@ -120,19 +120,19 @@ struct backend_ops {
     /* A slot's state outside the backend; these and the next group all NULL where a device cannot. state_bytes: its
      * size after pos tokens, the same for every pos once the window is full. slot_save: the slot's state after pos
      * tokens into state[bytes], whole when it returns; the slot stays as it is. slot_load: the reverse, in place of
-     * slot_zero: nothing of the slot's past is left; state is free again when it returns. Both in order with the steps
-     * launched before and after. Goes on with the same bits. ROD_EINVALID, and the slot is as it was, where bytes is
-     * not state_bytes(pos) or this backend has no such slot; ROD_EDEVICE as forward. */
+     * slot_zero: nothing of the slot's past is left; state is free again when it returns. A save or load runs in order
+     * with the steps launched before and after. The slot goes on with the same bits. ROD_EINVALID, and the slot is as
+     * it was, where bytes is not state_bytes(pos) or this backend has no such slot; ROD_EDEVICE as forward. */
     size_t (*state_bytes)(const struct backend *be, uint64_t pos);
     int (*slot_save)(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes, struct rod_error *err);
     int (*slot_load)(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
                      struct rod_error *err);
-    /* The same while steps go on: begin returns at once, and the copy runs beside the steps of other slots, after all
-     * that was launched before it. Until slot_moving has said that it is over, slot and state are the copy's: the slot
-     * has no rows in steps launched meanwhile and is not zeroed, copied, saved or loaded; its past rows may still be on
-     * their way where they have ended. Copies of several slots may be under way, one of a slot. A begin that failed has
-     * begun nothing. slot_moving: 1 = under way, 0 = over or never begun, ROD_EDEVICE. on_moved: moved(arg) is called
-     * from some thread after each copy that is over, and must only signal; not after close. */
+    /* Save and load while steps go on: begin returns at once, and the copy runs beside the steps of other slots, after
+     * all that was launched before it. Until slot_moving has said that it is over, slot and state are the copy's: the
+     * slot has no rows in steps launched meanwhile and is not zeroed, copied, saved or loaded; its past rows may still
+     * be on their way where they have ended. Copies of several slots may be under way, one of a slot. A begin that
+     * failed has begun nothing. slot_moving: 1 = under way, 0 = over or never begun, ROD_EDEVICE. on_moved: moved(arg)
+     * is called from some thread after each copy that is over, and must only signal; not after close. */
     int (*slot_save_begin)(struct backend *be, uint32_t slot, uint64_t pos, void *state, size_t bytes,
                            struct rod_error *err);
     int (*slot_load_begin)(struct backend *be, uint32_t slot, uint64_t pos, const void *state, size_t bytes,
@@ -166,12 +166,12 @@ struct backend_ops {
      * most, and not while a row of the slot is on its way that has logits. NULL where a device cannot: then grammars
      * are the host's. */
     void (*slot_mask)(struct backend *be, uint32_t slot, uint32_t n_drafts, const uint64_t *mask, bool may_end);
-    /* As forward, but returns before the step has run and samples a token for each row of logits (n_out is 0 or 1, or
-     * that of drafts: where no step is on its way, behind the slot's last token. Each row is drawn as if the drafts
-     * before it had been; behind a token that is not the next draft, or ends, the rows are masked).
-     * tok NULL with n_tok 1: the slot's last token, which the host need not have seen; a slot that has ended is left as
-     * it is; tok given: that token, also if the slot waited for it. The segments' tokens are copied. At most two steps
-     * are launched and not collected. */
+    /* Begins a step like forward, returns before it has run and samples a token for each row of logits (n_out is 0 or
+     * 1, or that of drafts: where no step is on its way, behind the slot's last token. Each row is drawn as if the
+     * drafts before it had been; behind a token that is not the next draft, or ends, the rows are masked). tok NULL
+     * with n_tok 1: the slot's last token, which the host need not have seen; a slot that has ended is left as it is;
+     * tok given: that token, also if the slot waited for it. The segments' tokens are copied. At most two steps are
+     * launched and not collected. */
     int (*launch)(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, struct rod_error *err);
     /* Waits for the oldest launched step without using the processor. tokens: one for each row of logits, in order,
      * valid until the next collect. A failure is a device fault, perhaps of a later step. */

@@ -180,7 +180,7 @@ static void copy_masked(float *x, const float *logits, uint32_t V, const struct 
     for (size_t i = 0; i < in->n_also; i++) x[in->also[i]] = logits[in->also[i]];
 }
 
-/* Those that are not among the allowed become -INFINITY. */
+/* Tokens that are not among the allowed become -INFINITY. */
 static void keep_allowed(struct sampler *s, float *x, const struct sampler_input *in) {
     struct sampler_candidate *c = s->candidates; /* not in use yet */
     for (uint32_t i = 0; i < s->V; i++) c[i].id = 0;

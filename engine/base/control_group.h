@@ -15,7 +15,7 @@ struct control_group_limit {
     uint64_t (*of_version_2)(const char *folder);
 };
 
-/* As the files under root say ("" = the machine's own); UINT64_MAX: there is no limit. */
+/* What the files under root say ("" = the machine's own); UINT64_MAX: there is no limit. */
 uint64_t control_group_least(const char *root, const struct control_group_limit *limit);
 
 #endif

@@ -9,8 +9,8 @@
 #include <stdint.h>
 
 uint32_t host_cpus(void); /* 1 or more */
-/* As many of n as the quota pays for, to the nearest whole number, at least 1: with a thread more than that all stand
- * still for a part of each period, as they wait for one another; with one less that much time is not used. */
+/* How many of n threads the quota pays for, to the nearest whole number, at least 1. With one more all threads stand
+ * still for a part of each period, since they wait for one another; with one less that much time is not used. */
 uint32_t host_cpus_within(uint32_t n, uint64_t quota_milli);
 /* The least quota of the process's control group and those above it, in thousandths of a processor, as the files under
  * root say ("" = the machine's own); UINT64_MAX: none. */

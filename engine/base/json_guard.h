@@ -24,7 +24,7 @@ struct json_guard {
 
 /* Once, before jansson is used: it allocates through these from then on. Without it a guard does nothing. */
 void json_guard_install(void);
-/* As malloc after malloc has failed, and free: what json_guard_install has jansson call. */
+/* What json_guard_install has jansson call in place of malloc and free. take gives memory after malloc has failed. */
 void *json_guard_take(size_t n_bytes);
 void json_guard_give(void *p);
 

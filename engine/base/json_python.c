@@ -269,7 +269,7 @@ static bool unmark_keys(json_t *object) {
     return good;
 }
 
-/* As deep as jansson reads. */
+/* It goes as deep as jansson reads. */
 static bool unmark(json_t *value) {
     json_t *one;
     size_t i;

@@ -27,8 +27,8 @@ json_t *json_python_load(const char *text, size_t len, size_t flags, json_error_
 /* The string that a reader may compare, print and cut: NULL where it is none, has a NUL or is not UTF-8. */
 const char *json_python_text(const json_t *value);
 /* The bytes of a string or key as a C string that a terminal may have: control characters, NUL and surrogates alone as
- * \uXXXX, and a backslash as two where no two strings may look the same. As snprintf: writes n_dst bytes at most, the
- * last piece complete or not there, and returns how long all of it is. */
+ * \uXXXX, and a backslash as two where no two strings may look the same. Writes n_dst bytes at most, the last piece
+ * complete or not there, and returns how long all of it is, like snprintf. */
 size_t json_python_spell(const char *bytes, size_t n, bool distinct, char *dst, size_t n_dst);
 /* For readers that keep strings of root: takes root over, and what is spelled out dies with it. NULL: no memory. */
 json_t *json_python_keeper(json_t *root);

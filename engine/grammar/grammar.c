@@ -1,7 +1,7 @@
 /* grammar.c - a text of any kind to an automaton, and the cache of those that requests share.
  *
  * The cache keeps every grammar that a request holds, and of the others the latest, up to a count and a sum of memory,
- * with few states. Those that are held have a sum of memory, too, and of that each key leaves a part to the others.
+ * with few states. Held grammars have a sum of memory, too, and of that each key leaves a part to the others.
  * Compiling runs outside the lock: two threads may compile the same text, and the second takes the first one's. */
 #include "grammar_internal.h"
 #include "engine/base/fail.h"
@@ -26,7 +26,7 @@ struct shared {
     struct list owners; /* one a key */
 };
 
-/* As a key holds it. */
+/* One key's hold on a compiled grammar. */
 struct rod_grammar {
     struct shared *shared;
     struct list_link link;

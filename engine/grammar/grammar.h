@@ -56,7 +56,7 @@ void grammar_walk_fini(struct grammar_walk *w);
 void grammar_walk_copy(struct grammar_walk *to, const struct grammar_walk *from);
 /* Reads bytes. ROD_EINVALID: the grammar does not allow them, or is too ambiguous to follow; the walk stays. */
 int grammar_walk_push(struct grammar_walk *w, const char *bytes, size_t n, struct rod_error *err);
-/* The same for a text that is not the model's, and may be long: ROD_EINVALID also if it passes too many places. */
+/* Pushes a text that is not the model's, and may be long: ROD_EINVALID also if it passes too many places. */
 int grammar_walk_begin(struct grammar_walk *w, const char *bytes, size_t n, struct rod_error *err);
 bool grammar_walk_accepts(const struct grammar_walk *w);  /* the text may end here */
 bool grammar_walk_finished(const struct grammar_walk *w); /* and nothing may follow */
@@ -74,8 +74,8 @@ int grammar_prepare(struct grammar *g, struct vocab *v, struct rod_error *err);
 /* The tokens that may come next, a bit each (64 a word), valid until the next call for this grammar. Tokens without
  * bytes and special ones never may. */
 int grammar_walk_mask(struct grammar_walk *w, const struct vocab *v, const uint64_t **mask, struct rod_error *err);
-/* The same, as far as *effort goes, which becomes less: one a node of the trie, some 4 ns. *mask NULL: it is not
- * complete yet, and the next call goes on. Whatever the pieces, the mask is the same. */
+/* Works at the mask as far as *effort goes, which becomes less: one a node of the trie, some 4 ns. *mask NULL: it is
+ * not complete yet, and the next call goes on. The mask does not depend on the pieces. */
 int grammar_walk_mask_some(struct grammar_walk *w, const struct vocab *v, int64_t *effort, const uint64_t **mask,
                            struct rod_error *err);
 bool grammar_walk_has_mask(const struct grammar_walk *w); /* it is there already */

@@ -44,8 +44,8 @@ static void begun_walk(struct grammar_begun *b, uint32_t node, uint32_t n, uint3
     b->walking = true;
 }
 
-/* As far as *effort lets it. A token that may come: its bit in the mask, or, where exits of a part are looked for, one
- * of these. */
+/* Walks on as far as *effort goes. A token that may come sets its bit in the mask; where exits of a part are looked
+ * for, it is one of the exits. */
 static int begun_walk_on(struct grammar *g, const struct vocab *v, struct grammar_begun *b, int64_t *effort,
                          struct rod_error *err) {
     struct vocab_way *ways = b->ways;

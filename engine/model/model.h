@@ -11,7 +11,7 @@
 enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16 };
 size_t dtype_bytes(enum dtype dtype);
 const char *dtype_name(enum dtype dtype); /* "fp32", "fp16", "bf16" */
-/* As a file of tensors spells it: "F32", "F16", "BF16"; false: no type that weights have. */
+/* The name in a file of tensors: "F32", "F16", "BF16"; false: no type that weights have. */
 bool dtype_by_name(const char *name, enum dtype *out);
 
 /* The letters: kernels/README.md, "Equations". How they come from config.json: README.md, "A checkpoint". */
@@ -125,13 +125,14 @@ struct model {
  * (the options of ROD_SAMPLING that are read there become defaults; do_sample is not looked at, as in vLLM). Errors
  * name the key, or tensor and file. */
 int model_open(const char *dir, struct model **out, struct rod_error *err);
-/* The same; progress: of the tensors' bytes, all of which are read for the fingerprint. */
+/* model_open, with progress: of the tensors' bytes, all of which are read for the fingerprint. */
 int model_open_watched(const char *dir, const struct rod_progress_to *progress, struct model **out,
                        struct rod_error *err);
 /* Random bf16 weights of a published shape: "rodimus-1.4b", "rodimus-plus-1.6b", "rodimus-plus-1.6b-w1024" (a window of
- * 1,024 keys), "rodimus-plus-4b", "tales". The same for one seed whatever the number of threads that fill them. */
+ * 1,024 keys), "rodimus-plus-4b", "tales". They depend on the seed alone, not on the number of threads that fill them.
+ */
 int model_synthetic(const char *name, uint64_t seed, struct model **out, struct rod_error *err);
-/* The same; progress: of its bytes. */
+/* model_synthetic, with progress: of its bytes. */
 int model_synthetic_watched(const char *name, uint64_t seed, const struct rod_progress_to *progress, struct model **out,
                             struct rod_error *err);
 /* What commands are given. Errors name the settings `adapter` and `weights`. */
@@ -169,7 +170,7 @@ const struct weight *model_product(const struct model *model, size_t i);
 void weight_to_f32(const struct weight *w, float *dst);
 /* n elements from element first of one part. */
 void weight_part_to_f32(const struct weight_part *part, size_t first, size_t n, float *dst);
-/* The same n elements in the part's own type. */
+/* Copies n elements in the part's own type. */
 void weight_part_copy(const struct weight_part *part, size_t first, size_t n, void *dst);
 /* Of a quantised part: n codes of a row as weight_quant_row gives them, and a group's scale and zero point. */
 void weight_codes_read(const struct weight_codes *w, uint32_t row, uint32_t col, uint32_t n, uint8_t *codes);

@@ -28,7 +28,7 @@ bool weight_format_by_name(const char *name, enum weight_format *out);
 
 /* Whether and how this weight of the model is kept in fewer bits; false: in 16 or 32. */
 bool weight_quant_of(const struct model *model, const struct weight *w, struct weight_quant *out);
-/* As it is kept: codes, scales in 32 bits and zero points in 4, or its own type. */
+/* Bytes of the weight in memory: codes, scales in 32 bits and zero points in 4, or its own type. */
 uint64_t weight_kept_bytes(const struct model *model, const struct weight *w);
 uint32_t weight_quant_groups(const struct weight_quant *q, uint32_t cols);
 /* codes [cols], one a byte: int8 in two's complement from -127 on, int4 0 to 15, fp8 the bits of a finite e4m3; scales

@@ -1,10 +1,10 @@
 /* cost.h - what n of something take: a fixed part and a part for each, learned from measured times.
  *
  * A Kalman filter over (fixed, unit): every time moves both towards the line that explains it, the one that is less
- * certain by more. What times of one n cannot tell apart stays as it was, so it may be fed the same n for ever. Both
- * wander (machines change), so no time counts for ever; one that is far off moves them no more than one twice as long.
- * Invariants, whatever was learned: fixed >= 0, unit > 0, both finite.
- * Pure: no clock, no allocation. The owner's thread.
+ * certain by more. What times of one n cannot tell apart stays as it was, so it may be fed the same n for ever. Each
+ * part wanders (machines change), so no time counts for ever; one that is far off moves them no more than one twice as
+ * long. Invariants, whatever was learned: fixed >= 0, unit > 0, both finite. Pure: no clock, no allocation. The owner's
+ * thread.
  */
 #ifndef COST_H
 #define COST_H

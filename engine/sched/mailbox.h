@@ -4,8 +4,8 @@
  * Events are moved through as a list. The links are inside of them: nothing is allocated after init. Threads: push,
  * cancel, return, poke, refuse, stop: any. wait, pop, started, left, retire, post: the engine thread. take: one
  * consumer. Invariants: both locks are held for a few pointer moves only, so no side waits on the other's work; at most
- * n_slots + max_queue submissions live at once. Those of a key that take places of the queue, one each, leave others
- * something free of it (quota): whoever comes late, and however many come at once, is counted where it is pushed.
+ * n_slots + max_queue submissions live at once. A key's submissions take places of the queue, one each, and leave
+ * others something free of it (quota). However late or many at once, a submission is counted where it is pushed.
  */
 #ifndef MAILBOX_H
 #define MAILBOX_H

@@ -23,8 +23,10 @@
  * then have none. What decode rows alone take is measured again by a plan without prompts when it may have changed.
  * While very many short prompts wait, every other plan has no decode rows.
  *
- * Flights: a device may read pieces of prompts beside steps. While at least flight_streams requests decode, and at
- * least as many as prompts are long, long prompts are left to flights, and steps have the others and the last pieces.
+ * Flights: a device may read pieces of prompts beside steps. Flights start at 8 decoding streams (flight_streams).
+ * Below that, ordinary steps give a prompt more time than a flight would. While at least flight_streams requests
+ * decode, and at least as many as prompts are long, long prompts are left to flights, and steps have the others and the
+ * last pieces.
  *
  * Keys that share the slots: every request names an API key. Each key has a queue of its own, first come, first
  * served, and a count of what it was served: tokens of prompts when they get a slot, generated ones twice, over the
@@ -140,12 +142,13 @@ void sched_submit(struct sched *s, struct sched_req *req, uint64_t now_ns);
 struct sched_req *sched_expire(struct sched *s, uint64_t now_ns);
 /* Who is next in line, in the queue; NULL = nobody. */
 struct sched_req *sched_next(const struct sched *s);
-/* The same, now holding a slot; NULL = none waits or no slot is free. */
+/* Gives sched_next's request a slot; NULL = none waits or no slot is free. */
 struct sched_req *sched_admit(struct sched *s, uint64_t now_ns);
 /* rows: room for n_slots. Decode rows first, then prompt pieces. Returns the number of rows; 0 = nothing runs. */
 uint32_t sched_plan(struct sched *s, enum sampling_site site, struct sched_row *rows);
 /* The next flight: pieces without logits of the site's long prompts, which are in FLYING from now on. While one is on
- * its way this is the one behind it, whose pieces may follow that one's; the caller has no third. The same rows. */
+ * its way this is the one behind it, whose pieces may follow that one's; the caller has no third. rows: like
+ * sched_plan's. */
 uint32_t sched_plan_flight(struct sched *s, enum sampling_site site, struct sched_row *rows);
 /* The request's first flight has ended: its piece is read. */
 void sched_land(struct sched *s, struct sched_req *req);
@@ -180,7 +183,7 @@ void sched_mask(struct sched *s, struct sched_req *req);
 void sched_masked(struct sched *s, struct sched_req *req);
 /* Finished, failed or cancelled, in any state: its slot is free at once. */
 void sched_remove(struct sched *s, struct sched_req *req);
-/* The same in MOVING or FLYING while that is still on its way; returns the slot, which release gives back. */
+/* Removes a request whose state or flight is still on its way; returns the slot, which release gives back. */
 uint32_t sched_leave(struct sched *s, struct sched_req *req);
 void sched_release(struct sched *s, uint32_t slot);
 

@@ -1,7 +1,7 @@
 /* session_index.c - the tree and the heap of session_table.h.
  *
- * The tree is a treap: in order of tenant and id, and each above those of a smaller hash. As the hash is under the
- * table's key, the depth is that of a random tree whatever the ids are. Each node counts the nodes below it, so a
+ * The tree is a treap: in order of tenant and id, and each above those of a smaller hash. The hash is under the table's
+ * key, so the depth is that of a random tree whatever the ids are. Each node counts the nodes below it, so a
  * tenant's number and any page of its list are found without the sessions of other tenants. */
 #include "session_table.h"
 

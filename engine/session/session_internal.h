@@ -202,13 +202,13 @@ struct session_view {
 int session_view_take(struct sessions *s, const char *tenant, const char *id, bool with_snapshot,
                       struct session_view *out, struct rod_error *err);
 void session_view_fini(struct session_view *view);
-/* The same; an expired session that is not busy is ROD_ENOTFOUND. */
+/* session_view_take, where an expired session that is not busy is ROD_ENOTFOUND. */
 int session_view_take_live(struct sessions *s, const char *tenant, const char *id, bool with_snapshot,
                            struct session_view *out, struct rod_error *err);
-/* The same with the answers and no snapshot: where the state is on file alone it stays there. */
+/* Takes the answers and no snapshot: a state that is on file alone stays there. */
 int session_view_take_answers(struct sessions *s, const char *tenant, const char *id, struct session_view *out,
                               struct rod_error *err);
-/* The same with the snapshot, for a fork: the source is used, and the fork's metadata get its version, lengths and
+/* Takes the snapshot for a fork: the source counts as used, and the fork's metadata get its version, lengths and
  * parent. */
 int session_view_fork(struct sessions *s, const char *tenant, const char *from, struct session_view *view,
                       struct session_metadata *fork, struct rod_error *err);
@@ -237,7 +237,7 @@ void session_budget_keep_host(struct sessions *s);
  * budget. The rc of a write that could never fit becomes ROD_ENOROOM. */
 void session_budget_reserve(struct sessions *s, struct session *const *sessions, struct session_write *writes,
                             size_t n);
-/* Both give the lock up in between. */
+/* keep_disk and expire give the lock up in between. */
 void session_budget_keep_disk_locked(struct sessions *s);
 void session_budget_expire_locked(struct sessions *s);
 

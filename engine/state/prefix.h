@@ -57,7 +57,7 @@ struct prefix_found {
 void prefix_find(struct prefix *p, const struct prefix_key *key, const int32_t *ids, size_t n, uint64_t now_ns,
                  struct prefix_found *out);
 
-/* These tokens were read: the first n_prompt as a prompt, the others as the answer to it. */
+/* The tokens ids[0..n) were read: the first n_prompt as a prompt, the others as the answer to it. */
 void prefix_note(struct prefix *p, const struct prefix_key *key, const int32_t *ids, size_t n_prompt, size_t n);
 
 struct prefix_new_entry {

@@ -74,7 +74,7 @@ size_t state_pool_bytes(size_t n_buffers, size_t n_bytes);
 /* With one owner, and bytes as they happen to be. NULL: the pool is full, also after its hooks were asked. pool NULL:
  * from malloc, in no budget; for tests, and for states that come from outside. */
 struct state_buffer *state_buffer_new(struct state_pool *pool, size_t n_bytes);
-/* The same of what is free now: no hook is asked, and a failure is not counted. */
+/* A buffer of what is free now: no hook is asked, and a failure is not counted. */
 struct state_buffer *state_buffer_try(struct state_pool *pool, size_t n_bytes);
 struct state_buffer *state_buffer_ref(struct state_buffer *buffer); /* one more owner; NULL gives NULL */
 void state_buffer_release(struct state_buffer *buffer);             /* NULL: nothing */

@@ -96,7 +96,7 @@ int verify_run(const struct backend_ops *ops, struct backend *be, const struct m
 
 /* ---- a reference where there is no golden file ---- */
 
-/* The same facts from the CPU backend, for a prompt of random ids. It sums in fp32 and is checked against the golden
+/* The CPU backend's facts, for a prompt of random ids. It sums in fp32 and is checked against the golden
  * files, so a GPU is compared with it at full size. */
 enum { N_GREEDY = 8 };
 

@@ -15,7 +15,7 @@ static unsigned n_threads(void) {
 
 static void wait_for_all(void *arg) { uv_sem_wait(arg); }
 
-/* How many threads of n there may be beside those that there are. */
+/* Starts n threads and joins them; returns how many the system allowed. */
 static unsigned try_threads(unsigned n) {
     uv_thread_t threads[THREADS_MAX];
     uv_sem_t all;

@@ -31,9 +31,9 @@
 
 static void on_timer(uv_timer_t *timer) { ((struct http *)timer->data)->pump = true; }
 
-/* A request whose chunks' line fills the buffer: of it bytes stay unread, or, where they fill it to the last one, the
- * daemon does not sleep, and its body does not grow. Twice so, and the daemon has run in between. Of the second kind
- * none is that has sent less than half a buffer; an honest one that sent more and rests meanwhile is taken for it. */
+/* MHD spins on a chunk-size line that is longer than its buffer. A request is dropped if its body did not grow between
+ * two looks and either bytes stay unread or MHD did not sleep. False positive: a slow client that pauses with more than
+ * a quarter of the buffer sent. */
 static bool is_stuck(struct http_request *r, enum http_look which, bool slept) {
     struct http_look_at *l = &r->looks[which];
     int unread = 0;

@@ -118,7 +118,7 @@ static void forks_do_not_see_each_other(void **state) {
         turn_ok(&plain, r, &want);
         collect_free(&want);
     }
-    for (uint32_t n = 2; n < 5; n++) { /* taking turns in one server */
+    for (uint32_t n = 2; n < 5; n++) { /* one after the other in one server */
         turn_ok(&c, nth_turn(&a, "t1", n), &a);
         collect_free(&a);
         struct rod_request *r = nth_turn(&a, "t9", n);

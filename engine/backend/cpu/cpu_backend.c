@@ -461,7 +461,7 @@ static void backend_cpu_slot_zero(struct backend *be, uint32_t slot) {
     be->deferred[slot] = (struct cpu_deferred){0};
 }
 
-/* As much of the window's rings as is filled, in whole panels. */
+/* Copies what is filled of the window's rings, in whole panels. */
 static void backend_cpu_slot_copy(struct backend *be, uint32_t from, uint32_t to, uint64_t pos) {
     const struct model_dims *d = &be->d;
     assert(from < be->info.n_slots && to < be->info.n_slots && from != to);

@@ -303,7 +303,7 @@ static void backend_cuda_slot_zero(struct backend *be,
                     s->conv_slot * cuda_act_bytes(be), be->stream);
 }
 
-/* As much of the window's rings as is filled. */
+/* Copies what is filled of the window's rings. */
 static void backend_cuda_slot_copy(struct backend *be, uint32_t from, uint32_t to, uint64_t pos) {
     const struct cuda_shape *s = &be->shape;
     const size_t a = cuda_act_bytes(be), n_keys = pos < s->ring_keys ? (size_t)pos : s->ring_keys;

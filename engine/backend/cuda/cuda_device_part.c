@@ -84,7 +84,7 @@ static void say(const struct backend_config *config, const char *line) {
     if (config->log) config->log(config->log_arg, 1, line);
 }
 
-/* As the backend is now, before it has slots: with its weights, and nothing else that is owned. */
+/* The lane is a copy of the backend before that has slots: it has the weights, and owns its workspaces alone. */
 static int make_lane(struct backend *be, struct rod_error *err) {
     struct cuda_device_part *part = be->device_part;
     struct backend *lane = &part->lane;

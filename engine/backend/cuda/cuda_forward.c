@@ -170,7 +170,7 @@ static void attend_rows(struct backend *be, struct cuda_window *a, const int32_t
     }
 }
 
-/* The same for rows that are the only ones of their session, by the decode steps' kernel where there is one. */
+/* Attention of rows that are the only ones of their session, by the decode steps' kernel where there is one. */
 static void attend_alone(struct backend *be, struct cuda_window *a, const int32_t *list, uint32_t n, bool single) {
     if (!be->decode_window) {
         attend_rows(be, a, list, n);

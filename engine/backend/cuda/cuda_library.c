@@ -313,7 +313,7 @@ void cuda_library_close(struct backend *be) {
 /* ---- its rate ---- */
 
 enum { RATE_SIZE = 8192 };
-/* Both operands: the embedding, which keeps its 16 bits, as it lies in memory, over and over: nothing is zero. */
+/* Fills two operands with the embedding's 16 bits, over and over: no value is zero. */
 static bool fill_rate(struct backend *be, void *operands) {
     const struct cuda_matrix *w = &be->embed;
     const size_t all = (size_t)2 * RATE_SIZE * RATE_SIZE * 2, have = cuda_matrix_bytes(w->rows, w->cols, w->dtype);

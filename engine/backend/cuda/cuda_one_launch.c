@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* As k_persistent_step takes a shape: a model without a window has no heads. */
+/* The shape for k_persistent_step, where a model without a window has no heads. */
 static struct cuda_shape one_launch_shape(const struct backend *be) {
     struct cuda_shape shape = be->shape;
     if (!be->d.plus) shape.H = 0;

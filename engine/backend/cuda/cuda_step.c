@@ -59,7 +59,7 @@ static struct alone alone_of(const struct backend_segment *seg, uint32_t chunk) 
     return (struct alone){begin % chunk == chunk - 1, last % chunk == 0};
 }
 
-/* Those rows to the list, what is between them to the prompts. */
+/* Rows that are alone in their chunk go to the list, what is between them to the prompts. */
 static void list_prompts(struct backend *be, const struct backend_segment *segs, const struct host_rows *h,
                          struct step *st) {
     const uint32_t chunk = be->info.chunk_tok, turn = be->n_turns % CUDA_TURNS;

@@ -56,12 +56,12 @@ static inline int64_t session_end_s(const struct session_metadata *m) {
     return m->ttl_s > INT64_MAX ? INT64_MAX : last_s + (int64_t)m->ttl_s;
 }
 
-/* The same file, and nobody used the session since: as far as inode, time and size tell. */
+/* Whether it is one file that nobody used since, as far as inode, time and size tell. */
 static inline bool session_file_version_alike(const struct session_file_version *a,
                                               const struct session_file_version *b) {
     return a->inode == b->inode && a->mtime_ns == b->mtime_ns && a->n_bytes == b->n_bytes;
 }
-/* The same version of the session, used since or not. */
+/* Whether it is one version of the session, used since or not. */
 static inline bool session_file_version_same(const struct session_file_version *a,
                                              const struct session_file_version *b) {
     return a->n_bytes == b->n_bytes && a->version == b->version && a->check == b->check;

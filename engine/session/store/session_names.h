@@ -35,7 +35,7 @@ int session_names_make_key_locked(struct session_names *names, const char *dir, 
 /* The key is known. 0: the folder has it. A key that has gone is put back: *restored. ROD_EIO: the folder has another
  * key, or the key cannot be read or put back. */
 int session_names_keep_locked(struct session_names *names, const char *dir, bool *restored, struct rod_error *err);
-/* The same with the lock taken; 0 where no key is known. */
+/* session_names_keep_locked, which takes the lock; 0 where no key is known. */
 int session_names_keep(struct session_names *names, const char *dir, bool *restored, struct rod_error *err);
 
 /* Zeros while no key is known. */

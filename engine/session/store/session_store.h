@@ -45,7 +45,7 @@ int session_store_glance(const struct session_store *store, const uint8_t name[S
 /* The metadata of its header, whatever its name is. Errors as session_store_read. */
 int session_store_read_metadata(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
                                 struct session_metadata *metadata, struct rod_error *err);
-/* The same of a file of any model and layout; the store needs no form. */
+/* The metadata of a file of any model and layout; the store needs no form. */
 int session_store_peek_metadata(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
                                 struct session_metadata *metadata, struct rod_error *err);
 
@@ -59,7 +59,7 @@ struct session_read {
 int session_store_read(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES], bool with_state,
                        struct session_read *out, struct rod_error *err);
 void session_read_fini(struct session_read *read);
-/* The same from a file's bytes. file: for messages. Its state buffer is in no pool, or in the store's. */
+/* Reads a session from a file's bytes. file: for messages. Its state buffer is in no pool, or in the store's. */
 int session_store_parse(const struct session_store *store, const void *bytes, size_t n, const char *file,
                         struct session_read *out, struct rod_error *err);
 

@@ -242,7 +242,7 @@ static void an_engine_closes_while_states_move(void **state) {
     collect_free(&a), collect_free(&z), collect_free(&kept);
 }
 
-/* No room for a state: it lies outside of the pool, the answer is whole, and the log says why. */
+/* No room for a state: it lies outside of the pool, the answer is complete, and the log says why. */
 static void an_answer_is_not_lost_when_the_pool_is_full(void **state) {
     (void)state;
     struct setup b;

@@ -63,7 +63,7 @@ static void a_long_prompt_beside_64_streams_comes_in_pieces_worth_their_fixed_pa
     }
 }
 
-/* When the streams leave, the prompt gets the whole step; when few stay, the share follows them. */
+/* When the streams leave, the prompt gets all of a step; when few stay, its time follows them. */
 static void the_share_follows_the_streams(void **state) {
     (void)state;
     enum { MANY = 64, FEW = 8 };

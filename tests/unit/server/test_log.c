@@ -1,4 +1,5 @@
-/* test_log.c - the log on a pipe: nobody reads it and nothing waits, what is lost is counted and told, lines are whole.
+/* test_log.c - the log on a pipe: nobody reads it and nothing waits, what is lost is counted and told, lines are
+ * complete.
  */
 #include "server/base/buf.h"
 #include "server/base/log.h"

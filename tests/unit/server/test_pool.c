@@ -1,4 +1,4 @@
-/* test_pool.c - in which order work gets to libuv's threads: queues that take turns, threads that one leaves to the
+/* test_pool.c - in which order work gets to libuv's threads: queues that alternate, threads that one leaves to the
  * others, work that is cancelled. Work stands still until the test lets it go on, so that the order is known. */
 #include "server/base/pool.h"
 

@@ -495,7 +495,7 @@ static void a_lease_is_one_processs_and_ends_with_it(void **state) {
     close(ends[0]), close(ends[1]);
 }
 
-/* Processes that take turns with one lease never have it together: each adds one to a number that no one else guards.
+/* Processes that want one lease never have it together: each adds one to a number that no one else guards.
  */
 static void leases_are_never_had_by_two(void **state) {
     (void)state;

@@ -454,7 +454,7 @@ static void penalties_know_the_earlier_turns(void **state) {
     setup_close(&b), setup_close(&plain);
 }
 
-/* A character whose bytes are in two turns is whole in the second. */
+/* A character whose bytes are in two turns is complete in the second. */
 static void a_character_cut_by_the_end_is_whole_in_the_next_turn(void **state) {
     (void)state;
     struct setup b;

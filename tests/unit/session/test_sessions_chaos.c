@@ -207,7 +207,7 @@ static void whatever_happens_to_sessions_and_files_servers_go_on_and_leave_nothi
     const size_t bytes = state_pool_bytes(1, sizeof(struct fake_state));
     for (int k = 0; k < N_SERVERS; k++) {
         struct rod_stats s;
-        for (int ms = 0;; ms++, usleep(1000)) { /* what is being written has a share */
+        for (int ms = 0;; ms++, usleep(1000)) { /* what is being written has a reference */
             s = stats_of(c->b[k].c.engine);
             if (s.state_host_bytes <= s.sessions_host * bytes && !s.slots_used && !s.queued) break;
             if (ms > 10000)

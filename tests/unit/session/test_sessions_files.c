@@ -297,7 +297,7 @@ static void a_foreign_file_is_refused(void **state) {
     }
 }
 
-/* A file that is whole, as its checksums say, and says what no session ever was: bytes that are held back for the next
+/* A file that is complete, by its checksums, and says what no session ever was: bytes that are held back for the next
  * turn, and are no beginning of a character. The detokeniser has room for one. */
 static void a_file_that_holds_back_no_character_is_refused(void **state) {
     (void)state;

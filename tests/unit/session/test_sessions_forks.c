@@ -124,7 +124,7 @@ static void a_fork_is_a_small_record_and_a_second_name(void **state) {
                  (unsigned long long)(two - one));
     assert_int_equal(stats_of(b.c.engine).state_file_bytes, two);
     goes_on(&b, "aa", "ff", 1);
-    assert_int_equal(count_in(dir, ".base"), 0); /* its file is whole now */
+    assert_int_equal(count_in(dir, ".base"), 0); /* its file is complete now */
     assert_int_equal(stats_of(b.c.engine).state_file_bytes, bytes_on_disk());
     setup_close(&b);
 }

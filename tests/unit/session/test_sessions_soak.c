@@ -1,4 +1,4 @@
-/* test_sessions_soak.c - ten times as many sessions as slots take turns at random, with less host memory and less disk
+/* test_sessions_soak.c - ten times as many sessions as slots have turns at random, with less host memory and less disk
  * than they want: no token is another than without any of that, what the gauges say is true, and nothing grows.
  *
  * RODIMUS_TEST_SOAK_S: how long (15); RODIMUS_TEST_SEED: printed; RODIMUS_TEST_SOAK_JSON: where the result goes. On
