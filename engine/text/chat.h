@@ -1,7 +1,7 @@
 /* chat.h - how messages become a prompt: a table of what stands before and after each role's content.
  *
- * The first source that exists counts: chat_template.rodimus.json in the model's directory (config/CHAT_FORMAT.md has the
- * format); a Jinja template of the checkpoint, if its literals are those of a known format; <role> tokens in the
+ * The first source that exists counts: chat_template.rodimus.json in the model's directory (config/CHAT_FORMAT.md has
+ * the format); a Jinja template of the checkpoint, if its literals are those of a known format; <role> tokens in the
  * tokenizer, which mean the published format. No Jinja is run. Ownership: a chat owns its strings and borrows nothing.
  * Threads: immutable after open. Invariant: contents never make special tokens; the frame does.
  */
