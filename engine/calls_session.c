@@ -11,11 +11,6 @@ int rod_session_create(struct rod_engine *e, const char *tenant, const struct ro
     return rc ? rc : sessions_create(e->sessions, tenant, made, out, err);
 }
 
-int rod_session_fork(struct rod_engine *e, const char *tenant, const char *from, const char *id,
-                     struct rod_session_info *out, struct rod_error *err) {
-    return rod_session_create(e, tenant, &(struct rod_session_new){.id = id, .from = from}, out, err);
-}
-
 int rod_session_get(struct rod_engine *e, const char *tenant, const char *id, struct rod_session_info *out,
                     struct rod_error *err) {
     const int rc = calls_need_sessions(e, err);

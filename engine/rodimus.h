@@ -569,13 +569,11 @@ struct rod_session_change {
 };
 /* Any thread; they may wait for files. tenant: "" without keys; another tenant's session is ROD_ENOTFOUND. err->param
  * names the field at fault. A session whose turn runs is at its last version until the turn has ended.
- * ROD_EEXISTS: create, fork: there is one of this id. ROD_ESESSIONS, ROD_EKEYSESSIONS: there are as many as may be. */
+ * ROD_EEXISTS: there is one of this id. ROD_ESESSIONS, ROD_EKEYSESSIONS: there are as many as may be. A session from
+ * another keeps its version, and shares its state until the first turn, in memory and on disk; it is durable when this
+ * returns, unless session_lazy. */
 int rod_session_create(struct rod_engine *engine, const char *tenant, const struct rod_session_new *new_session,
                        struct rod_session_info *out, struct rod_error *err);
-/* id NULL: made by the engine. The fork keeps the version, shares the state until its first turn, in memory and on
- * disk; it is durable when this returns, unless session_lazy. */
-int rod_session_fork(struct rod_engine *engine, const char *tenant, const char *from, const char *id,
-                     struct rod_session_info *out, struct rod_error *err);
 int rod_session_get(struct rod_engine *engine, const char *tenant, const char *id, struct rod_session_info *out,
                     struct rod_error *err);
 /* ROD_EBUSY while a turn runs. Its time begins anew; it keeps its version. */

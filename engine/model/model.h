@@ -152,9 +152,6 @@ void model_check_tokenizer(struct model *model, uint32_t n_ids, int32_t eos_id);
 char *model_render_fingerprint(const uint8_t fingerprint[MODEL_FINGERPRINT_BYTES],
                                char text[2 * MODEL_FINGERPRINT_BYTES + 1]);
 
-/* Pure: config.json's text -> dims, either layout; ROD_EUNSUPPORTED or ROD_EMODEL naming the key. */
-int model_parse_config(const char *json, size_t len, struct model_dims *dims, bool *fla, struct rod_error *err);
-
 /* Parameters that dims call for (a tied head counted once), without any weights. */
 uint64_t model_count_params(const struct model_dims *dims);
 

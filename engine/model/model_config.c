@@ -253,15 +253,6 @@ int model_config_parse(const char *json, size_t len, struct model_config *out, s
     return c.rc;
 }
 
-int model_parse_config(const char *json, size_t len, struct model_dims *dims, bool *fla, struct rod_error *err) {
-    struct model_config config;
-    int rc = model_config_parse(json, len, &config, err);
-    if (rc) return rc;
-    *dims = config.dims;
-    *fla = config.fla;
-    return 0;
-}
-
 static void parse_sampling(struct cfg *c, const json_t *root, const struct rod_sampling_option *o,
                            struct rod_sampling *out) {
     void *at = (char *)out + o->offset;

@@ -281,7 +281,8 @@ static void fork_of(struct world *w, const struct client *c, struct rod_state *s
     w->n_forks++;
     if (c->way == BY_TURN) {
         snprintf(copy->session, sizeof copy->session, "f%llu", (unsigned long long)w->n_forks);
-        if (rod_session_fork(w->h.engine, "", c->session, copy->session, &info, &err)) {
+        if (rod_session_create(w->h.engine, "", &(struct rod_session_new){.id = copy->session, .from = c->session},
+                               &info, &err)) {
             if (err.code != ROD_ENOTFOUND && err.code != ROD_EEXISTS && err.code != ROD_ENOROOM)
                 say(w, FAULT, "fork: %s", err.message);
             return;

@@ -107,7 +107,8 @@ static void forks_do_not_see_each_other(void **state) {
         turn_ok(&c, nth_turn(&a, "t1", n), &a);
         collect_free(&a);
     }
-    if (rod_session_fork(c.engine, "", "t1", "fork", &info, &err)) fail_msg("%s", err.message);
+    if (rod_session_create(c.engine, "", &(struct rod_session_new){.id = "fork", .from = "t1"}, &info, &err))
+        fail_msg("%s", err.message);
     assert_same_state(c.engine, c.engine, "t1", "fork");
     for (uint32_t n = 0; n < 5; n++) { /* undisturbed: each way of its own, from the first token */
         turn_ok(&plain, nth_turn(&want, "t1", n), &want);

@@ -130,7 +130,9 @@ static void measure(void) {
     for (uint32_t i = 0; i < n_repeats; i++) {
         const double begin_ms = now_ms();
         snprintf(other, sizeof other, "f%u", i);
-        must(rod_session_fork(engine, "", name_of(i, name), other, &info, &err), &err);
+        must(rod_session_create(engine, "", &(struct rod_session_new){.id = other, .from = name_of(i, name)}, &info,
+                                &err),
+             &err);
         fork[i] = now_ms() - begin_ms;
     }
     for (uint32_t i = 0; i < AT_ONCE; i++) {

@@ -9,7 +9,7 @@
 #define GPU_H
 
 #include "engine/base/half.h"
-#include "engine/model/model.h"
+#include "engine/model/model_internal.h"
 #include "kernels/kernels.h"
 #include "under_test.h"
 
@@ -256,7 +256,7 @@ static inline struct model_dims gpu_dims(uint32_t i, bool plus) {
         "tests/configs/rodimus-1.4b-base",
     };
     const uint32_t n = sizeof files / sizeof *files;
-    struct model_dims d;
+    struct model_config config;
     struct rod_error err;
     char path[128], json[8192];
     do {
@@ -265,10 +265,9 @@ static inline struct model_dims gpu_dims(uint32_t i, bool plus) {
         if (!f) fail_msg("%s does not open", path);
         size_t len = fread(json, 1, sizeof json, f);
         fclose(f);
-        bool fla;
-        if (model_parse_config(json, len, &d, &fla, &err)) fail_msg("%s: %s", path, err.message);
-    } while (plus && !d.plus);
-    return d;
+        if (model_config_parse(json, len, &config, &err)) fail_msg("%s: %s", path, err.message);
+    } while (plus && !config.dims.plus);
+    return config.dims;
 }
 /* Widths of the mixer are multiples of 8 (the layouts round up): half of them odd multiples. */
 static inline uint32_t gpu_pick_width(uint32_t most) {

@@ -14,11 +14,12 @@
 static struct model_dims parse_dims(const char *dir, bool *fla) {
     size_t n;
     char *text = read_file_in(dir, "config.json", &n);
-    struct model_dims dims;
+    struct model_config config;
     struct rod_error err;
-    if (model_parse_config(text, n, &dims, fla, &err)) fail_msg("%s: %s", dir, err.message);
+    if (model_config_parse(text, n, &config, &err)) fail_msg("%s: %s", dir, err.message);
     free(text);
-    return dims;
+    *fla = config.fla;
+    return config.dims;
 }
 
 static void published_configs_have_the_sizes_of_the_design(void **state) {

@@ -128,17 +128,24 @@ static void a_fork_and_its_source_do_not_see_each_other(void **state) {
     BEGIN(&b);
     turn_ok(&b.c, turn_request(&a, "s", first, 11, 5), &a);
     collect_free(&a);
-    if (rod_session_fork(b.c.engine, "", "s", "t", &info, &err)) fail_msg("%s", err.message);
+    if (rod_session_create(b.c.engine, "", &(struct rod_session_new){.id = "t", .from = "s"}, &info, &err))
+        fail_msg("%s", err.message);
     assert_string_equal(info.id, "t");
     assert_string_equal(info.parent, "s");
     assert_int_equal(info.version, 1);
-    assert_int_equal(rod_session_fork(b.c.engine, "", "s", "t", &info, &err), ROD_EEXISTS);
-    assert_int_equal(rod_session_fork(b.c.engine, "", "nobody", "u", &info, &err), ROD_ENOTFOUND);
-    assert_int_equal(rod_session_fork(b.c.engine, "other", "s", "u", &info, &err), ROD_ENOTFOUND);
+    assert_int_equal(rod_session_create(b.c.engine, "", &(struct rod_session_new){.id = "t", .from = "s"}, &info, &err),
+                     ROD_EEXISTS);
+    assert_int_equal(
+        rod_session_create(b.c.engine, "", &(struct rod_session_new){.id = "u", .from = "nobody"}, &info, &err),
+        ROD_ENOTFOUND);
+    assert_int_equal(
+        rod_session_create(b.c.engine, "other", &(struct rod_session_new){.id = "u", .from = "s"}, &info, &err),
+        ROD_ENOTFOUND);
     turn_ok(&b.c, turn_request(&one, "t", more, 3, 6), &one);
     turn_ok(&b.c, turn_request(&a, "s", first, 4, 6), &a); /* goes another way */
     collect_free(&a);
-    if (rod_session_fork(b.c.engine, "", "t", NULL, &info, &err)) fail_msg("%s", err.message);
+    if (rod_session_create(b.c.engine, "", &(struct rod_session_new){.id = NULL, .from = "t"}, &info, &err))
+        fail_msg("%s", err.message);
     assert_int_equal(info.version, 2);
     assert_int_equal(session_info(b.c.engine, "s").version, 2);
     assert_int_equal(session_info(b.c.engine, "t").version, 2);
@@ -630,7 +637,8 @@ static void tools_are_read_once(void **state) {
     }
     struct rod_session_info info; /* a fork knows what its source has read */
     struct rod_error err;
-    assert_int_equal(rod_session_fork(b.c.engine, "", "s", "fork", &info, &err), 0);
+    assert_int_equal(
+        rod_session_create(b.c.engine, "", &(struct rod_session_new){.id = "fork", .from = "s"}, &info, &err), 0);
     struct rod_request *r = turn_request(&a, "fork", first, 8, 2);
     r->turn->if_known = copied(first, r->turn->n_if_known = 3);
     r->turn->tools = 7;

@@ -66,7 +66,7 @@ static void call(struct caller *c) {
         rc = rod_session_create(e, "", &made, &info, &err);
         if (!rc && !made.id) rc = rod_session_delete(e, "", info.id, &err);
     } else if (what < 5) {
-        rc = rod_session_fork(e, "", other, id, &info, &err);
+        rc = rod_session_create(e, "", &(struct rod_session_new){.id = id, .from = other}, &info, &err);
     } else if (what < 7) {
         rc = rod_session_get(e, "", id, &info, &err);
     } else if (what < 8) {

@@ -49,7 +49,8 @@ int link(const char *from, const char *to) {
 static void fork_to(struct setup *b, const char *from, const char *id) {
     struct rod_session_info info;
     struct rod_error err;
-    if (rod_session_fork(b->c.engine, "", from, id, &info, &err)) fail_msg("%s of %s: %s", id, from, err.message);
+    if (rod_session_create(b->c.engine, "", &(struct rod_session_new){.id = id, .from = from}, &info, &err))
+        fail_msg("%s of %s: %s", id, from, err.message);
     if (!info.durable) fail_msg("%s is answered and not durable", id);
 }
 
@@ -258,7 +259,7 @@ static _Noreturn void serve_and_die(int reported, int n) {
     BEGIN(&b);
     run_turn(&b, "aa", "aa", 0);
     calls_left = n;
-    if (rod_session_fork(b.c.engine, "", "aa", "ff", &info, NULL)) _exit(1);
+    if (rod_session_create(b.c.engine, "", &(struct rod_session_new){.id = "ff", .from = "aa"}, &info, NULL)) _exit(1);
     if (write(reported, "f", 1) != 1) _exit(1);
     run_turn(&b, "aa", "ff", 1);
     if (write(reported, "t", 1) != 1) _exit(1);

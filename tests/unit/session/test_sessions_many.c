@@ -47,7 +47,9 @@ static void beyond_the_limit_no_session_is_made(void **state) {
         assert_int_equal(make(&b, "", "more", 0, false, &err), ROD_ESESSIONS);
         assert_non_null(strstr(err.message, "max_sessions is 3"));
         assert_int_equal(make(&b, "", "more", 0, true, &err), ROD_ESESSIONS);
-        assert_int_equal(rod_session_fork(b.c.engine, "", "aa", NULL, &info, &err), ROD_ESESSIONS);
+        assert_int_equal(
+            rod_session_create(b.c.engine, "", &(struct rod_session_new){.id = NULL, .from = "aa"}, &info, &err),
+            ROD_ESESSIONS);
         turn_fails(&b.c, nth_turn(&a, "bb", 0), &a, ROD_ESESSIONS);
         if (rod_session_export(b.c.engine, "", "aa", &bytes, &n, &err)) fail_msg("%s", err.message);
         assert_int_equal(rod_session_import(b.c.engine, "", "copy", bytes, n, &info, &err), ROD_ESESSIONS);
@@ -469,7 +471,8 @@ static void a_fork_can_be_changed(void **state) {
     }
     turn_ok(&b.c, nth_turn(&a, "aa", 0), &a);
     collect_free(&a);
-    if (rod_session_fork(b.c.engine, "", "aa", "ab", &info, &err)) fail_msg("%s", err.message);
+    if (rod_session_create(b.c.engine, "", &(struct rod_session_new){.id = "ab", .from = "aa"}, &info, &err))
+        fail_msg("%s", err.message);
     const uint64_t shared = stats_of(b.c.engine).state_file_bytes;
     if (change(&b, "", "ab", (struct rod_session_change){.has_pin = true, .pin = true}, &info, &err))
         fail_msg("%s", err.message);

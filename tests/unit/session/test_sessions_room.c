@@ -216,7 +216,9 @@ static void a_session_says_whether_it_is_on_disk(void **state) {
         if (rod_session_create(b.c.engine, "", &(struct rod_session_new){.id = lazy ? "n1" : "n0"}, &info, &err))
             fail();
         assert_true(info.durable);
-        if (rod_session_fork(b.c.engine, "", "aa", lazy ? "f1" : "f0", &info, &err)) fail();
+        if (rod_session_create(b.c.engine, "", &(struct rod_session_new){.id = lazy ? "f1" : "f0", .from = "aa"}, &info,
+                               &err))
+            fail();
         assert_int_equal(info.durable, !lazy);
         wait_for(all_durable, &b, "a session is not on disk");
         setup_close(&b);
@@ -234,14 +236,16 @@ static void a_fork_on_a_full_disk_is_no_secret(void **state) {
     turn_ok(&b.c, nth_turn(&a, "aa", 0), &a);
     collect_free(&a);
     fill_disk(true); /* no room for a state */
-    const int little_rc = rod_session_fork(b.c.engine, "", "aa", "bb", &info, &err);
+    const int little_rc =
+        rod_session_create(b.c.engine, "", &(struct rod_session_new){.id = "bb", .from = "aa"}, &info, &err);
     const bool durable = info.durable;
     struct rlimit before, none;
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
     none = before;
     none.rlim_cur = 10;
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &none), 0);
-    const int none_rc = rod_session_fork(b.c.engine, "", "aa", "cc", &info, &err);
+    const int none_rc =
+        rod_session_create(b.c.engine, "", &(struct rod_session_new){.id = "cc", .from = "aa"}, &info, &err);
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
     const int found_rc = rod_session_get(b.c.engine, "", "cc", &info, NULL);
     fill_disk(false);
@@ -252,7 +256,8 @@ static void a_fork_on_a_full_disk_is_no_secret(void **state) {
     assert_int_equal(found_rc, ROD_ENOTFOUND);
     assert_int_equal(stats_of(b.c.engine).state_save_failures, 1);
     assert_int_equal(count_in(dir, ".base"), 1);
-    if (rod_session_fork(b.c.engine, "", "aa", "cc", &info, &err)) fail_msg("%s", err.message);
+    if (rod_session_create(b.c.engine, "", &(struct rod_session_new){.id = "cc", .from = "aa"}, &info, &err))
+        fail_msg("%s", err.message);
     setup_close(&b);
     BEGIN(&b);
     turn_ok(&b.c, nth_turn(&a, "bb", 1), &a);

@@ -22,7 +22,9 @@ static void a_session_moves_by_its_next_turn(void **state) {
         collect_free(&a), collect_free(&want);
         for (int i = 0; i < 2; i++) assert_int_equal(session_info(b[i].c.engine, "aa").version, n + 1);
     }
-    if (rod_session_fork(b[0].c.engine, "", "aa", "bb", &(struct rod_session_info){0}, &err)) fail();
+    if (rod_session_create(b[0].c.engine, "", &(struct rod_session_new){.id = "bb", .from = "aa"},
+                           &(struct rod_session_info){0}, &err))
+        fail();
     assert_int_equal(count_in(dir, ".state"), 2);
     assert_int_equal(count_in(dir, ".lease"), 0);
     if (rod_session_list(b[1].c.engine, "", NULL, 10, &infos, &n_infos, &has_more, &err)) fail();
