@@ -5,63 +5,24 @@
 #include "sse.h"
 
 #include <assert.h>
+#include <stdlib.h>
 #include <string.h>
-
-struct api_choice api_choice_next(struct answer_choice *c) {
-    const struct api_request *q = c->answer->request;
-    struct api_choice shown = {.index = c->index, .text = "", .stop_id = -1};
-    if (c->fresh) {
-        shown.logprobs = q->n_logprobs >= 0 ? &c->logprobs : NULL;
-        shown.token_ids = q->return_token_ids ? &c->ids : NULL;
-    }
-    c->fresh = c->due = false;
-    return shown;
-}
-
-struct api_choice api_choice_finish(const struct answer_choice *c) {
-    return (struct api_choice){.index = c->index,
-                               .text = "",
-                               .called = answer_called(c),
-                               .finished = true,
-                               .reason = c->reason,
-                               .stop_string = c->stop_string,
-                               .stop_id = c->stop_id,
-                               .session = answer_session(c->answer),
-                               .session_version = c->answer->session_version};
-}
-
-struct api_choice api_choice_whole(const struct answer_choice *c) {
-    const struct api_request *q = c->answer->request;
-    struct api_choice shown = api_choice_finish(c);
-    shown.logprobs = q->n_logprobs >= 0 ? &c->logprobs : NULL;
-    shown.token_ids = q->return_token_ids ? &c->ids : NULL;
-    shown.prompt_logprobs = q->n_prompt_logprobs >= 0 ? &c->prompt_logprobs : NULL;
-    return shown;
-}
-
-const struct api_usage *api_choice_usage(const struct answer_choice *c, bool opening, struct api_usage *usage) {
-    const struct answer *a = c->answer;
-    if (!a->request->continuous_usage) return NULL;
-    *usage = (struct api_usage){.prompt_tok = c->prompt->n_ids, .completion_tok = opening ? 0 : c->completion_tok};
-    if (*a->session) *usage = a->usage;
-    return usage;
-}
 
 /* ---- parts of JSON ---- */
 
 /* What memory ran out for is cut short, and so would be the answer around it. */
-void api_put_part(struct buf *out, const struct buf *part) {
+static void put_part(struct buf *out, const struct buf *part) {
     if (part->failed) out->failed = true;
     buf_add(out, part->data, part->len);
 }
 
 void api_put_fragment(struct buf *out, const char *name, const struct buf *fragment) {
     buf_addf(out, "\"%s\":[", name);
-    api_put_part(out, fragment);
+    put_part(out, fragment);
     buf_putc(out, ']');
 }
 
-void api_put_usage(struct buf *out, const struct api_usage *u) {
+static void put_usage(struct buf *out, const struct api_usage *u) {
     buf_puts(out, "\"usage\":{\"prompt_tokens\":");
     buf_int(out, (int64_t)u->prompt_tok);
     buf_puts(out, ",\"completion_tokens\":");
@@ -85,24 +46,18 @@ void api_put_usage(struct buf *out, const struct api_usage *u) {
     buf_putc(out, '}');
 }
 
-void api_put_token_ids(struct buf *out, const struct api_choice *c) {
-    if (!c->token_ids) return;
+static void put_ids(struct buf *out, const char *name, const struct buf *fragment) {
+    if (!fragment) return;
     buf_putc(out, ',');
-    api_put_fragment(out, "token_ids", c->token_ids);
+    api_put_fragment(out, name, fragment);
 }
 
-void api_put_prompt(struct buf *out, const struct api_choice *c) {
-    if (c->prompt_ids) {
-        buf_putc(out, ',');
-        api_put_fragment(out, "prompt_token_ids", c->prompt_ids);
-    }
-    if (c->prompt_logprobs) {
-        buf_putc(out, ',');
-        api_put_fragment(out, "prompt_logprobs", c->prompt_logprobs);
-    }
+static void put_prompt(struct buf *out, const struct api_choice *c) {
+    put_ids(out, "prompt_token_ids", c->prompt_ids);
+    put_ids(out, "prompt_logprobs", c->prompt_logprobs);
 }
 
-void api_put_finish(struct buf *out, const struct api_choice *c) {
+static void put_finish(struct buf *out, const struct api_choice *c) {
     if (!c->finished) {
         buf_puts(out, ",\"finish_reason\":null,\"stop_reason\":null}");
         return;
@@ -131,36 +86,188 @@ void api_render_session_of(struct buf *out, const char *id, uint64_t version) {
     buf_putc(out, '}');
 }
 
-void api_put_head(struct buf *out, const char *id_prefix, const char *object, const struct answer *a) {
-    buf_addf(out, "{\"id\":\"%s%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", id_prefix, a->id, object,
-             (long long)a->created_unix_s);
+void api_put_head(struct buf *out, const struct choice_style *style, bool stream, const struct answer *a) {
+    buf_addf(out, "{\"id\":\"%s%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", style->id_prefix, a->id,
+             stream ? style->chunk_object : style->object, (long long)a->created_unix_s);
     api_put_text(out, answer_model(a));
     buf_puts(out, ",\"system_fingerprint\":");
     api_put_text(out, a->fingerprint);
     buf_putc(out, ',');
 }
 
-void api_put_chunk_end(struct buf *out, const struct api_choice *c, const struct api_usage *usage, bool null_usage) {
-    api_render_session_of(out, c->session, c->session_version);
-    if (usage) {
-        buf_putc(out, ',');
-        api_put_usage(out, usage);
-    } else if (null_usage) {
-        buf_puts(out, ",\"usage\":null");
+static void put_choice(struct buf *out, const struct choice_style *style, const struct api_choice *c, bool chunk) {
+    assert((!c->role && !c->n_calls) || !c->finished || !chunk);
+    buf_puts(out, "{\"index\":");
+    buf_int(out, c->index);
+    buf_putc(out, ',');
+    style->put_said(out, c, chunk);
+    if (c->logprobs) {
+        buf_puts(out, ",\"logprobs\":{");
+        style->put_logprobs(out, c->logprobs);
+        buf_putc(out, '}');
+    } else {
+        buf_puts(out, ",\"logprobs\":null");
     }
+    if (!style->together) put_prompt(out, c); /* each may have another */
+    put_ids(out, "token_ids", c->token_ids);
+    put_finish(out, c);
+}
+
+/* Behind the choices. */
+static void put_rest(struct buf *out, const struct choice_style *style, const struct api_choice *first,
+                     const struct api_usage *usage) {
+    buf_putc(out, ']');
+    if (style->together) put_prompt(out, first);
+    api_render_session_of(out, first->session, first->session_version);
+    if (!usage) return;
+    buf_putc(out, ',');
+    put_usage(out, usage);
+}
+
+void api_render_chunk(struct buf *out, const struct choice_style *style, const struct buf *head,
+                      const struct api_choice *c, const struct api_usage *usage, bool null_usage) {
+    put_part(out, head);
+    buf_puts(out, "\"choices\":[");
+    put_choice(out, style, c, true);
+    put_rest(out, style, c, usage);
+    buf_puts(out, !usage && null_usage ? ",\"usage\":null}" : "}");
+}
+
+void api_render_answer(struct buf *out, const struct choice_style *style, const struct buf *head,
+                       const struct api_choice *choices, size_t n_choices, const struct api_usage *usage) {
+    assert(n_choices && usage);
+    put_part(out, head);
+    buf_puts(out, "\"choices\":[");
+    for (size_t i = 0; i < n_choices; i++) {
+        api_put_comma(out, i);
+        put_choice(out, style, &choices[i], false);
+    }
+    put_rest(out, style, &choices[0], usage);
     buf_putc(out, '}');
 }
 
 void api_render_usage_chunk(struct buf *out, const struct buf *head, const struct api_usage *usage) {
-    api_put_part(out, head);
+    put_part(out, head);
     buf_puts(out, "\"choices\":[],");
-    api_put_usage(out, usage);
+    put_usage(out, usage);
     buf_putc(out, '}');
 }
 
-void api_refuse(struct buf *out, const struct api_error *e, const char *request_id) {
-    (void)request_id;
-    api_render_error(out, e);
+/* ---- frames ---- */
+
+static const struct buf *head_of(const struct answer *a) {
+    struct choice_state *s = a->state;
+    if (!s->head.len) api_put_head(&s->head, a->form->style, a->request->stream, a);
+    return &s->head;
+}
+
+/* An opening comes with the first token and does not count it. */
+static void push(struct answer_choice *c, const struct api_choice *shown, bool opening) {
+    struct answer *a = c->answer;
+    const struct api_request *q = a->request;
+    struct api_usage usage = {.prompt_tok = c->prompt->n_ids, .completion_tok = opening ? 0 : c->completion_tok};
+    if (*a->session) usage = a->usage;
+    sse_begin(&a->frame);
+    api_render_chunk(&a->frame, a->form->style, head_of(a), shown, q->continuous_usage ? &usage : NULL,
+                     q->include_usage);
+    sse_end(&a->frame);
+}
+
+/* The first chunk of a choice has its prompt's ids. */
+static void push_first(struct answer_choice *c, struct api_choice *shown, bool opening) {
+    struct answer *a = c->answer;
+    struct buf ids = {0};
+    const size_t before = a->frame.len;
+    if (a->request->return_token_ids) {
+        api_render_ids(&ids, c->prompt->ids, c->prompt->n_ids);
+        shown->prompt_ids = &ids;
+    }
+    push(c, shown, opening);
+    if (opening || shown->prompt_ids) a->opening_bytes += a->frame.len - before;
+    buf_fini(&ids);
+    c->opened = true;
+}
+
+/* A role, or the prompt where it is echoed or was scored, leaves with the first token. */
+static void open_one(struct answer_choice *c) {
+    const struct api_request *q = c->answer->request;
+    struct api_choice opening = {.index = c->index, .text = "", .stop_id = -1};
+    opening.role = c->answer->form->style->together;
+    assert(!c->opened);
+    if (!opening.role && !q->echo && q->n_prompt_logprobs < 0) {
+        c->due = q->return_token_ids;
+        return;
+    }
+    opening.no_text = q->tools.n && q->tools.choice != API_TOOLS_AUTO; /* there will be calls alone */
+    if (c->prompt->echo) {
+        opening.text = c->prompt->echo;
+        opening.text_len = c->prompt->echo_len;
+    }
+    if (q->echo && q->n_logprobs >= 0) opening.logprobs = &c->logprobs;
+    if (q->n_prompt_logprobs >= 0) opening.prompt_logprobs = &c->prompt_logprobs;
+    push_first(c, &opening, true);
+    buf_fini(&c->prompt_logprobs); /* it may be long */
+    const uint64_t n_chars = c->logprobs.n_chars;
+    api_logprobs_fini(&c->logprobs);
+    c->logprobs.n_chars = n_chars;
+}
+
+/* Clients make their list of choices from the chunks with roles: all open with the first token of any, in order. */
+void api_choice_open(struct answer_choice *c) {
+    struct answer *a = c->answer;
+    const bool all = a->form->style->together;
+    for (uint32_t i = 0; i < a->n_choices; i++)
+        if (all || i == c->index) open_one(&a->choices[i]);
+}
+
+/* With the scores and ids of its tokens, if it is fresh, which it is no more. */
+static struct api_choice next(struct answer_choice *c) {
+    const struct api_request *q = c->answer->request;
+    struct api_choice shown = {.index = c->index, .text = "", .stop_id = -1};
+    if (c->fresh && q->n_logprobs >= 0) shown.logprobs = &c->logprobs;
+    if (c->fresh && q->return_token_ids) shown.token_ids = &c->ids;
+    c->fresh = c->due = false;
+    return shown;
+}
+
+void api_choice_text(struct answer_choice *c, const char *text, size_t len) {
+    struct api_choice shown = next(c);
+    shown.text = text;
+    shown.text_len = len;
+    if (c->opened)
+        push(c, &shown, false);
+    else
+        push_first(c, &shown, false);
+}
+
+void api_choice_call(struct answer_choice *c, const struct api_call *call) {
+    struct api_choice shown = next(c);
+    shown.calls = call;
+    shown.n_calls = 1;
+    push(c, &shown, false);
+}
+
+static struct api_choice finished(const struct answer_choice *c) {
+    return (struct api_choice){.index = c->index,
+                               .text = "",
+                               .called = answer_called(c),
+                               .finished = true,
+                               .reason = c->reason,
+                               .stop_string = c->stop_string,
+                               .stop_id = c->stop_id,
+                               .session = answer_session(c->answer),
+                               .session_version = c->answer->session_version};
+}
+
+void api_choice_finish(struct answer_choice *c) {
+    const struct api_choice shown = finished(c);
+    push(c, &shown, false);
+}
+
+void api_choice_usage(struct answer *a) {
+    sse_begin(&a->frame);
+    api_render_usage_chunk(&a->frame, head_of(a), &a->usage);
+    sse_end(&a->frame);
 }
 
 void api_choice_error(struct answer *a, const struct api_error *e, const char *request_id) {
@@ -168,4 +275,52 @@ void api_choice_error(struct answer *a, const struct api_error *e, const char *r
     sse_begin(&a->frame);
     api_render_error(&a->frame, e);
     sse_end(&a->frame);
+}
+
+/* ---- the whole answer ---- */
+
+struct told { /* a choice, and what holds its parts */
+    struct api_call *calls;
+    struct buf text, prompt_ids;
+};
+
+static void tell(const struct answer_choice *c, struct api_choice *shown, struct told *told, struct buf *out) {
+    const struct api_request *q = c->answer->request;
+    *shown = finished(c);
+    if (q->n_logprobs >= 0) shown->logprobs = &c->logprobs;
+    if (q->n_prompt_logprobs >= 0) shown->prompt_logprobs = &c->prompt_logprobs;
+    shown->text = answer_text(c, &told->text, &shown->text_len);
+    shown->calls = told->calls = answer_calls(c, &shown->n_calls);
+    shown->no_text = (shown->n_calls || c->split.cut_head) && !shown->text_len;
+    if (c->failed || told->text.failed || (shown->n_calls && !told->calls)) out->failed = true;
+    if (!q->return_token_ids) return;
+    api_render_ids(&told->prompt_ids, c->prompt->ids, c->prompt->n_ids);
+    shown->prompt_ids = &told->prompt_ids;
+    shown->token_ids = &c->ids;
+}
+
+void api_choice_whole(struct answer *a, struct buf *out) {
+    struct api_choice *choices = calloc(a->n_choices, sizeof *choices);
+    struct told *told = calloc(a->n_choices, sizeof *told);
+    const uint32_t n = choices && told ? a->n_choices : 0;
+    if (!n) out->failed = true;
+    for (uint32_t i = 0; i < n; i++) tell(&a->choices[i], &choices[i], &told[i], out);
+    if (!out->failed) api_render_answer(out, a->form->style, head_of(a), choices, n, &a->usage);
+    for (uint32_t i = 0; i < n; i++) {
+        free(told[i].calls);
+        buf_fini(&told[i].text);
+        buf_fini(&told[i].prompt_ids);
+    }
+    free(told);
+    free(choices);
+}
+
+void api_choice_close(struct answer *a) {
+    struct choice_state *s = a->state;
+    buf_fini(&s->head);
+}
+
+void api_refuse(struct buf *out, const struct api_error *e, const char *request_id) {
+    (void)request_id;
+    api_render_error(out, e);
 }

@@ -1,6 +1,7 @@
-/* api_choice.h - a choice as OpenAI's completions and chats show it: what both have in it, as text.
+/* api_choice.h - choices as OpenAI's completions and chats show them, in chunks and whole: what their forms have in
+ * common.
  *
- * Ownership: a choice borrows all. Rendering appends to a buf. Threads: any. Pure.
+ * Ownership: a choice borrows all. Rendering appends to a buf. Threads: any, one at a time for an answer. Pure.
  */
 #ifndef API_CHOICE_H
 #define API_CHOICE_H
@@ -28,30 +29,39 @@ struct api_choice { /* a whole choice, or the new part of one in a stream */
     uint64_t session_version;
 };
 
-/* What a choice shows in its next frame: with the scores and ids of its tokens if it is fresh, which it is no more. */
-struct api_choice api_choice_next(struct answer_choice *choice);
-struct api_choice api_choice_finish(const struct answer_choice *choice);
-/* The whole choice but text, calls and prompt_ids. */
-struct api_choice api_choice_whole(const struct answer_choice *choice);
-/* The usage that a chunk shows; NULL: none. A choice's opening comes with its first token and does not count it. */
-const struct api_usage *api_choice_usage(const struct answer_choice *choice, bool opening, struct api_usage *usage);
+/* What completions and chats differ in: a member of their forms. */
+struct choice_style {
+    const char *id_prefix, *object, *chunk_object; /* "cmpl-", ... */
+    bool together; /* choices have one prompt, and open together with a role; else each opens for itself, if at all */
+    void (*put_said)(struct buf *out, const struct api_choice *choice, bool chunk); /* text or message, and a comma */
+    void (*put_logprobs)(struct buf *out, const struct api_logprobs *l);            /* the members of an object */
+};
 
 /* {"id":...,"object":...,"created":...,"model":...,"system_fingerprint":..., : the beginning that all chunks of an
- * answer share. id_prefix: "cmpl-" ... */
-void api_put_head(struct buf *out, const char *id_prefix, const char *object, const struct answer *answer);
-void api_put_part(struct buf *out, const struct buf *part); /* a fragment; what failed fails the answer */
-void api_put_fragment(struct buf *out, const char *name, const struct buf *fragment); /* "name":[fragment] */
-void api_put_token_ids(struct buf *out, const struct api_choice *choice);
-void api_put_prompt(struct buf *out, const struct api_choice *choice); /* its ids and scores */
-void api_put_finish(struct buf *out, const struct api_choice *choice); /* the last members and the brace */
-/* Behind the choices of a chunk: the session, and the usage or, where it comes at the end, null; and the brace. */
-void api_put_chunk_end(struct buf *out, const struct api_choice *choice, const struct api_usage *usage,
-                       bool null_usage);
-void api_put_usage(struct buf *out, const struct api_usage *usage);
-/* The chunk behind all choices, with usage alone. */
+ * answer share. */
+void api_put_head(struct buf *out, const struct choice_style *style, bool stream, const struct answer *answer);
+/* A chunk, or a whole answer. head: api_put_head. usage NULL: left out; null_usage: "usage":null, which clients expect
+ * on the other chunks when they asked for usage. */
+void api_render_chunk(struct buf *out, const struct choice_style *style, const struct buf *head,
+                      const struct api_choice *choice, const struct api_usage *usage, bool null_usage);
+void api_render_answer(struct buf *out, const struct choice_style *style, const struct buf *head,
+                       const struct api_choice *choices, size_t n_choices, const struct api_usage *usage);
 void api_render_usage_chunk(struct buf *out, const struct buf *head, const struct api_usage *usage);
-/* An error in OpenAI's form: behind the first byte of a stream, and as a body. */
+void api_put_fragment(struct buf *out, const char *name, const struct buf *fragment); /* "name":[fragment] */
+
+/* The members of a form with a style (form.h). */
+struct choice_state {
+    struct buf head; /* of every chunk */
+};
+void api_choice_open(struct answer_choice *choice);
+void api_choice_text(struct answer_choice *choice, const char *text, size_t len);
+void api_choice_call(struct answer_choice *choice, const struct api_call *call);
+void api_choice_finish(struct answer_choice *choice);
+void api_choice_usage(struct answer *answer);
+void api_choice_whole(struct answer *answer, struct buf *out);
 void api_choice_error(struct answer *answer, const struct api_error *err, const char *request_id);
+void api_choice_close(struct answer *answer);
+/* The body of an error in OpenAI's form, of any route. */
 void api_refuse(struct buf *out, const struct api_error *err, const char *request_id);
 
 #endif

@@ -31,6 +31,10 @@ struct answer_form {
      */
     const char *client_header;
     /**
+     * In what the form differs from others of its family, for functions that they share (api_choice.h). [optional]
+     */
+    const struct choice_style *style;
+    /**
      * Bytes of answer.state, zeroed before the first call of a function below.
      */
     size_t state_bytes;
@@ -81,11 +85,11 @@ struct answer_form {
      */
     void (*text)(struct answer_choice *choice, const char *text, size_t len);
     /**
-     * Streams: a call begins, with id and name.
+     * Streams: a call begins, with id and name. [optional: of an API without tools]
      */
     void (*call)(struct answer_choice *choice, const struct api_call *call);
     /**
-     * Streams: the next bytes of the call's arguments; id and name are NULL.
+     * Streams: the next bytes of the call's arguments; id and name are NULL. [optional: likewise]
      */
     void (*arguments)(struct answer_choice *choice, const struct api_call *call);
     /**

@@ -1,10 +1,10 @@
 /* server.h - the server, as all files of `rodimus serve` share it.
  *
  * Ownership: cmd_serve.c owns the server and the engine; routes.c owns calls; completions and jobs own themselves.
- * Threads: the loop thread, with two exceptions. completion_prepare and the work of a job run on libuv's pool and touch
- * their own completion or job, the engine's any-thread functions and the server's constants (engine, info, defaults,
- * config). The admin thread (admin.c) has a listener and calls of its own, and touches only members that are atomic,
- * constant or locked: engine, info, model_name, metrics, keys, log, the flags.
+ * Threads: the loop thread, with two exceptions. The way in of a completion (completion_open.c) and the work of a job
+ * run on libuv's pool and touch their own completion or job, the engine's any-thread functions and the server's
+ * constants (engine, info, defaults, config). The admin thread (admin.c) has a listener and calls of its own, and
+ * touches only members that are atomic, constant or locked: engine, info, model_name, metrics, keys, log, the flags.
  * Invariants: engine is set once, after info and model_name; leaving comes before draining.
  */
 #ifndef SERVER_H

@@ -5,17 +5,13 @@
 #ifndef COMPLETIONS_H
 #define COMPLETIONS_H
 
-#include "server/api/api_choice.h"
+#include "server/api/form.h"
 
 extern const struct answer_form completions_form;
 
 int completions_parse(const char *body, size_t len, const struct api_defaults *defaults, struct api_request *out,
                       struct api_error *err);
 
-/* A chunk of a stream, with one choice, or a whole answer. head: api_put_head. usage NULL: left out; null_usage:
- * "usage":null, which clients expect on the other chunks when they asked for usage. */
-void completions_render(struct buf *out, const struct buf *head, const struct api_choice *choices, size_t n_choices,
-                        const struct api_usage *usage, bool null_usage);
 void completions_logprobs_add(struct api_logprobs *l, const struct rod_token *tokens, size_t n_tokens, bool shown,
                               const struct api_vocab *vocab);
 /* The first token of a prompt, which nothing stands before: null. */

@@ -2,6 +2,7 @@
  * frame. Sampling, the mailbox and the socket are not in it. Measured for the streams of one step, the best of many
  * rounds, as the machine has other work. The bound holds for an optimised build; a sanitizer's only runs through. */
 #include "engine/text/text.h"
+#include "server/api/api_choice.h"
 #include "server/api/chats/chats.h"
 #include "server/api/completions/completions.h"
 #include "server/api/sse.h"
@@ -22,7 +23,7 @@ static double now_us(void) {
     return (double)t.tv_sec * 1e6 + (double)t.tv_nsec * 1e-3;
 }
 
-static double round_us(struct text *texts, const int32_t *ids, size_t n_ids, size_t at, bool chat,
+static double round_us(struct text *texts, const int32_t *ids, size_t n_ids, size_t at, const struct answer_form *form,
                        const struct buf *prefix, struct buf *out, size_t *n_frames) {
     const double begin = now_us();
     for (size_t i = 0; i < N_STREAMS; i++) {
@@ -31,10 +32,7 @@ static double round_us(struct text *texts, const int32_t *ids, size_t n_ids, siz
         if (match >= 0 || !texts[i].n_out) continue;
         buf_clear(out);
         sse_begin(out);
-        if (chat)
-            chats_render_chunk(out, prefix, &choice, NULL, false);
-        else
-            completions_render(out, prefix, &choice, 1, NULL, false);
+        api_render_chunk(out, form->style, prefix, &choice, NULL, false);
         sse_end(out);
         ++*n_frames;
     }
@@ -60,15 +58,16 @@ static void the_streams_of_a_step_cost_less_than_a_twentieth_of_it(void **state)
     const size_t longest = text_max_token_bytes(t);
     for (size_t i = 0; i < N_STREAMS; i++) assert_int_equal(text_init(&texts[i], t, longest, &request, &err), 0);
     for (int chat = 0; chat < 2; chat++) {
+        const struct answer_form *form = chat ? &chats_form : &completions_form;
         struct buf prefix = {0}, out = {0};
         struct answer a = {
             .id = "0f51447ed371fcd60afec9a47a96a42f", .served_model = "tales", .fingerprint = "fp_0123456789ab"};
         a.created_unix_s = 1795219161;
-        api_put_head(&prefix, chat ? "chatcmpl-" : "cmpl-", chat ? "chat.completion.chunk" : "text_completion", &a);
+        api_put_head(&prefix, form->style, true, &a);
         double best = 1e30;
         size_t n_frames = 0;
         for (size_t i = 0; i < N_ROUNDS; i++) {
-            const double us = round_us(texts, ids, n_ids, i, chat, &prefix, &out, &n_frames);
+            const double us = round_us(texts, ids, n_ids, i, form, &prefix, &out, &n_frames);
             if (us < best) best = us;
         }
         assert_in_range(n_frames, N_STREAMS * N_ROUNDS * 9 / 10, N_STREAMS * N_ROUNDS);

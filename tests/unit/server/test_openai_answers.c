@@ -1,4 +1,5 @@
 /* test_openai_answers.c - the OpenAI protocol: what answers, chunks, log-probabilities and errors look like. */
+#include "server/api/api_choice.h"
 #include "server/api/chats/chats.h"
 #include "server/api/completions/completions.h"
 
@@ -104,18 +105,12 @@ static void tokens_are_spelled_as_text_or_bytes(void **state) {
     free(got);
 }
 
-static void put_head(struct buf *out, const char *id_prefix, const char *object, const char *id, const char *model) {
+static const struct answer_form *const forms[] = {&completions_form, &chats_form};
+
+static void put_head(struct buf *out, const struct answer_form *form, const char *id, const char *model) {
     struct answer a = {.served_model = model, .fingerprint = "fp", .created_unix_s = 12};
     snprintf(a.id, sizeof a.id, "%s", id);
-    api_put_head(out, id_prefix, object, &a);
-}
-
-static void render_whole(bool chat, struct buf *out, const struct buf *head, const struct api_choice *choices, size_t n,
-                         const struct api_usage *usage) {
-    if (chat)
-        chats_render_answer(out, head, choices, n, usage);
-    else
-        completions_render(out, head, choices, n, usage, false);
+    api_put_head(out, form->style, true, &a);
 }
 
 static void legacy_logprobs_are_parallel_arrays(void **state) {
@@ -126,8 +121,8 @@ static void legacy_logprobs_are_parallel_arrays(void **state) {
     struct buf b = {0}, prefix = {0};
     completions_logprobs_add(&l, tokens, 3, true, &vocab);
     struct api_choice c = {.index = 3, .text = "Hello", .text_len = 5, .logprobs = &l, .stop_id = -1};
-    put_head(&prefix, "cmpl-", "text_completion", "id7", "m \"x\"");
-    completions_render(&b, &prefix, &c, 1, NULL, false);
+    put_head(&prefix, &completions_form, "id7", "m \"x\"");
+    api_render_chunk(&b, completions_form.style, &prefix, &c, NULL, false);
     json_t *root = read_back(&b);
     assert_string_equal(json_string_value(at(root, "id")), "cmpl-id7");
     assert_string_equal(json_string_value(at(root, "object")), "text_completion");
@@ -174,8 +169,8 @@ static void chat_logprobs_hold_bytes(void **state) {
     struct buf b = {0}, prefix = {0};
     chats_logprobs_add(&l, tokens, 1, true, &vocab);
     struct api_choice c = {.text = "", .logprobs = &l, .stop_id = -1};
-    put_head(&prefix, "chatcmpl-", "chat.completion.chunk", "i", "m");
-    chats_render_chunk(&b, &prefix, &c, NULL, true);
+    put_head(&prefix, &chats_form, "i", "m");
+    api_render_chunk(&b, chats_form.style, &prefix, &c, NULL, true);
     json_t *root = read_back(&b);
     assert_string_equal(json_string_value(at(root, "object")), "chat.completion.chunk");
     assert_int_equal(json_integer_value(at(root, "choices.0.logprobs.content.0.bytes.1")), 0x80);
@@ -192,8 +187,8 @@ static void chat_chunks_are_role_then_content_then_finish(void **state) {
     struct buf b = {0}, prefix = {0};
     struct api_usage usage = {.prompt_tok = 5, .completion_tok = 2, .cached_tok = 1};
     struct api_choice c = {.role = true, .text = "", .stop_id = -1};
-    put_head(&prefix, "chatcmpl-", "chat.completion.chunk", "i", "m");
-    chats_render_chunk(&b, &prefix, &c, NULL, false);
+    put_head(&prefix, &chats_form, "i", "m");
+    api_render_chunk(&b, chats_form.style, &prefix, &c, NULL, false);
     json_t *root = read_back(&b);
     assert_string_equal(json_string_value(at(root, "choices.0.delta.role")), "assistant");
     assert_string_equal(json_string_value(at(root, "choices.0.delta.content")), "");
@@ -201,7 +196,7 @@ static void chat_chunks_are_role_then_content_then_finish(void **state) {
     json_decref(root);
     c = (struct api_choice){
         .text = "", .finished = true, .reason = ROD_FINISH_STOP, .stop_string = "END", .stop_id = -1};
-    chats_render_chunk(&b, &prefix, &c, &usage, true);
+    api_render_chunk(&b, chats_form.style, &prefix, &c, &usage, true);
     root = read_back(&b);
     assert_int_equal(json_object_size(at(root, "choices.0.delta")), 0);
     assert_string_equal(json_string_value(at(root, "choices.0.finish_reason")), "stop");
@@ -232,8 +227,8 @@ static void whole_answers_hold_all_choices(void **state) {
                                .prompt_ids = &prompt},
                               {.index = 1, .text = "b", .text_len = 1, .finished = true, .stop_id = 42}};
     for (int chat = 0; chat < 2; chat++) {
-        put_head(&prefix, "x-", "x", "i", "m");
-        render_whole(chat, &b, &prefix, c, 2, &usage);
+        put_head(&prefix, forms[chat], "i", "m");
+        api_render_answer(&b, forms[chat]->style, &prefix, c, 2, &usage);
         json_t *root = read_back(&b);
         assert_string_equal(json_string_value(at(root, chat ? "choices.1.message.content" : "choices.1.text")), "b");
         assert_string_equal(json_string_value(at(root, "choices.0.finish_reason")), "length");
@@ -272,11 +267,8 @@ static void an_answer_with_a_part_that_was_cut_short_has_failed(void **state) {
             struct buf chunk = {0}, whole = {0};
             const bool wanted = any && (!chat || parts[i].of_chats);
             if (any) parts[i].part->failed = true;
-            if (chat)
-                chats_render_chunk(&chunk, &prefix, &c, NULL, false);
-            else
-                completions_render(&chunk, &prefix, &c, 1, NULL, false);
-            render_whole(chat, &whole, &prefix, &c, 1, &usage);
+            api_render_chunk(&chunk, forms[chat]->style, &prefix, &c, NULL, false);
+            api_render_answer(&whole, forms[chat]->style, &prefix, &c, 1, &usage);
             if (any) parts[i].part->failed = false;
             if (chunk.failed != wanted || whole.failed != wanted)
                 fail_msg("chat %d, %s: the chunk has failed: %d, the answer: %d, wanted: %d", chat,
