@@ -73,7 +73,6 @@ CONDITION(M_is_64, "M = 64", c->shape->M == 64)
 CONDITION(M_up_to_64, "M up to 64", c->shape->M <= 64)
 CONDITION(scores_gates, "M up to 64, R up to 64", dispatch_wide_scan(c->device, c->shape))
 CONDITION(wide_scan_32, "scanned, M up to 64, R up to 32", has_wide_scan(c, 32))
-CONDITION(wide_scan_48, "scanned, M up to 64, R up to 48", has_wide_scan(c, 48))
 CONDITION(wide_scan_64, "scanned, M up to 64, R up to 64", has_wide_scan(c, 64))
 CONDITION(scan_64, "scanned, M up to 64", dispatch_scan(c->shape) && c->shape->M <= 64)
 CONDITION(scan_128, "scanned", dispatch_scan(c->shape))
@@ -194,12 +193,8 @@ static const struct ability abilities[DISPATCH_N_KERNELS] = {
     [STATE_DRAFTS_MANY_8] = {"state_drafts_many_kernel<8, false>"},
     [GATES_ALONE] = {"gates_kernel"},
     [WIDE_SCORES_GATES] = {"wide_scores_kernel<true>", HOPPER, .also = {&scores_gates}},
-    [WIDE_SCAN_4_NARROW] = {"wide_scan_kernel<4, 32>", HOPPER, .also = {&wide_scan_32}},
-    [WIDE_SCAN_6_NARROW] = {"wide_scan_kernel<6, 32>", HOPPER, .also = {&wide_scan_48}},
-    [WIDE_SCAN_8_NARROW] = {"wide_scan_kernel<8, 32>", HOPPER, .also = {&wide_scan_64}},
-    [WIDE_SCAN_4] = {"wide_scan_kernel<4, 64>", HOPPER, .also = {&wide_scan_32}},
-    [WIDE_SCAN_6] = {"wide_scan_kernel<6, 64>", HOPPER, .also = {&wide_scan_48}},
-    [WIDE_SCAN_8] = {"wide_scan_kernel<8, 64>", HOPPER, .also = {&wide_scan_64}},
+    [WIDE_SCAN_4] = {"wide_scan_kernel<4>", HOPPER, .also = {&wide_scan_32}},
+    [WIDE_SCAN_8] = {"wide_scan_kernel<8>", HOPPER, .also = {&wide_scan_64}},
     [SCAN_64] = {"scan_kernel<64>", .also = {&scan_64}},
     [SCAN_128] = {"scan_kernel<128>", .also = {&scan_128}},
     [WINDOW] = {"window_kernel"},

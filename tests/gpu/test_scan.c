@@ -280,7 +280,7 @@ static void gates_of_its_own_have_the_bits_of_k_gates(void **state) {
     gpu_rounds_of(false, own_gates_round);
 }
 
-/* A segment so long that one session's kernel takes it (kernels/dispatch.c); its parts are shorter. */
+/* A segment of many pieces, and its parts. */
 static void a_long_segment_has_the_bits_of_its_parts(void **state) {
     (void)state;
     enum { LONGEST = 1500 };
