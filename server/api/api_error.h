@@ -25,7 +25,7 @@ void api_error_vset(struct api_error *e, unsigned http, const char *type, const 
                     const char *format, va_list args) __attribute__((format(printf, 6, 0)));
 void api_error_set(struct api_error *e, unsigned http, const char *type, const char *code, const char *param,
                    const char *format, ...) __attribute__((format(printf, 6, 7)));
-/* These are always false, so that a parser can return them. A 400, of no field with param "". */
+/* The functions below are always false, so that a parser can return them. A 400, of no field with param "". */
 bool api_error_invalid(struct api_error *e, const char *param, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* A 400 whose sentence begins with the field: "must be true or false" or "[3] is empty" of param stop is the message

@@ -88,8 +88,8 @@ struct api_tool { /* a definition, as its API has it; borrowed */
 /* tools, tool_choice, parallel_tool_calls; flat: as /v1/responses has them. The content of *out is the caller's, also
  * on an error. */
 bool api_parse_tools(const struct api_fields *p, bool flat, struct api_tools *out);
-/* The same in three steps, for an API with a form of its own: room for n tools; each tool with the line that the model
- * reads, which is taken; once the choice is known, the schemas of those that may be called. */
+/* Reads tools in three steps, for an API with a form of its own: room for n tools; each tool with the line that the
+ * model reads, which is taken; once the choice is known, the schemas of those that may be called. */
 bool api_tools_begin(const struct api_fields *p, size_t n, struct api_tools *out);
 bool api_tools_add(const struct api_fields *p, const struct api_tool *tool, struct buf *line, struct api_tools *out);
 bool api_tools_end(const struct api_fields *p, const json_t *tools,

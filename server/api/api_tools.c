@@ -96,7 +96,7 @@ static bool check_definition(const struct api_fields *p, const struct api_tool *
     return true;
 }
 
-/* As a chat has it, whichever route it came by: the model reads one form. */
+/* A chat's form, whichever route it came by: the model reads one form. */
 static void put_flat_definition(struct buf *out, const json_t *tool) {
     const char *key;
     json_t *value;

@@ -69,7 +69,7 @@ struct answer_form {
     void (*score)(struct api_logprobs *l, const struct rod_token *tokens, size_t n_tokens, bool shown,
                   const struct api_vocab *vocab);
     /**
-     * The same for the first token of a prompt that the answer repeats, which nothing stands before. [optional]
+     * Scores the first token of a prompt that the answer repeats, which nothing stands before. [optional]
      */
     void (*score_first)(struct api_logprobs *l, int32_t id, const struct api_vocab *vocab);
 

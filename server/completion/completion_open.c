@@ -187,7 +187,8 @@ static uint64_t repeated_bytes(const struct completion *c) {
     return q->n > 1 && (q->n_prompts || q->stream) ? bytes * q->n : 0;
 }
 
-/* Those of a request come at once: they must find room in an empty server, and their key must be allowed so many. */
+/* All choices of a request come at once: they must find room in an empty server, and their key must be allowed so many.
+ */
 static bool choices_fit(struct completion *c) {
     const struct server *s = c->server;
     const uint64_t wanted = (uint64_t)c->n_prompts * c->request.n, queue = s->config.max_queue_requests;
