@@ -3,6 +3,7 @@
 #pragma once
 #include "cuda.h"
 #include "kernels/dispatch.h"
+#include <cassert>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_runtime.h>
@@ -221,6 +222,14 @@ static inline dispatch_device this_device(void) {
 // It has the code of sm_90a: bulk copies, clusters, wgmma, dependent launch. Later ones run that of sm_80.
 static inline bool on_hopper(void) { return this_device().major == 9; }
 static inline uint32_t multiprocessors(void) { return this_device().processors; }
+
+enum { CUDA_GRID_Z = 65535 }; // most blocks of a grid in y and in z
+// What launchers assert of what they are given. Vector loads, bulk copies and tensor maps begin on 16 bytes; NULL does.
+template <class... P> static inline bool on_16_bytes(const P *...p) { return (((uintptr_t)p % 16 == 0) && ...); }
+// Partial products of so many numbers each: they are there, and apart.
+static inline bool are_parts(const cuda_parts &p, size_t numbers) {
+    return p.n > 0 && p.at && (p.n == 1 || p.stride >= numbers);
+}
 
 // The kernel may be launched with so many bytes of dynamic shared memory; false: a block cannot have them. What is
 // allowed is the process's, for all engines, so it is always all that a block can have: a size of one engine's shape

@@ -149,6 +149,11 @@ struct out_residual { // y = base + scale * v; of the norm that comes next: y * 
     }
 };
 
+// Four neighbours at once; something leaves.
+static inline bool is_residual(const struct cuda_residual *r) {
+    return r->w->rows % 16 == 0 && on_16_bytes(r->base, r->y, r->next_norm, r->act) && (r->y || r->next_norm) &&
+           (!r->next_norm || (r->act && r->squares)) && (!r->sums.squares || r->sums.n_sums > 0);
+}
 static inline out_residual residual_of(const struct cuda_residual *r, bool fours) {
     return {norm_of_sums(r->sums), r->base, r->next_norm, r->w->rows, fours, r->y, r->squares, r->act};
 }

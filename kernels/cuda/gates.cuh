@@ -2,6 +2,16 @@
 #pragma once
 #include "common.cuh"
 
+// What launchers assert: sizes that the kernels have room for, partial products that are there.
+static inline bool are_gates(const cuda_shape &s, const cuda_partials &in, size_t n_rows) {
+    return s.M > 0 && s.M <= 128 && s.R > 0 && s.R <= 128 && are_parts(in.in, n_rows * 4 * s.M) &&
+           are_parts(in.c0, n_rows * s.R);
+}
+static inline bool is_state(const cuda_state &io) {
+    const cuda_shape &s = io.shape;
+    return s.M > 0 && s.M <= 128 && s.R <= 128 && s.Ep % 32 == 0 && s.E <= s.Ep && s.S_slot % 4 == 0 &&
+           s.S_layer % 4 == 0 && on_16_bytes(s.S, io.act);
+}
 void gla_of_partial(const cuda_state &io, const cuda_partials &in, uint32_t n_rows,
                     void *stream); // mixer.cu: any device
 
@@ -11,13 +21,13 @@ __device__ __forceinline__ float log_softplus(float x, float g) {
     return x < -8.0f ? x + y * (y * (5.0f / 24) - 0.5f) : logf(g);
 }
 
-// Of one m: put(q, k with i, log_alpha) from the pre-activations.
+// Of one m: put(q, k with i, log_alpha) from the pre-activations q, k, gate, tau.
 template <class F>
-__device__ __forceinline__ void gate_of(uint32_t M, float q, float k, float g_in, float t_in, float norm, float bias_g,
-                                        float bias_t, F put) {
-    const float x = g_in + bias_g, tau = 1.0f / (1.0f + expf(-(t_in + bias_t)));
+__device__ __forceinline__ void gate_of(uint32_t M, const float (&in)[4], float norm, float bias_g, float bias_t,
+                                        F put) {
+    const float x = in[2] + bias_g, tau = 1.0f / (1.0f + expf(-(in[3] + bias_t)));
     const float g = fmaxf(x, 0.0f) + log1pf(expf(-fabsf(x)));
-    put(q * rsqrtf((float)M), k / norm * expf(log_softplus(x, g) * tau), -(g * tau));
+    put(in[0] * rsqrtf((float)M), in[1] / norm * expf(log_softplus(x, g) * tau), -(g * tau));
 }
 // The norm of k [M]; a whole warp calls it and every lane has it, in gates_of's order.
 __device__ __forceinline__ float key_norm(const cuda_shape &shape, const float *k) {
@@ -61,7 +71,7 @@ __device__ __forceinline__ void gates_of_sums(const cuda_shape &shape, const flo
     for (int j = 0; j < MOST; j++) {
         const uint32_t m = threadIdx.x % 32 + 32 * j;
         if (m >= shape.M) continue;
-        gate_of(shape.M, v[j][0], v[j][1], v[j][2], v[j][3], norm, bias_g[j], bias_t[j],
+        gate_of(shape.M, v[j], norm, bias_g[j], bias_t[j],
                 [&](float q, float k, float log_alpha) { put(m, q, k, log_alpha); });
     }
 }

@@ -18,6 +18,7 @@ template <class T> __global__ void embed_kernel(cuda_embed e, const T *w, uint32
 
 void k_embed(const struct cuda_embed *e, void *stream) {
     const struct cuda_matrix *w = e->w;
+    assert(e->n_rows > 0 && w->format == CUDA_STORED && e->rows.tok && e->rows.pos && (!e->half || e->turn));
     FOR_DTYPE(w->dtype, (launch(embed_kernel<T>, dim3(e->n_rows), dim3(256), 0, stream, *e, (const T *)w->data, w->cols,
                                 cuda_pad16(w->cols))));
 }
@@ -85,6 +86,11 @@ template <class T> __global__ void __launch_bounds__(NORM_THREADS) add_norm_kern
 }
 
 void k_add_norm(const struct cuda_add_norm *a, void *stream) {
+    assert(a->n_rows > 0 && a->n > 0 && a->n <= CUDA_NORM_COLUMNS);
+    assert(!a->partial.n || are_parts(a->partial, (size_t)a->n_rows * a->n));
+    assert(!a->sums.squares || (a->sums.n_sums > 0 && (a->sums.n_sums % 4 || on_16_bytes(a->sums.squares))));
+    assert(!a->act || a->w);
+    assert(!a->squares || a->n_squares == (a->n + 15) / 16 || a->n_squares == (a->n + 63) / 64);
     FOR_DTYPE(a->dtype, (launch(add_norm_kernel<T>, dim3(a->n_rows), dim3(NORM_THREADS), 0, stream, *a)));
 }
 
@@ -102,6 +108,8 @@ template <class T> __global__ void ffn_act_kernel(cuda_ffn_act f) {
 }
 
 void k_ffn_act(const struct cuda_ffn_act *f, void *stream) {
+    assert(f->n_rows > 0 && f->n_rows <= CUDA_GRID_Z && f->F > 0);
+    assert(are_parts(f->in, (size_t)f->n_rows * 2 * ((f->F + 7) / 8 * 8)));
     FOR_DTYPE(f->dtype, (launch(ffn_act_kernel<T>, dim3((f->F + 127) / 128, f->n_rows), dim3(128), 0, stream, *f)));
 }
 
@@ -116,6 +124,7 @@ __global__ void norm_rows_kernel(float *x, const float *w, float eps, uint32_t n
 }
 
 void k_norm_rows(float *x, const float *w, float eps, uint32_t n_rows, uint32_t n, void *stream) {
+    assert(n_rows > 0 && n > 0);
     launch(norm_rows_kernel, dim3(n_rows), dim3(256), 0, stream, x, w, eps, n);
 }
 
@@ -127,5 +136,6 @@ __global__ void gather_rows_kernel(const float *src, const int32_t *list, uint32
 }
 
 void k_gather_rows(const float *src, const int32_t *list, uint32_t n_list, uint32_t n, float *dst, void *stream) {
+    assert(n_list > 0 && n > 0 && src != dst);
     launch(gather_rows_kernel, dim3(n_list), dim3(256), 0, stream, src, list, n, dst);
 }

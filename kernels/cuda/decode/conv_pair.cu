@@ -35,6 +35,41 @@ static uint32_t pair_smem(uint32_t tiles, uint32_t most_k, uint32_t NT) {
     return tiles * (pair_weights(most_k, NT) + 8) + 2 * NT * most_k * 2 * PAIR_MATRIX;
 }
 
+#if __CUDA_ARCH__ >= 900
+// A quarter's slices, which the cluster's blocks have, to the outputs of one row of four.
+template <int NT>
+__device__ __forceinline__ void pair_finish(const pair_job &job, const unsigned char *smem, uint32_t bytes,
+                                            uint32_t tile0, uint32_t tiles, uint32_t row0) {
+    const uint32_t slice = blockIdx.x % PAIR_SLICES, rank = slice % PAIR_QUARTER;
+    const uint32_t parts = shared_address(smem);
+    for (uint32_t v = threadIdx.x; v < tiles * NT * 8; v += blockDim.x) { // of four rows one
+        const uint32_t local = v / (NT * 8), quad = v % 4, r = v / 4 % (NT * 2) * 4 + rank,
+                       o = (tile0 + local < job.in.tiles ? tile0 + local : tile0 + local - job.in.tiles) * 16 +
+                           quad * 4;
+        const bool is_in = tile0 + local < job.in.tiles;
+        const pair_half &p = is_in ? job.in : job.c0;
+        if (row0 + r >= job.n_rows || o >= p.O) continue;
+        const uint32_t at = parts + local * bytes + (r * PAIR_LD + quad * 4) * 4;
+        float4 x[PAIR_QUARTER];
+#pragma unroll
+        for (int j = 0; j < PAIR_QUARTER; j++)
+            asm volatile(
+                "{\n.reg .u32 a;\nmapa.shared::cluster.u32 a, %4, %5;\nld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [a];\n}"
+                : "=f"(x[j].x), "=f"(x[j].y), "=f"(x[j].z), "=f"(x[j].w)
+                : "r"(at), "r"(j));
+        float sum[4] = {((x[0].x + x[1].x) + x[2].x) + x[3].x, ((x[0].y + x[1].y) + x[2].y) + x[3].y,
+                        ((x[0].z + x[1].z) + x[2].z) + x[3].z, ((x[0].w + x[1].w) + x[2].w) + x[3].w};
+        float *y = p.y + slice / PAIR_QUARTER * p.stride + (row0 + r) * p.ldy + o;
+        if (p.ldy % 4 == 0 && p.stride % 4 == 0 && o + 4 <= p.O)
+            store_floats(y, sum);
+        else
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                if (o + i < p.O) y[i] = sum[i];
+    }
+}
+#endif
+
 // A warp convolves a row. TILES: of 16 outputs a block, at most. DRAFTS: as conv_rows_kernel's.
 template <int NT, int TILES> constexpr int PAIR_WARPS = NT * 8 > TILES ? NT * 8 : TILES;
 template <class T, int NT, int TILES, bool DRAFTS>
@@ -43,8 +78,7 @@ __global__ void __launch_bounds__(PAIR_WARPS<NT, TILES> * 32, PAIR_WARPS<NT, TIL
 #if __CUDA_ARCH__ >= 900
     extern __shared__ __align__(128) unsigned char smem[];
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, KT = job.KT;
-    const uint32_t slice = blockIdx.x % PAIR_SLICES, rank = slice % PAIR_QUARTER, group = blockIdx.x / PAIR_SLICES,
-                   split = group % job.splits;
+    const uint32_t slice = blockIdx.x % PAIR_SLICES, group = blockIdx.x / PAIR_SLICES, split = group % job.splits;
     const uint32_t row0 = group / job.splits * (NT * 8), k0 = KT * slice / PAIR_SLICES,
                    n_k = KT * (slice + 1) / PAIR_SLICES - k0;
     const uint32_t all = job.in.tiles + job.c0.tiles, tile0 = all * split / job.splits,
@@ -127,30 +161,7 @@ __global__ void __launch_bounds__(PAIR_WARPS<NT, TILES> * 32, PAIR_WARPS<NT, TIL
     delay(16);
     asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory"); // the quarter's slices
     delay(16);
-    const uint32_t parts = shared_address(smem);
-    for (uint32_t v = threadIdx.x; v < tiles * NT * 8; v += blockDim.x) { // of four rows one
-        const uint32_t local = v / (NT * 8), quad = v % 4, r = v / 4 % (NT * 2) * 4 + rank,
-                       o = tile_in(tile0 + local) * 16 + quad * 4;
-        const pair_half &p = half_of(tile0 + local);
-        if (row0 + r >= job.n_rows || o >= p.O) continue;
-        const uint32_t at = parts + local * bytes + (r * PAIR_LD + quad * 4) * 4;
-        float4 x[PAIR_QUARTER];
-#pragma unroll
-        for (int j = 0; j < PAIR_QUARTER; j++)
-            asm volatile(
-                "{\n.reg .u32 a;\nmapa.shared::cluster.u32 a, %4, %5;\nld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [a];\n}"
-                : "=f"(x[j].x), "=f"(x[j].y), "=f"(x[j].z), "=f"(x[j].w)
-                : "r"(at), "r"(j));
-        float sum[4] = {((x[0].x + x[1].x) + x[2].x) + x[3].x, ((x[0].y + x[1].y) + x[2].y) + x[3].y,
-                        ((x[0].z + x[1].z) + x[2].z) + x[3].z, ((x[0].w + x[1].w) + x[2].w) + x[3].w};
-        float *y = p.y + slice / PAIR_QUARTER * p.stride + (row0 + r) * p.ldy + o;
-        if (p.ldy % 4 == 0 && p.stride % 4 == 0 && o + 4 <= p.O)
-            store_floats(y, sum);
-        else
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                if (o + i < p.O) y[i] = sum[i];
-    }
+    pair_finish<NT>(job, smem, bytes, tile0, tiles, row0);
     asm volatile("barrier.cluster.arrive;\nbarrier.cluster.wait;" ::
                      : "memory"); // nobody reads this block's sums any more
 #endif
@@ -196,6 +207,9 @@ static pair_half pair_half_of(const struct cuda_product *p) {
 }
 void k_conv_pair(const struct cuda_conv *c, const struct cuda_product *in, const struct cuda_product *c0,
                  void *stream) {
+    assert(c->n_rows > 0 && cuda_conv_pair_possible(&c->shape) && c->shape.K <= c->shape.conv_ring && !c->row_scale);
+    assert(in->w->cols == c->shape.E && c0->w->cols == c->shape.E && in->w->format == CUDA_STORED);
+    assert(in->ldy >= in->w->rows && c0->ldy >= c0->w->rows && on_16_bytes(c->az, c->w, c->bias, c->s));
     const uint32_t KT = c->shape.E / 16;
     const pair_job job = {*c, KT, (KT + PAIR_SLICES - 1) / PAIR_SLICES, 0, 0, pair_half_of(in), pair_half_of(c0)};
     if (c->shape.dtype == CUDA_F16)

@@ -142,19 +142,9 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, 2)
         }
         if (EIGHTS > 1 || ONCE) __syncwarp(); // every lane has its weights
         few_leave(part + warp * step, acc);
-        if (weighs && first) {
-            const float x = scale.get<T>(out.norm, weighed);
-            if (lane == 0) scales[weighed] = x;
-        }
+        if (weighs && first) scale.leave<T>(out.norm, weighed, scales);
         __syncthreads(); // every slice's sum before they are added; the scales
-        if (finishes) {
-            const auto sum_of = [&](uint32_t row) { return canonical_sum(part + row * FEW_LD + o_in, step); };
-            const auto scale_of = [&](uint32_t row) { return out.norm.squares ? scales[row] : 1.0f; };
-            float sum[1] = {sum_of(r)};
-            if constexpr (has_taps<Out>)
-                out.template taps_of_step<T>(row, [&](uint32_t j) { return sum_of(r - j) * scale_of(r - j); });
-            out.template finish<T>(column, row, r, tile * 16 + o_in, mine, sum, scale_of(r));
-        }
+        if (finishes) few_finish<T>(out, column, row, few_output{r, tile * 16 + o_in, mine}, part + o_in, step, scales);
         if (!RING || (tile += gridDim.x) >= n_tiles) return;
         // The next tile; its sums where nobody reads: those of this one are still being added.
         part = (float *)(smem + room.sums) + (part == (float *)(smem + room.sums)) * FEW_SUMS;
@@ -244,18 +234,11 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, 2)
     }
     few_leave((float *)(smem + warp * G::OWN), acc0);
     few_leave((float *)(smem + G::SUMS) + warp * 8 * FEW_LD, acc1);
-    if (weighs) {
-        const float x = scale.get<T>(out.norm, warp - 8);
-        if (lane == 0) scales[warp - 8] = x;
-    }
+    if (weighs) scale.leave<T>(out.norm, warp - 8, scales);
     __syncthreads(); // every slice's sums before they are added; the scales
     if (!finishes) return;
     const float *const from = (const float *)(smem + (second ? (uint32_t)G::SUMS : 0)) + threadIdx.x % 16;
-    const uint32_t stride = second ? 8 * FEW_LD : G::OWN / 4;
-    const auto sum_of = [&](uint32_t row) { return canonical_sum(from + row * FEW_LD, stride); };
-    const auto scale_of = [&](uint32_t row) { return out.norm.squares ? scales[row] : 1.0f; };
-    float sum[1] = {sum_of(r)};
-    out.template finish<T>(column, row, r, o, mine, sum, scale_of(r));
+    few_finish<T>(out, column, row, few_output{r, o, mine}, from, second ? 8 * FEW_LD : G::OWN / 4, scales);
 #endif
 }
 
@@ -405,6 +388,7 @@ static void few(enum dispatch_kernel k, const struct cuda_matrix *w, const void 
 template <class Out>
 static void fused(const struct cuda_matrix *w, const void *act, uint32_t n_rows, bool early, const Out &out,
                   void *stream) {
+    assert(n_rows > 0 && w->dtype != CUDA_F32 && on_16_bytes(w->data, act, w->scales));
     const enum dispatch_kernel kernel = kernel_of(DISPATCH_DECODE_PRODUCT, w, n_rows, ending_of<Out>);
     if (is_few(kernel))
         few(kernel, w, act, n_rows, early, out, stream);
@@ -417,12 +401,16 @@ static row_norm norm_of(const struct cuda_normed *in, uint32_t n_rows) {
 
 void k_fused_linear(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, float *y, size_t ldy,
                     void *stream) {
+    assert(ldy >= w->rows && (!in->squares || in->D == w->cols));
     fused(w, in->act, n_rows, true, out_plain{norm_of(in, n_rows), y, ldy, w->rows}, stream);
 }
 
 void k_fused_conv(const struct cuda_conv *conv, const struct cuda_matrix *w, const struct cuda_normed *in,
                   void *stream) {
     const uint32_t n_rows = conv->n_rows;
+    assert(n_rows > 0 && w->dtype == conv->shape.dtype && w->rows <= 2 * conv->shape.Ep &&
+           on_16_bytes(w->data, in->act));
+    assert(conv->shape.K <= 8 && conv->shape.K <= conv->shape.conv_ring && conv->shape.E % 16 == 0 && !conv->row_scale);
     dispatch_case c = {};
     c.op = conv->rows.lead ? DISPATCH_DRAFT_CONV : DISPATCH_DECODE_CONV, c.device = this_device();
     c.dtype = conv->shape.dtype, c.n_rows = n_rows, c.shape = &conv->shape, c.coded = w->format != CUDA_STORED;
@@ -438,10 +426,12 @@ void k_fused_conv(const struct cuda_conv *conv, const struct cuda_matrix *w, con
 }
 
 void k_fused_ffn(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, void *act, void *stream) {
+    assert(w->rows % 16 == 0 && (!in->squares || in->D == w->cols)); // a2 and g2 by eights
     fused(w, in->act, n_rows, true, out_ffn{norm_of(in, n_rows), act, w->rows / 2}, stream);
 }
 
 void k_fused_residual(const struct cuda_residual *r, uint32_t n_rows, void *stream) {
+    assert(is_residual(r));
     fused(r->w, r->x, n_rows, !r->sums.squares, residual_of(r, n_rows > CUDA_FEW_ROWS), stream);
 }
 
@@ -456,6 +446,9 @@ static few_part few_part_of(const struct cuda_product *p) {
 }
 void k_fused_linear_pair(const struct cuda_product *one, const struct cuda_product *two, uint32_t n_rows,
                          void *stream) {
+    assert(n_rows > 0 && one->w->cols == two->w->cols && one->w->dtype == two->w->dtype);
+    assert(one->ldy >= one->w->rows && two->ldy >= two->w->rows &&
+           on_16_bytes(one->w->data, two->w->data, one->x, two->x));
     const enum dispatch_kernel kernel = kernel_of(DISPATCH_DECODE_PAIR, one->w, n_rows, DISPATCH_PLAIN);
     if (kernel != FEW_PAIR) // whole sums
         return wide_pair(*one, *two, n_rows, stream);

@@ -19,7 +19,7 @@ struct few_scale {
     __device__ __forceinline__ void ask(const row_norm &norm, uint32_t r) {
         load_four(four, norm.squares + (size_t)r * norm.n_sums, threadIdx.x % 32 * 4, norm.n_sums);
     }
-    template <class T> __device__ __forceinline__ float get(const row_norm &norm, uint32_t r) const {
+    template <class T> __device__ __forceinline__ void leave(const row_norm &norm, uint32_t r, float *scales) const {
         float sum = four_sum(four);
 #pragma unroll 1
         for (uint32_t i = threadIdx.x % 32 * 4 + 128; i < (norm.n_sums + 127) / 128 * 128; i += 128) {
@@ -27,7 +27,8 @@ struct few_scale {
             load_four(more, norm.squares + (size_t)r * norm.n_sums, i, norm.n_sums);
             sum += four_sum(more);
         }
-        return norm_scale<T>(norm, neighbours_sum<32>(sum));
+        const float x = norm_scale<T>(norm, neighbours_sum<32>(sum));
+        if (threadIdx.x % 32 == 0) scales[r] = x;
     }
 };
 
@@ -109,6 +110,22 @@ template <int EIGHTS> __device__ __forceinline__ void few_leave(float *part, con
     for (int j = 0; j < EIGHTS; j++)
 #pragma unroll
         for (int i = 0; i < 4; i++) at[(8 * j + i % 2) * FEW_LD + i / 2 * 8] = c[j][i];
+}
+// The output that a thread finishes, of the tile's rows.
+struct few_output {
+    uint32_t r, o;
+    bool mine;
+};
+// What becomes of it, from the slices' sums `step` floats apart; scales: of the rows' norms.
+template <class T, class Out, class Column, class Row>
+__device__ __forceinline__ void few_finish(const Out &out, const Column &column, Row &row, const few_output &at,
+                                           const float *sums, uint32_t step, const float *scales) {
+    const auto sum_of = [&](uint32_t r) { return canonical_sum(sums + r * FEW_LD, step); };
+    const auto scale_of = [&](uint32_t r) { return out.norm.squares ? scales[r] : 1.0f; };
+    float sum[1] = {sum_of(at.r)};
+    if constexpr (has_taps<Out>)
+        out.template taps_of_step<T>(row, [&](uint32_t j) { return sum_of(at.r - j) * scale_of(at.r - j); });
+    out.template finish<T>(column, row, at.r, at.o, at.mine, sum, scale_of(at.r));
 }
 
 // few_round.cu: by the rule of FEW_ROUND.

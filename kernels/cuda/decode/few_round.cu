@@ -78,19 +78,11 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, 2)
     }
 #pragma unroll
     for (uint32_t i = 0; i < MOST; i++) few_leave((float *)ring + i * G::SUMS, acc[i]);
-    if (weighs) {
-        const float x = scale.get<T>(out.norm, weighed);
-        if (lane == 0) scales[weighed] = x;
-    }
+    if (weighs) scale.leave<T>(out.norm, weighed, scales);
     __syncthreads(); // every slice's sums before they are added; the scales
     if (!finishes) return;
     const float *const sums = (const float *)smem + t * G::SUMS + threadIdx.x % 16;
-    const auto sum_of = [&](uint32_t row) { return canonical_sum(sums + row * FEW_LD, G::OWN / 4); };
-    const auto scale_of = [&](uint32_t row) { return out.norm.squares ? scales[row] : 1.0f; };
-    float sum[1] = {sum_of(r)};
-    if constexpr (has_taps<Out>)
-        out.template taps_of_step<T>(row, [&](uint32_t j) { return sum_of(r - j) * scale_of(r - j); });
-    out.template finish<T>(column, row, r, o, mine, sum, scale_of(r));
+    few_finish<T>(out, column, row, few_output{r, o, mine}, sums, G::OWN / 4, scales);
 #endif
 }
 

@@ -34,6 +34,7 @@ template <class T> __global__ void conv_kernel(cuda_conv c) {
 }
 
 void k_conv(const struct cuda_conv *c, uint32_t n_segs, void *stream) {
+    assert(n_segs > 0 && n_segs <= CUDA_GRID_Z && c->shape.K <= 8 && c->shape.K <= c->shape.conv_ring);
     const dim3 grid((c->shape.E + 127) / 128, n_segs);
     FOR_DTYPE(c->shape.dtype, (launch(conv_kernel<T>, grid, dim3(128), 0, stream, *c)));
 }
@@ -87,6 +88,7 @@ template <class T, int MOST_K> static void conv_rows_launch(const cuda_conv &c, 
            dim3(CONV_WARPS * 32), 0, stream, c);
 }
 void conv_rows(const cuda_conv &conv, void *stream) {
+    assert(conv.n_rows > 0 && conv.shape.E % 8 == 0 && on_16_bytes(conv.az, conv.w, conv.bias, conv.s));
     dispatch_case c = {};
     c.op = DISPATCH_CONV_ROWS, c.device = this_device(), c.dtype = conv.shape.dtype, c.n_rows = conv.n_rows;
     c.shape = &conv.shape;
@@ -112,6 +114,7 @@ __global__ void gates_kernel(cuda_shape shape, cuda_partials in, cuda_gates out)
 
 void k_gates(const struct cuda_shape *shape, const struct cuda_partials *in, const struct cuda_gates *out,
              uint32_t n_rows, void *stream) {
+    assert(n_rows > 0 && are_gates(*shape, *in, n_rows));
     launch(gates_kernel, dim3(n_rows), dim3(32), 0, stream, *shape, *in, *out);
 }
 
@@ -123,6 +126,20 @@ struct gla_gates { // ready, or what they are made of
     cuda_gates ready;
     cuda_partials partial;
 };
+// E4's low rank at a channel, four threads each a quarter of it, R up to 32 of c1 in `early`.
+__device__ __forceinline__ float gla_low_rank(const float (&early)[8], const float *c1, uint32_t step, const float *low,
+                                              uint32_t R, bool there) {
+    const uint32_t lane4 = threadIdx.x % 4;
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        if (lane4 + 4 * i < R) sum = __fmaf_rn(early[i], low[lane4 + 4 * i], sum);
+    if (there)
+        for (uint32_t i = lane4 + 32; i < R; i += 4) sum = __fmaf_rn(c1[i * step], low[i], sum);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 1);
+    sum += __shfl_xor_sync(0xffffffffu, sum, 2);
+    return sum;
+}
 template <class T, bool GATES, int CHANNELS, int MOST_M>
 __global__ void __launch_bounds__(CHANNELS * 4, (MOST_M > 64 ? 128 : 256) / CHANNELS)
     gla_kernel(cuda_state io, gla_gates in) {
@@ -176,17 +193,8 @@ __global__ void __launch_bounds__(CHANNELS * 4, (MOST_M > 64 ? 128 : 256) / CHAN
                 as[m] = expf(in.ready.log_alpha[(size_t)r * M + m]);
             }
         __syncwarp(); // the low rank
-        {
-            float sum = 0;
-#pragma unroll
-            for (int i = 0; i < 8; i++)
-                if (lane4 + 4 * i < R) sum = __fmaf_rn(c1_early[i], low[lane4 + 4 * i], sum);
-            if (channel < shape.E)
-                for (uint32_t i = lane4 + 32; i < R; i += 4) sum = __fmaf_rn(c1[i * step], low[i], sum);
-            sum += __shfl_xor_sync(0xffffffffu, sum, 1);
-            sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-            if (lane4 == 0) us[threadIdx.x / 4] = sigmoid(sum + bias_u) * a_in;
-        }
+        const float sum_u = gla_low_rank(c1_early, c1, step, low, R, channel < shape.E);
+        if (lane4 == 0) us[threadIdx.x / 4] = sigmoid(sum_u + bias_u) * a_in;
         __syncthreads(); // q, k, decays, u of this token
         float4 u = ((const float4 *)us)[quad], o = make_float4(0, 0, 0, 0);
 #pragma unroll
@@ -245,6 +253,7 @@ template <bool GATES> static void gla(const cuda_state &io, uint32_t n_segs, con
 }
 
 void k_gla(const struct cuda_state *io, const struct cuda_gates *gates, uint32_t n_segs, void *stream) {
+    assert(n_segs > 0 && n_segs <= CUDA_GRID_Z && is_state(*io));
     gla<false>(*io, n_segs, gla_gates{*gates, {}}, stream);
 }
 

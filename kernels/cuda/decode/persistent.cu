@@ -507,6 +507,8 @@ bool cuda_persistent_possible(const struct cuda_shape *shape, uint32_t n_layers,
 
 void k_persistent_step(const struct cuda_whole_step *step, uint32_t n_rows, void *stream) {
     const cuda_shape &s = step->shape;
+    assert(n_rows > 0 && n_rows <= CUDA_PERSISTENT_ROWS && (n_rows & (n_rows - 1)) == 0 && step->n_layers > 0);
+    assert(on_16_bytes(step->words, step->head, step->x, s.S));
     const uint32_t blocks = blocks_of(s), places = places_of(s, step->n_layers, n_rows, blocks);
     const step_places at(s, n_rows, step->n_layers, blocks, places);
     step_args args = {s,       step->rows, step->n_layers, places,       at,           step->layers, step->norm_f,

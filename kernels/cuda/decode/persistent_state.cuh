@@ -113,7 +113,7 @@ __device__ __forceinline__ void state_panels(const step_block<R> &b, uint32_t la
     if (m - lane < M) {
         const float norm = key_norm(s, sh.raw + M);
         if (m < M)
-            gate_of(M, sh.raw[m], sh.raw[M + m], sh.raw[2 * M + m], sh.raw[3 * M + m], norm, bias_g, bias_t,
+            gate_of(M, {sh.raw[m], sh.raw[M + m], sh.raw[2 * M + m], sh.raw[3 * M + m]}, norm, bias_g, bias_t,
                     [&](float q, float k, float log_alpha) { sh.q[m] = q, sh.k[m] = k, sh.a[m] = expf(log_alpha); });
     }
 #pragma unroll

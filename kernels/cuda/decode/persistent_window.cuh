@@ -29,11 +29,11 @@ struct row_window {
 // Queries, and where it is the range's the newest key and its values, by the half.
 template <class T, int P, int R>
 __device__ __forceinline__ void step_queries(const step_block<R> &b, uint32_t layer, uint32_t r, uint32_t h0, bool own,
-                                             uint32_t newest_at, T *keys, T *values, window_scratch<P> &sh) {
+                                             T *ring_key, T *ring_values, window_scratch<P> &sh) {
     using size = window_sizes<P>;
     const cuda_shape &s = b.a.shape;
     const cuda_step_layer &w = b.layers()[layer];
-    const uint32_t lane = b.lane, value_row = s.H * P, n_jobs = own ? 2 * size::HEADS + 1 : (uint32_t)size::HEADS;
+    const uint32_t lane = b.lane, n_jobs = own ? 2 * size::HEADS + 1 : (uint32_t)size::HEADS;
     float *head = sh.sums[0];
 #pragma unroll 1
     for (uint32_t job = b.warp % WARPS; job < n_jobs; job += WARPS) {
@@ -49,25 +49,9 @@ __device__ __forceinline__ void step_queries(const step_block<R> &b, uint32_t la
         for (int i = 0; i < P / 32; i++) x[i] = __uint_as_float(data[i]);
         if (job <= size::HEADS) {
             turn_head<P>(s, turn, job < size::HEADS ? w.q_norm : w.k_norm, head + job * P, x);
-            T *high = job < size::HEADS ? (T *)(sh.qs + 2 * job * size::Q_ROW) : (T *)sh.new_key;
-#pragma unroll
-            for (int i = 0; i < P / 32; i++) {
-                const uint32_t p = lane + 32 * i;
-                T low;
-                const T y = two_parts(x[i], low);
-                high[p] = y;
-                if (job < size::HEADS)
-                    high[size::Q_ROW * 8 + p] = low;
-                else if (h0 == 0)
-                    keys[newest_at * P + p] = y;
-            }
+            leave_turned<T, P, size::HEADS, size::Q_ROW>(x, job, h0 == 0, ring_key, sh.qs, sh.new_key);
         } else {
-#pragma unroll
-            for (int i = 0; i < P / 32; i++) {
-                const uint32_t p = (job - size::HEADS - 1) * P + lane + 32 * i;
-                ((T *)sh.new_value)[p] = from_float<T>(x[i]);
-                values[newest_at * value_row + h0 * P + p] = from_float<T>(x[i]);
-            }
+            leave_values<T, P>(x, job - size::HEADS - 1, ring_values, sh.new_value);
         }
     }
 }
@@ -100,7 +84,8 @@ __device__ __forceinline__ void window_range(const step_block<R> &b, uint32_t la
     fetch_keys(j);
 #pragma unroll
     for (int k = 0; k < TILE; k++) fetch_value(j, k);
-    step_queries<T, P>(b, layer, r, h0, newest / RANGE == range, row.newest_at, keys, values, sh);
+    step_queries<T, P>(b, layer, r, h0, newest / RANGE == range, keys + row.newest_at * P,
+                       values + row.newest_at * (s.H * P) + h0 * P, sh);
     barrier_of(STEP_HALF + half, THREADS);                      // queries, the newest key and values
     const float scale = rsqrtf((float)P) * 1.4426950408889634f; // powers of two
     tile_sums<1> tiles;

@@ -88,10 +88,14 @@ policy_stay() { // leaves it last: what will be written over soon, which makes i
 
 // ---- a panel ----
 
+struct panel_gates { // of a row, [M]
+    const float *q, *k, *a;
+};
 // E6 and E7 at one channel, rows m = group0 + g + 16 i: put(m, the new S) and o[g].
 template <int G, int UNROLL, class P>
-__device__ __forceinline__ void state_rows(const float *tile, const float *q, const float *k, const float *a,
-                                           uint32_t M, uint32_t group0, float u, float (&o)[G], P put) {
+__device__ __forceinline__ void state_rows(const float *tile, const panel_gates &gates, uint32_t M, uint32_t group0,
+                                           float u, float (&o)[G], P put) {
+    const float *const q = gates.q, *const k = gates.k, *const a = gates.a;
 #pragma unroll
     for (int g = 0; g < G; g++) o[g] = 0;
     uint32_t m0 = group0;
@@ -119,6 +123,10 @@ __device__ __forceinline__ void state_rows(const float *tile, const float *q, co
         }
 }
 
+__device__ __forceinline__ float *panel_of(const cuda_state &io, size_t slot, uint32_t panel, uint32_t M) { // of S
+    return io.shape.S + slot * io.shape.S_slot + io.layer * io.shape.S_layer + (size_t)panel * M * 32;
+}
+
 // ---- few rows ----
 
 // A block: a row, `panels` of it, at least 4 warps; PW warps a panel share the groups. Shared memory: the panels'
@@ -139,8 +147,7 @@ __global__ void __launch_bounds__(THREADS, 2) state_few_kernel(cuda_state io, cu
         wait_for_inputs();
         return;
     }
-    float *S =
-        io.shape.S + (size_t)io.rows.slot[r] * io.shape.S_slot + io.layer * io.shape.S_layer + (size_t)panel * M * 32;
+    float *S = panel_of(io, (uint32_t)io.rows.slot[r], panel, M);
     float *tile = (float *)smem + (size_t)own * M * 32;
     if (lane == 0 && h == 0) { // S was last written a step ago, so it comes before the inputs are ready
         bar_init(full + own, 1);
@@ -180,7 +187,7 @@ __global__ void __launch_bounds__(THREADS, 2) state_few_kernel(cuda_state io, cu
     if (m - lane < M) {
         const float norm = key_norm(io.shape, raw + M);
         if (m < M)
-            gate_of(M, raw[m], raw[M + m], raw[2 * M + m], raw[3 * M + m], norm, bias_g, bias_t,
+            gate_of(M, {raw[m], raw[M + m], raw[2 * M + m], raw[3 * M + m]}, norm, bias_g, bias_t,
                     [&](float q, float k, float log_alpha) { qs[m] = q, ks[m] = k, as[m] = expf(log_alpha); });
     }
     float part[PARTS];
@@ -194,7 +201,7 @@ __global__ void __launch_bounds__(THREADS, 2) state_few_kernel(cuda_state io, cu
         const float u =
             sigmoid(((p[0][lane] + p[1][lane]) + (p[2][lane] + p[3][lane])) + bias_u) * (mine ? x.a * x.scale : 0.0f);
         bar_wait(full + own, 0);
-        state_rows<G, 1>(tile + lane, qs, ks, as, M, h * G, u, o,
+        state_rows<G, 1>(tile + lane, panel_gates{qs, ks, as}, M, h * G, u, o,
                          [&](uint32_t row, float v) { S[(size_t)row * 32 + lane] = v; });
         if (PW > 1)
 #pragma unroll
@@ -221,6 +228,29 @@ struct row_gates { // places in a row's gates: [q][k with i][alpha], M4 (M padde
     __host__ __device__ uint32_t size() const { return (3 + 2 * deferred) * M4 + R4; }
     __host__ __device__ uint32_t late(uint32_t i) const { return (3 + 2 * i) * M4 + R4; }
 };
+// A row's gates by a warp: from the partial products to their sums, and from these to where the block has them. I: M /
+// 16 at most.
+template <int I> struct row_sums {
+    float bias_g[I / 2], bias_t[I / 2], sums[I / 2][4], low[4];
+    __device__ __forceinline__ void read(const cuda_shape &shape, const cuda_partials &in, uint32_t r) {
+        const uint32_t R = shape.R;
+        gate_sums(shape, in.in, r, sums);
+#pragma unroll
+        for (uint32_t i = threadIdx.x % 32, j = 0; j < 4; j++)
+            if (32 * j < R) low[j] = i + 32 * j < R ? low_rank_of(shape, in.c0, r, i + 32 * j) : 0.0f;
+    }
+    // keep: where k and alpha stay, too; NULL: nowhere.
+    __device__ __forceinline__ void leave(const cuda_shape &shape, const row_gates &at, float *to, float *keep) const {
+        gates_of_sums(shape, sums, bias_g, bias_t, [&](uint32_t m, float q, float k, float log_alpha) {
+            const float alpha = expf(log_alpha);
+            to[m] = q, to[at.M4 + m] = k, to[2 * at.M4 + m] = alpha;
+            if (keep) keep[m] = k, keep[at.M4 + m] = alpha;
+        });
+#pragma unroll
+        for (uint32_t i = threadIdx.x % 32, j = 0; j < 4; j++)
+            if (i + 32 * j < at.R4) to[3 * at.M4 + i + 32 * j] = 32 * j < shape.R ? low[j] : 0.0f;
+    }
+};
 // E4's low rank at one channel, gla_kernel's four partial sums; low: zeros from R up to a multiple of 4.
 __device__ __forceinline__ void low_rank_sums(float (&sum)[4], const float (&early)[4][STATE_EARLY_R / 4],
                                               const float *c1, const float *low, uint32_t R, uint32_t Ep) {
@@ -237,12 +267,17 @@ __device__ __forceinline__ void low_rank_sums(float (&sum)[4], const float (&ear
         for (int l = 0; l < 4; l++)
             if (i + l < R) sum[l] = __fmaf_rn(c1[(size_t)(i + l) * Ep], low[i + l], sum[l]);
 }
+struct late_tokens { // u of the deferred tokens, how many; whether the tile takes them in memory, too
+    const float *u;
+    uint32_t n;
+    bool write;
+};
 // E6 and E7 of a row at four channels, a lane's rows m = 16 i + 4 part + j of the tile: what is deferred, then the
-// row's own token; o: by groups j. q: the row's gates from row 4 part on; late: u of the deferred tokens.
+// row's own token; o: by groups j. q: the row's gates from row 4 part on; late: u of
+// the deferred tokens.
 template <int I, bool WHOLE>
-__device__ __forceinline__ void state_tile(float4 *tile, const float *q, const row_gates &at, const float *late,
-                                           uint32_t n_late, bool write, uint32_t M, uint32_t part, const float4 &u,
-                                           float4 (&o)[4]) {
+__device__ __forceinline__ void state_tile(float4 *tile, const float *q, const row_gates &at, const late_tokens &late,
+                                           uint32_t M, uint32_t part, const float4 &u, float4 (&o)[4]) {
 #pragma unroll
     for (int i0 = 0; i0 < I; i0 += 4) { // 64 rows of the tile at once
         const auto there_is = [&](int i) { return WHOLE || 16 * i + 4 * part < M; };
@@ -265,11 +300,11 @@ __device__ __forceinline__ void state_tile(float4 *tile, const float *q, const r
         };
 #pragma unroll
         for (int l = 0; l < CUDA_DEFERRED; l++)
-            if (l < n_late)
+            if (l < late.n)
 #pragma unroll
                 for (int i = 0; i < 4; i++)
                     if (there_is(i0 + i))
-                        take_in(i, q + at.late(l), q + at.late(l) + at.M4, *(const float4 *)(late + 32 * l));
+                        take_in(i, q + at.late(l), q + at.late(l) + at.M4, *(const float4 *)(late.u + 32 * l));
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             if (!there_is(i0 + i)) continue;
@@ -283,7 +318,7 @@ __device__ __forceinline__ void state_tile(float4 *tile, const float *q, const r
                     o[j].z = __fmaf_rn(qs[j], v[i][j].z, o[j].z), o[j].w = __fmaf_rn(qs[j], v[i][j].w, o[j].w);
                 }
         }
-        if (write)
+        if (late.write)
 #pragma unroll
             for (int i = 0; i < 4; i++)
 #pragma unroll
@@ -317,6 +352,71 @@ __device__ __forceinline__ void wait_early(float (&early)[4][STATE_EARLY_R / 4],
     for (int l = 0; l < 4; l++)
 #pragma unroll
         for (int j = 0; j < STATE_EARLY_R / 4; j++) early[l][j] = __fadd_rn(early[l][j], nothing);
+}
+// A row's inputs of a panel's channels, by the warp: eight lanes take one of a, z, s, and of the deferred u.
+struct channels_ask {
+    const float *at, *late;
+    size_t step;
+    float *to;
+    __device__ __forceinline__ channels_ask(const cuda_state &io, uint32_t first, uint32_t every, uint32_t panel,
+                                            float *channels) {
+        const uint32_t part = threadIdx.x % 32 / 8, quad = threadIdx.x % 8, Ep = io.shape.Ep;
+        at = (part == 2 ? io.s + (size_t)first * Ep : io.az + ((size_t)first * 2 + part) * Ep) + panel * 32 + 4 * quad;
+        step = (size_t)every * Ep * (part == 2 ? 1 : 2);
+        late = io.rows.deferred ? deferred_at(io, 0, part) + panel * 32 + 4 * quad : NULL;
+        to = channels + 32 * part + 4 * quad;
+    }
+    __device__ __forceinline__ void ask(const cuda_state &io, uint2 row, const float *groups) {
+        const uint32_t part = threadIdx.x % 32 / 8;
+        if (part < 3) ask16(to, at);
+        if (part < (row.y & 0xff)) ask16(to + 96, late + row.x * io.shape.deferred_slot);
+        at += step;
+        to = to + CHANNELS_ROW < groups ? to + CHANNELS_ROW : to - 2 * CHANNELS_ROW;
+    }
+};
+struct state_channel { // what is the same for all rows of a channel
+    const float *c1;
+    float bias_u, residual, act_norm;
+    __device__ __forceinline__ state_channel(const cuda_state &io, uint32_t e) {
+        const bool mine = e < io.shape.E;
+        c1 = io.c1 + (mine ? e : 0), bias_u = mine ? io.c1_b[e] : 0.0f;
+        residual = mine ? io.residual[e] : 0.0f, act_norm = mine ? io.act_norm[e] : 0.0f;
+    }
+};
+// Where a warp of the block has what in shared memory.
+struct state_room {
+    unsigned char *ring;
+    float *gates; // two sets, a row's a warp, of the block
+    uint64_t *full;
+    float *channels; // of three rows: a, z, s, u of deferred tokens
+    float *groups;   // [STATE_GROUPS][32]: o before the groups are added
+    uint2 *rows;     // slot and what is deferred; of the block
+    __device__ __forceinline__ state_room(unsigned char *smem, uint32_t bufs, uint32_t bytes, uint32_t gates_size) {
+        const uint32_t warp = threadIdx.x / 32, n_warps = blockDim.x / 32;
+        ring = smem + (size_t)warp * bufs * bytes;
+        gates = (float *)(smem + (size_t)n_warps * bufs * bytes);
+        full = (uint64_t *)(gates + 2 * n_warps * gates_size) + warp * bufs;
+        channels = (float *)((uint64_t *)(gates + 2 * n_warps * gates_size) + n_warps * bufs) + warp * CHANNELS;
+        groups = channels + 3 * CHANNELS_ROW;
+        rows = (uint2 *)(channels + (n_warps - warp) * CHANNELS);
+    }
+};
+// Slot of a row, and what is deferred.
+__device__ __forceinline__ uint2 state_row_at(const cuda_state &io, uint32_t r) {
+    return make_uint2((uint32_t)io.rows.slot[r], io.rows.deferred ? io.rows.deferred[r] : (uint32_t)CUDA_WRITE_BACK);
+}
+// One lane: the ring's barriers, and the tiles of the first rows.
+template <class Fetch>
+__device__ __forceinline__ void start_ring(uint64_t *full, uint32_t bufs, uint32_t n, const Fetch &fetch) {
+    for (uint32_t b = 0; b < bufs; b++) bar_init(full + b, 1);
+    bars_are_there();
+    for (uint32_t t = 0; t < min(n, bufs); t++) fetch(t);
+}
+// A warp's tile goes back, if S takes what it holds now.
+__device__ __forceinline__ void give_tile(bool write, float *S, const unsigned char *tile, uint32_t bytes) {
+    if (write) before_bulk_out();
+    __syncwarp(); // all have written, or read
+    if (threadIdx.x % 32 == 0 && write) bulk_out(S, tile, bytes);
 }
 // One lane: asks for the tile after those that are on their way, where the place of row t, b, or the one before is
 // free.
@@ -358,50 +458,30 @@ __global__ void __launch_bounds__(256, 1)
                    panel = blockIdx.x % across * n_warps + warp;
     const uint32_t e = panel * 32 + lane, n_all = (n_rows - first + step - 1) / step;
     const bool there = panel < Ep / 32, mine = e < io.shape.E;
-    const bool rows_defer = io.rows.deferred;
-    const row_gates at(M, R, rows_defer);
-    unsigned char *ring = smem + (size_t)warp * bufs * bytes;
-    float *gates = (float *)(smem + (size_t)n_warps * bufs * bytes);
-    uint64_t *full = (uint64_t *)(gates + 2 * n_warps * at.size()) + warp * bufs;
-    float *channels = (float *)((uint64_t *)(gates + 2 * n_warps * at.size()) + n_warps * bufs) +
-                      warp * CHANNELS;           // of three rows: a, z, s, u of deferred tokens
-    float *groups = channels + 3 * CHANNELS_ROW; // [STATE_GROUPS][32]: o before the groups are added
-    uint2 *rows = (uint2 *)(channels + (n_warps - warp) * CHANNELS); // slot and what is deferred
+    const row_gates at(M, R, io.rows.deferred);
+    const state_room room(smem, bufs, bytes, at.size());
+    float *const gates = room.gates, *const channels = room.channels, *const groups = room.groups;
+    uint2 *const rows = room.rows;
     const uint64_t stay = policy_stay(), once = policy_once();
-    const auto row_of = [&](uint32_t t) {
-        const uint32_t r = first + t * step;
-        return make_uint2((uint32_t)io.rows.slot[r],
-                          io.rows.deferred ? io.rows.deferred[r] : (uint32_t)CUDA_WRITE_BACK);
-    };
-    const auto S_of = [&](uint32_t slot) {
-        return io.shape.S + (size_t)slot * io.shape.S_slot + io.layer * io.shape.S_layer + (size_t)panel * M * 32;
-    };
+    const auto row_of = [&](uint32_t t) { return state_row_at(io, first + t * step); };
+    const auto S_of = [&](uint32_t slot) { return panel_of(io, slot, panel, M); };
     const auto fetch = [&](uint2 row, uint32_t b) { // one lane: a row's tile into place b of the ring
-        bulk_in(ring + b * bytes, S_of(row.x), bytes, full + b, row.y & CUDA_WRITE_BACK ? stay : once);
+        bulk_in(room.ring + b * bytes, S_of(row.x), bytes, room.full + b, row.y & CUDA_WRITE_BACK ? stay : once);
     };
     const uint32_t n = rows_used(n_all, [&](uint32_t t) { return row_of(t).x != io.shape.n_slots; });
     if (n == 0) return wait_for_inputs();
-    if (lane == 0 && there) { // S was last written a step ago, so it comes before the inputs are ready
-        for (uint32_t b = 0; b < bufs; b++) bar_init(full + b, 1);
-        bars_are_there();
-        for (uint32_t t = 0; t < min(n, bufs); t++) fetch(row_of(t), t);
-    }
+    if (lane == 0 && there) // S was last written a step ago, so it comes before the inputs are ready
+        start_ring(room.full, bufs, n, [&](uint32_t t) { fetch(row_of(t), t); });
     for (uint32_t t = threadIdx.x; t < n; t += blockDim.x) rows[t] = row_of(t);
-    const float *c1 = io.c1 + (mine ? e : 0);
-    float early[4][STATE_EARLY_R / 4], bias_g[I / 2], bias_t[I / 2], sums[I / 2][4], low_sums[4];
-    c1_early(early, c1, R, Ep, 0);
-    const float bias_u = mine ? io.c1_b[e] : 0.0f, residual = mine ? io.residual[e] : 0.0f,
-                act_norm = mine ? io.act_norm[e] : 0.0f;
-    gate_biases(io.shape, in.g_b, in.t_b, bias_g, bias_t);
+    const state_channel of(io, e);
+    float early[4][STATE_EARLY_R / 4];
+    row_sums<I> made;
+    c1_early(early, of.c1, R, Ep, 0);
+    gate_biases(io.shape, in.g_b, in.t_b, made.bias_g, made.bias_t);
     const auto read_gates = [&](uint32_t t, uint32_t set) { // of this warp's row of those from step t on
         if (t + warp >= n) return;
-        const uint32_t r = first + (t + warp) * step;
-        const uint2 row = rows[t + warp];
-        ask_deferred(io, row, at, gates + (set * n_warps + warp) * at.size());
-        gate_sums(io.shape, in.in, r, sums);
-#pragma unroll
-        for (uint32_t i = lane, j = 0; j < 4; j++)
-            if (32 * j < R) low_sums[j] = i + 32 * j < R ? low_rank_of(io.shape, in.c0, r, i + 32 * j) : 0.0f;
+        ask_deferred(io, rows[t + warp], at, gates + (set * n_warps + warp) * at.size());
+        made.read(io.shape, in, first + (t + warp) * step);
     };
     const auto make_gates = [&](uint32_t t, uint32_t set) {
         if (t + warp >= n) return;
@@ -409,33 +489,15 @@ __global__ void __launch_bounds__(256, 1)
         float *to = gates + (set * n_warps + warp) * at.size();
         float *keep = blockIdx.x % across == 0 && !(row.y & CUDA_WRITE_BACK) ? deferred_at(io, row.x, row.y & 0xff) + Ep
                                                                              : NULL; // one block of the row's
-        gates_of_sums(io.shape, sums, bias_g, bias_t, [&](uint32_t m, float q, float k, float log_alpha) {
-            const float alpha = expf(log_alpha);
-            to[m] = q, to[at.M4 + m] = k, to[2 * at.M4 + m] = alpha;
-            if (keep) keep[m] = k, keep[at.M4 + m] = alpha;
-        });
-#pragma unroll
-        for (uint32_t i = lane, j = 0; j < 4; j++)
-            if (i + 32 * j < at.R4) to[3 * at.M4 + i + 32 * j] = 32 * j < R ? low_sums[j] : 0.0f;
+        made.leave(io.shape, at, to, keep);
     };
-    // A row's inputs of the panel's channels, by the warp: `part` takes one of a, z, s, and of the deferred u.
-    const float *ask_at =
-        (part == 2 ? io.s + (size_t)first * Ep : io.az + ((size_t)first * 2 + part) * Ep) + panel * 32 + 4 * quad;
-    const size_t ask_step = (size_t)step * Ep * (part == 2 ? 1 : 2);
-    const float *late_at = rows_defer ? deferred_at(io, 0, part) + panel * 32 + 4 * quad : NULL;
-    float *ask_to = channels + 32 * part + 4 * quad;
-    const auto ask = [&](uint2 row) {
-        if (part < 3) ask16(ask_to, ask_at);
-        if (part < (row.y & 0xff)) ask16(ask_to + 96, late_at + row.x * io.shape.deferred_slot);
-        ask_at += ask_step;
-        ask_to = ask_to + CHANNELS_ROW < groups ? ask_to + CHANNELS_ROW : ask_to - 2 * CHANNELS_ROW;
-    };
+    channels_ask inputs(io, first, step, panel, channels);
     bool unfetched = false; // lane 0: the place before this one has no new tile yet
     __syncthreads();        // the rows, the barriers
     wait_for_inputs();
-    if (there) ask(rows[0]);
+    if (there) inputs.ask(io, rows[0], groups);
     asked();
-    if (there && n > 1) ask(rows[1]);
+    if (there && n > 1) inputs.ask(io, rows[1], groups);
     asked();
     read_gates(0, 0);
     asked();
@@ -453,40 +515,30 @@ __global__ void __launch_bounds__(256, 1)
             const uint2 row = rows[t], after = rows[min(t + 2, n - 1)];
             const uint32_t n_late = row.y & 0xff;
             const bool write = row.y & CUDA_WRITE_BACK;
-            float4 *tile = (float4 *)(ring + b * bytes) + part * 32 + quad;
+            float4 *tile = (float4 *)(room.ring + b * bytes) + part * 32 + quad;
             const float *q = gates + (set * n_warps + w) * at.size() + 4 * part,
                         *low = gates + (set * n_warps + w) * at.size() + 3 * at.M4;
             float sum[4];
-            low_rank_sums(sum, early, c1, low, R, Ep);
+            low_rank_sums(sum, early, of.c1, low, R, Ep);
             await_all_but<1>(); // this row's
             __syncwarp();
             const float scale = io.row_scale ? io.row_scale[r] : 1.0f, z = x[32 + lane] * scale, from_s = x[64 + lane];
             const float own =
-                mine ? sigmoid(((sum[0] + sum[1]) + (sum[2] + sum[3])) + bias_u) * (x[lane] * scale) : 0.0f;
+                mine ? sigmoid(((sum[0] + sum[1]) + (sum[2] + sum[3])) + of.bias_u) * (x[lane] * scale) : 0.0f;
             x[lane] = own;
             if (!write) deferred_at(io, row.x, n_late)[e] = own;
             __syncwarp(); // u of all channels
             const float4 u = *(const float4 *)(x + 4 * quad);
-            bar_wait(full + b, parity);
+            bar_wait(room.full + b, parity);
             float4 o[4] = {};
-            state_tile<I, WHOLE>(tile, q, at, x + 96 + 4 * quad, n_late, write, M, part, u, o);
-            if (write) before_bulk_out();
-            __syncwarp(); // all have written, or read
-            if (lane == 0) {
-                if (write) bulk_out(S_of(row.x), ring + b * bytes, bytes);
-                fetch_next(fetch, rows, t, n, b, bufs, write, unfetched);
-            }
-            if (t + 2 < n) ask(after); // where the row before had its inputs
+            state_tile<I, WHOLE>(tile, q, at, late_tokens{x + 96 + 4 * quad, n_late, write}, M, part, u, o);
+            give_tile(write, S_of(row.x), room.ring + b * bytes, bytes);
+            if (lane == 0) fetch_next(fetch, rows, t, n, b, bufs, write, unfetched);
+            if (t + 2 < n) inputs.ask(io, after, groups); // where the row before had its inputs
             asked();
             x = x + CHANNELS_ROW < groups ? x + CHANNELS_ROW : channels;
             const float whole = sum_groups(groups, o);
-            float out = 0;
-            if (mine) {
-                out = __fmaf_rn(residual, from_s, whole) * silu(z);
-                ((T *)io.act)[act_at<T>(r, e, (io.shape.E + 15) / 16 * 16)] = from_float<T>(out * act_norm);
-            }
-            const float square = warp_sum(out * out);
-            if (lane == 0) io.sums[(size_t)r * (Ep / 32) + panel] = square;
+            finish_channel<T>(io, channel_in{0, z, from_s, 1.0f}, r, e, of.residual, of.act_norm, whole);
             if (++b == bufs) b = 0, parity ^= 1;
         }
         if (t + 1 + n / 8 == n)
@@ -538,6 +590,8 @@ __global__ void written_back_kernel(uint32_t *n_deferred, late_list slots) {
 
 void k_write_back(const struct cuda_shape *shape, uint32_t n_layers, const struct cuda_late *slots, uint32_t n,
                   void *stream) {
+    assert((n == 0 || shape->deferred) && n_layers > 0 && n_layers <= CUDA_GRID_Z && shape->Ep % 32 == 0);
+    for (uint32_t i = 0; i < n; i++) assert(slots[i].slot < shape->n_slots && slots[i].n_late <= CUDA_DRAFTS);
     for (uint32_t first = 0; first < n; first += late_list::MOST) {
         const uint32_t some = std::min(n - first, (uint32_t)late_list::MOST);
         late_list list = {};
@@ -594,6 +648,7 @@ bool cuda_state_defers(const struct cuda_shape *shape, uint32_t n_rows) {
     return kernel == STATE_4_WHOLE || kernel == STATE_4 || kernel == STATE_8;
 }
 void k_gla_gates(const struct cuda_state *io, const struct cuda_partials *in, uint32_t n_rows, void *stream) {
+    assert(n_rows > 0 && n_rows <= CUDA_GRID_Z && is_state(*io) && are_gates(io->shape, *in, n_rows));
     const enum dispatch_kernel kernel = kernel_of(&io->shape, n_rows);
     if (kernel == GLA)
         gla_of_partial(*io, *in, n_rows, stream);

@@ -46,7 +46,7 @@ __global__ void __launch_bounds__(DRAFT_WARPS * 32, 2) state_drafts_kernel(cuda_
         if (p.h + PANEL_WARPS * j < n) x[j] = read_channel(io, first + p.h + PANEL_WARPS * j, p.e);
     __syncthreads(); // the rows' gates and low ranks
     make_u(sh, io, p, channel, early, x, n, slot);
-    run_rows<T, I, WHOLE>(sh, io, p, channel, x, v, S, first, n);
+    run_rows<T, I, WHOLE>(sh, io, p, channel, x, v, S, make_uint2(first, n));
 }
 
 template <int I, bool WHOLE>
@@ -58,6 +58,8 @@ static void state_drafts(const cuda_state &io, const cuda_partials &in, uint32_t
 }
 void k_gla_drafts(const struct cuda_state *io, const struct cuda_partials *in, uint32_t n_segs, void *stream) {
     const struct cuda_shape *shape = &io->shape;
+    assert(n_segs > 0 && n_segs <= CUDA_GRID_Z && is_state(*io) && are_parts(in->in, 4 * shape->M));
+    assert(io->rows.deferred && shape->deferred && shape->R <= 128);
     dispatch_case c = {};
     c.op = DISPATCH_DRAFT_STATE, c.device = this_device(), c.dtype = shape->dtype, c.n_rows = n_segs, c.shape = shape;
     const enum dispatch_kernel kernel = dispatch_kernel_of(&c);

@@ -136,11 +136,12 @@ __device__ __forceinline__ void make_u(draft_rows &sh, const cuda_state &io, con
     }
     __syncthreads(); // u
 }
-// The n rows of a segment from `first` on, one after the other (E6, E7); what the first leaves is S.
+// The rows of a segment (the first, how many), one after the other (E6, E7); what the first leaves is S.
 template <class T, int I, bool WHOLE>
 __device__ __forceinline__ void run_rows(draft_rows &sh, const cuda_state &io, const draft_place &p,
                                          const draft_channel &channel, const channel_in (&x)[2], float (&v)[I][G],
-                                         float *S, uint32_t first, uint32_t n) {
+                                         float *S, uint2 segment) {
+    const uint32_t first = segment.x, n = segment.y;
     const uint32_t lane = threadIdx.x % 32;
 #pragma unroll 1
     for (uint32_t t = 0; t < n; t++) {

@@ -89,7 +89,7 @@ __global__ void __launch_bounds__(DRAFT_WARPS * 32, AT_ONCE<I>)
             if (p.h + PANEL_WARPS * j < n) x[j] = read_channel(io, first + p.h + PANEL_WARPS * j, p.e);
         __syncthreads(); // the rows' gates and low ranks
         make_u(sh.rows, io, p, channel, early, x, n, slot);
-        run_rows<T, I, WHOLE>(sh.rows, io, p, channel, x, v, S, first, n);
+        run_rows<T, I, WHOLE>(sh.rows, io, p, channel, x, v, S, make_uint2(first, n));
     }
     if (waits) wait_for_inputs();
 }

@@ -56,6 +56,8 @@ template <class T> __global__ void __launch_bounds__(ROPE_WARPS * 32) rope_kerne
 
 void k_rope(const struct cuda_window *a, void *stream) {
     const struct cuda_shape *shape = &a->shape;
+    assert(a->n_list > 0 && a->list && a->q && shape->P <= ROPE_MOST_P && shape->rot_dim <= shape->P);
+    assert(a->heads.qkv.n > 0 && (!shape->qk_norm || (a->heads.q_norm && a->heads.k_norm)));
     const dim3 grid(a->n_list, (shape->H + shape->Hk + shape->Hv + ROPE_WARPS - 1) / ROPE_WARPS);
     FOR_DTYPE(shape->dtype, (launch(rope_kernel<T>, grid, dim3(ROPE_WARPS * 32), 0, stream, *a)));
 }
@@ -78,6 +80,74 @@ template <class T> struct chunk { // 16 bytes
 static __host__ __device__ uint32_t
 key_row_bytes(uint32_t P, uint32_t size) { // a stride that spreads neighbouring keys over the banks
     return P * size + (P * size % 128 == 0 ? 64 : 0);
+}
+// Scores of a key with up to four heads, a quarter of its dims.
+template <class T, int PT>
+__device__ __forceinline__ void window_scores(float (&score)[WINDOW_HEADS], const unsigned char *key_row,
+                                              const float *qs, uint32_t P, uint32_t nh) {
+    constexpr uint32_t N = chunk<T>::N;
+    const uint32_t quarter = threadIdx.x % 4, per_row = P / N;
+    for (uint32_t d = quarter; d < per_row; d += 4) {
+        float k[N];
+        ((const chunk<T> *)(key_row + d * 16))->to_floats(k);
+#pragma unroll
+        for (int h = 0; h < WINDOW_HEADS; h++)
+            if (h < nh) {
+                const float4 *qd = (const float4 *)(qs + h * P + d * N);
+#pragma unroll
+                for (uint32_t i = 0; i < N / 4; i++) {
+                    float4 x = qd[i];
+                    score[h] += k[4 * i] * x.x;
+                    score[h] += k[4 * i + 1] * x.y;
+                    score[h] += k[4 * i + 2] * x.z;
+                    score[h] += k[4 * i + 3] * x.w;
+                }
+            }
+    }
+}
+// The same of one head's own key.
+template <class T>
+__device__ __forceinline__ float window_score(const chunk<T> *k_row, const float *q, uint32_t per_row) {
+    constexpr uint32_t N = chunk<T>::N;
+    float score = 0;
+    for (uint32_t d = threadIdx.x % 4; d < per_row; d += 4) {
+        float k[N];
+        k_row[d].to_floats(k);
+#pragma unroll
+        for (uint32_t i = 0; i < N; i++) score += k[i] * q[d * N + i];
+    }
+    return score;
+}
+// A chunk of the values of keys group, group + groups ..., by their weights. values: a chunk of key 0, `chunks` apart.
+template <class T, int N>
+__device__ __forceinline__ void window_values(float (&acc)[N], const float *weight, const uint4 *values, uint32_t group,
+                                              uint32_t n, uint32_t groups, uint32_t chunks) {
+#pragma unroll 4
+    for (uint32_t j = group; j < n; j += groups) {
+        float f[N], w = weight[j];
+        ((const chunk<T> *)(values + j * chunks))->to_floats(f);
+#pragma unroll
+        for (int d = 0; d < N; d++) acc[d] += w * f[d];
+    }
+}
+// A head's scores of a block of keys become weights, by a warp; ml: their maximum and sum.
+__device__ __forceinline__ void window_weigh(float *weights, float *ml) {
+    const uint32_t h = threadIdx.x / 32, lane = threadIdx.x % 32;
+    float x = weights[h * WINDOW_KEYS + lane], top = x;
+#pragma unroll
+    for (int i = 16; i; i >>= 1) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, i));
+    x = expf(x - top);
+    weights[h * WINDOW_KEYS + lane] = x;
+    float total = warp_sum(x);
+    if (lane == 0) ml[h * 2] = top, ml[h * 2 + 1] = total;
+}
+// The groups' sums of n numbers each, in order.
+__device__ __forceinline__ void window_fold(float *out, const float *sums, uint32_t n, uint32_t groups) {
+    for (uint32_t i = threadIdx.x; i < n; i += WINDOW_THREADS) {
+        float sum = 0;
+        for (uint32_t g = 0; g < groups; g++) sum += sums[g * n + i];
+        out[i] = sum;
+    }
 }
 // PT = P when the heads are of a common size (the divisions below become shifts), else 0.
 template <class T, int PT>
@@ -147,40 +217,17 @@ __global__ void __launch_bounds__(WINDOW_THREADS) window_kernel(cuda_window a, u
         asked(); // maybe empty, so that all but the newest group are this block's
         await_all_but<1>();
         __syncthreads(); // keys, values and q; everyone has left the last block
-        const unsigned char *key_tile = keys_of(b);
         const uint4 *value_tile = values_of(b);
         float score[WINDOW_HEADS] = {};
         if (shape.Hk == 1) {
-            if (key < n)
-                for (uint32_t d = quarter; d < per_row; d += 4) {
-                    float k[N];
-                    ((const chunk<T> *)(key_tile + key * row_bytes + d * 16))->to_floats(k);
-#pragma unroll
-                    for (int h = 0; h < WINDOW_HEADS; h++)
-                        if (h < nh) {
-                            const float4 *qd = (const float4 *)(qs + h * P + d * N);
-#pragma unroll
-                            for (uint32_t i = 0; i < N / 4; i++) {
-                                float4 x = qd[i];
-                                score[h] += k[4 * i] * x.x;
-                                score[h] += k[4 * i + 1] * x.y;
-                                score[h] += k[4 * i + 2] * x.z;
-                                score[h] += k[4 * i + 3] * x.w;
-                            }
-                        }
-                }
+            if (key < n) window_scores<T, PT>(score, keys_of(b) + key * row_bytes, qs, P, nh);
         } else { // heads with keys of their own: read from the ring
 #pragma unroll
             for (int h = 0; h < WINDOW_HEADS; h++)
                 if (h < nh && key < n) {
                     const chunk<T> *k_row = (const chunk<T> *)(keys + place(b * WINDOW_KEYS + key) * ld_k +
                                                                (size_t)((h0 + h) % shape.Hk) * P);
-                    for (uint32_t d = quarter; d < per_row; d += 4) {
-                        float k[N];
-                        k_row[d].to_floats(k);
-#pragma unroll
-                        for (uint32_t i = 0; i < N; i++) score[h] += k[i] * qs[h * P + d * N + i];
-                    }
+                    score[h] = window_score<T>(k_row, qs + h * P, per_row);
                 }
         }
 #pragma unroll
@@ -189,38 +236,18 @@ __global__ void __launch_bounds__(WINDOW_THREADS) window_kernel(cuda_window a, u
             score[h] += __shfl_xor_sync(0xffffffffu, score[h], 2);
             if (h < nh && quarter == 0) weights[h * WINDOW_KEYS + key] = key < n ? score[h] * scale : -INFINITY;
         }
-        __syncthreads();             // all scores
-        if (threadIdx.x / 32 < nh) { // a warp a head
-            const uint32_t h = threadIdx.x / 32, lane = threadIdx.x % 32;
-            float x = weights[h * WINDOW_KEYS + lane], top = x;
-#pragma unroll
-            for (int i = 16; i; i >>= 1) top = fmaxf(top, __shfl_xor_sync(0xffffffffu, top, i));
-            x = expf(x - top);
-            weights[h * WINDOW_KEYS + lane] = x;
-            float total = warp_sum(x);
-            if (lane == 0) ml[h * 2] = top, ml[h * 2 + 1] = total;
-        }
+        __syncthreads(); // all scores
+        if (threadIdx.x / 32 < nh) window_weigh(weights, ml);
         __syncthreads(); // weights
         if (group < groups) {
             const float *weight = weights + c / per_row * WINDOW_KEYS;
             float acc[N] = {};
-#pragma unroll 4
-            for (uint32_t j = group; j < n; j += groups) {
-                float f[N], w = weight[j];
-                ((const chunk<T> *)(value_tile + j * chunks + c))->to_floats(f);
-#pragma unroll
-                for (int d = 0; d < N; d++) acc[d] += w * f[d];
-            }
+            window_values<T>(acc, weight, value_tile + c, group, n, groups, chunks);
 #pragma unroll
             for (int d = 0; d < N; d++) sums[group * nh * P + c * N + d] = acc[d];
         }
         __syncthreads(); // the groups' sums; this block's stage is free
-        float *out = a.part + ((size_t)blockIdx.y * n_blocks + b) * shape.H * P + h0 * P;
-        for (uint32_t i = threadIdx.x; i < nh * P; i += WINDOW_THREADS) {
-            float sum = 0;
-            for (uint32_t g = 0; g < groups; g++) sum += sums[g * nh * P + i];
-            out[i] = sum;
-        }
+        window_fold(a.part + ((size_t)blockIdx.y * n_blocks + b) * shape.H * P + h0 * P, sums, nh * P, groups);
     }
 }
 
@@ -250,6 +277,8 @@ bool cuda_window_prepare(const struct cuda_shape *shape) {
 
 void k_window(const struct cuda_window *a, void *stream) {
     const struct cuda_shape *shape = &a->shape;
+    assert(a->n_list > 0 && a->n_list <= CUDA_GRID_Z && a->list && a->q && shape->ring_keys >= shape->visible);
+    assert(shape->P % (shape->dtype == CUDA_F32 ? 4 : 8) == 0 && on_16_bytes(shape->keys, shape->values, a->part));
     const uint32_t n_list = a->n_list, n_blocks = cuda_window_blocks(shape),
                    head_groups = (shape->H + WINDOW_HEADS - 1) / WINDOW_HEADS;
     uint32_t per_block =
@@ -304,6 +333,7 @@ __global__ void __launch_bounds__(COMBINE_THREADS) window_combine_kernel(cuda_wi
 
 void k_window_combine(const struct cuda_window *a, void *stream) {
     const struct cuda_shape *shape = &a->shape;
+    assert(a->n_list > 0 && a->list && a->act && a->part && a->part_ml);
     const uint32_t n_blocks = cuda_window_blocks(shape), heads = COMBINE_THREADS / shape->P + 2;
     const dim3 grid(a->n_list, (shape->H * shape->P + COMBINE_THREADS - 1) / COMBINE_THREADS);
     FOR_DTYPE(shape->dtype, (launch(window_combine_kernel<T>, grid, dim3(COMBINE_THREADS),

@@ -64,8 +64,9 @@ __global__ void __launch_bounds__(THREADS, 2) decode_window_kernel(const __grid_
     if (a.early) wait_for_inputs();
     let_next_start(); // now: the device starts one kernel at a time, and this one must not wait for that
 
-    make_queries<T, P, HEADS, Q_ROW>(a, r, h0, newest / RANGE >= first && newest / RANGE < last, newest_at, keys,
-                                     values, sums[0][0], qs, new_key, new_value);
+    make_queries<T, P, HEADS, Q_ROW>(a, r, h0, newest / RANGE >= first && newest / RANGE < last,
+                                     newest_place<T>{newest_at, keys, values},
+                                     made_queries{sums[0][0], qs, new_key, new_value});
     __syncthreads(); // queries, the newest key and values
 
     const float scale = rsqrtf((float)P) * 1.4426950408889634f; // powers of two

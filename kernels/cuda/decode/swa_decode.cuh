@@ -26,6 +26,9 @@ struct decode_window {
 };
 static inline decode_window decode_window_of(const struct cuda_window *w, bool early) {
     const cuda_heads &heads = w->heads;
+    assert(dispatch_decode_window(&w->shape) && w->n_list > 0 && heads.qkv.n > 0);
+    assert(on_16_bytes(w->shape.keys, w->shape.values, heads.turn, w->part, w->part_ml));
+    assert(!w->shape.qk_norm || (heads.q_norm && heads.k_norm));
     decode_window a = {};
     a.shape = w->shape, a.layer = w->layer, a.rows = w->rows, a.list = w->list;
     a.early = early, a.n_ranges = (w->shape.visible + RANGE - 1) / RANGE, a.per_block = 1;
@@ -182,13 +185,21 @@ __device__ __forceinline__ void leave_values(const float (&x)[P / 32], uint32_t 
     }
 }
 
+// Where a block's queries go, each in T followed by what rounding took off, and the newest key and values. head: P
+// floats a job, for turning.
+struct made_queries {
+    float *head;
+    uint4 *qs, *new_key, *new_value;
+};
+template <class T> struct newest_place { // of the newest key in a session's ring
+    uint32_t at;
+    T *keys, *values;
+};
 // A row's queries of HEADS heads from h0 on, each in T, followed by what rounding took off; if `own`, its key and
-// values too. They go into the ring, but nobody reads them there in this step. By the whole block; head: P floats a
-// job.
+// values too. They go into the ring, but nobody reads them there in this step. By the whole block.
 template <class T, int P, int HEADS, int Q_ROW>
 __device__ __forceinline__ void make_queries(const decode_window &a, uint32_t r, uint32_t h0, bool own,
-                                             uint32_t newest_at, T *keys, T *values, float *head, uint4 *qs,
-                                             uint4 *new_key, uint4 *new_value) {
+                                             const newest_place<T> &ring, const made_queries &to) {
     const cuda_shape &s = a.shape;
     const uint32_t warp = threadIdx.x / 32, value_row = s.H * P;
     const uint32_t n_jobs = own ? 2 * HEADS + 1 : HEADS;
@@ -196,12 +207,12 @@ __device__ __forceinline__ void make_queries(const decode_window &a, uint32_t r,
     for (uint32_t job = warp; job < n_jobs; job += WARPS) {
         float x[P / 32];
         if (job <= HEADS) {
-            turned_head<P>(a, r, job < HEADS ? h0 + job : s.H, job < HEADS ? a.q_norm : a.k_norm, head + job * P, x);
-            leave_turned<T, P, HEADS, Q_ROW>(x, job, h0 == 0, keys + newest_at * P, qs, new_key);
+            turned_head<P>(a, r, job < HEADS ? h0 + job : s.H, job < HEADS ? a.q_norm : a.k_norm, to.head + job * P, x);
+            leave_turned<T, P, HEADS, Q_ROW>(x, job, h0 == 0, ring.keys + ring.at * P, to.qs, to.new_key);
         } else {
             const uint32_t h = job - HEADS - 1;
             column_sums<P>(a, r, (s.H + 1 + h0 + h) * P, x);
-            leave_values<T, P>(x, h, values + newest_at * value_row + h0 * P, new_value);
+            leave_values<T, P>(x, h, ring.values + ring.at * value_row + h0 * P, to.new_value);
         }
     }
 }

@@ -53,6 +53,45 @@ __device__ __forceinline__ uint32_t count_ranges(const decode_window &a, uint32_
     return all;
 }
 
+// A warp's tile from its ring: of lane (g, t) the pieces t, t + 4 ... of key g; of the values of all keys a piece each.
+template <int P, int KEY, int VALUE>
+__device__ __forceinline__ void many_read(uint4 (&key)[KEY], uint4 (&value)[TILE][VALUE], const unsigned char *from) {
+    using G = many<P>;
+    enum { HEADS = MANY_HEADS };
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int i = 0; i < KEY; i++) key[i] = *(const uint4 *)(from + g * P * 2 + (4 * i + t) * 16);
+#pragma unroll
+    for (int k = 0; k < TILE; k++)
+#pragma unroll
+        for (int c = 0; c < VALUE; c++)
+            value[k][c] = *(const uint4 *)(from + G::KEYS + k * HEADS * P * 2 + (c * 32 + lane) * 16);
+}
+// The newest key, which is the tile's key `have`, and its values.
+template <int P, int KEY, int VALUE>
+__device__ __forceinline__ void many_newest(uint4 (&key)[KEY], uint4 (&value)[TILE][VALUE], uint32_t have,
+                                            const uint4 *new_key, const uint4 *new_value) {
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+#pragma unroll
+    for (int i = 0; i < KEY; i++)
+        if (g == have) key[i] = new_key[4 * i + t];
+#pragma unroll
+    for (int k = 0; k < TILE; k++)
+#pragma unroll
+        for (int c = 0; c < VALUE; c++)
+            if (k == have) value[k][c] = new_value[c * 32 + lane];
+}
+
+// The row of the range after q, which is row at's; q1: where the block's ranges end.
+__device__ __forceinline__ uint32_t row_after(const uint32_t *first, uint32_t at, uint32_t q, uint32_t q1) {
+    uint32_t next_at = at;
+    if (q + 1 == first[at + 1]) {
+        do next_at++;
+        while (q + 1 < q1 && first[next_at + 1] == q + 1); // it has none
+    }
+    return next_at;
+}
+
 // runs: of ranges, over the rows of the list.
 template <class T, int P>
 __global__ void __launch_bounds__(THREADS, 1)
@@ -110,11 +149,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     bool new_row = true;
     for (uint32_t turn = 0; q < q1; turn ^= 1) {
         const uint32_t b = q - first[at];
-        uint32_t next_at = at;
-        if (q + 1 == first[at + 1]) {
-            do next_at++;
-            while (q + 1 < q1 && first[next_at + 1] == q + 1); // it has none
-        }
+        const uint32_t next_at = row_after(first, at, q, q1);
         const many_row of = rows[at];
         const uint32_t newest = of.newest, n = newest + 1;
         if (new_row) { // nobody reads the queries before them any more
@@ -122,8 +157,8 @@ __global__ void __launch_bounds__(THREADS, 1)
                 of.oldest_at + newest < s.ring_keys ? of.oldest_at + newest : of.oldest_at + newest - s.ring_keys;
             T *keys = (T *)s.keys + (size_t)of.slot * s.keys_slot + a.layer * s.keys_layer,
               *values = (T *)s.values + (size_t)of.slot * s.values_slot + a.layer * s.values_layer;
-            make_queries<T, P, HEADS, Q_ROW>(a, of.r, h0, first[at + 1] <= q1, newest_at, keys, values, turned[0], qs,
-                                             new_key, new_value);
+            make_queries<T, P, HEADS, Q_ROW>(a, of.r, h0, first[at + 1] <= q1, newest_place<T>{newest_at, keys, values},
+                                             made_queries{turned[0], qs, new_key, new_value});
             __syncthreads(); // queries, the newest key and values
         }
         tile_sums<VALUE> tiles;
@@ -135,26 +170,10 @@ __global__ void __launch_bounds__(THREADS, 1)
             await_all_but<TILES - 1>();
             __syncwarp(); // the tile is there
             uint4 key[KEY], value[TILE][VALUE];
-#pragma unroll
-            for (int i = 0; i < KEY; i++) key[i] = *(const uint4 *)(from + g * P * 2 + (4 * i + t) * 16);
-#pragma unroll
-            for (int k = 0; k < TILE; k++)
-#pragma unroll
-                for (int c = 0; c < VALUE; c++)
-                    value[k][c] = *(const uint4 *)(from + G::KEYS + k * HEADS * P * 2 + (c * 32 + lane) * 16);
+            many_read<P>(key, value, from);
             __syncwarp(); // all have read the tile
             bring(q + 1, next_at, tile);
-            if (have < TILE) { // the newest key's place; beyond it are zeros
-                const bool own = j <= newest;
-#pragma unroll
-                for (int i = 0; i < KEY; i++)
-                    if (own && g == have) key[i] = new_key[4 * i + t];
-#pragma unroll
-                for (int k = 0; k < TILE; k++)
-#pragma unroll
-                    for (int c = 0; c < VALUE; c++)
-                        if (own && k == have) value[k][c] = new_value[c * 32 + lane];
-            }
+            if (have < TILE && j <= newest) many_newest<P>(key, value, have, new_key, new_value); // beyond it are zeros
             float score[4] = {};
             score_tile<T, P, HEADS, Q_ROW>(score, qs, key);
             float w[2];

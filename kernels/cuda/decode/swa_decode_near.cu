@@ -43,20 +43,20 @@ struct near_job {
 #pragma unroll
         for (int i = 0; i < NEAR_KEY; i++) x[i] *= scale;
     }
-    // head: P floats shared. ring_key, ring_values: the places of the newest, of the block's heads.
+    // ring_key, ring_values: the places of the newest, of the block's heads. to: with the job's own head.
     template <class T>
     __device__ __forceinline__ void make(const decode_window &a, uint32_t r, uint32_t h0, uint32_t job, T *ring_key,
-                                         T *ring_values, float *head, uint4 *qs, uint4 *new_key, uint4 *new_value) {
+                                         T *ring_values, const made_queries &to) {
         const uint32_t H = a.shape.H;
         float x[NEAR_KEY];
         sums(a, r, (job < NEAR_HEADS ? h0 + job : job == NEAR_HEADS ? H : H + h0 + job - NEAR_HEADS) * NEAR_P, x);
         if (job > NEAR_HEADS) {
-            leave_values<T, NEAR_P>(x, job - NEAR_HEADS - 1, ring_values, new_value);
+            leave_values<T, NEAR_P>(x, job - NEAR_HEADS - 1, ring_values, to.new_value);
             return;
         }
         turn_head<NEAR_P>(
-            a.shape, turn, [&](int i) { return norm[i]; }, head, x);
-        leave_turned<T, NEAR_P, NEAR_HEADS, NEAR_Q_ROW>(x, job, h0 == 0, ring_key, qs, new_key);
+            a.shape, turn, [&](int i) { return norm[i]; }, to.head, x);
+        leave_turned<T, NEAR_P, NEAR_HEADS, NEAR_Q_ROW>(x, job, h0 == 0, ring_key, to.qs, to.new_key);
     }
 };
 
@@ -85,6 +85,20 @@ __device__ __forceinline__ void near_last(const decode_window &a, const uint4 *q
         *(float2 *)(a.part + at * NEAR_P + lane * 8 + d) =
             make_float2(fold(tiles.acc[0][d]), fold(tiles.acc[0][d + 1]));
     if (lane % (NEAR_P / 8) == 0) a.part_ml[at + lane / (NEAR_P / 8)] = make_float2(m, total);
+}
+
+// The newest key and its values into the warp's tiles, if they are there. own: its place, from the warp's first.
+__device__ __forceinline__ void near_newest(uint32_t own, unsigned char *tile_keys, unsigned char *tile_values,
+                                            const uint4 *new_key, const uint4 *new_value) {
+    const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+    if (own < RANGE && own % STEP < TILE) {
+        const uint32_t u = own / STEP, k = own % STEP;
+        await_all_but<0>(); // or its zeros would come later
+#pragma unroll
+        for (int i = 0; i < NEAR_KEY; i++)
+            if (g == k) *(uint4 *)(tile_keys + (u * NEAR_KEY + i) * 512) = new_key[4 * i + t];
+        *(uint4 *)(tile_values + (u * TILE + k) * 512) = new_value[lane];
+    }
 }
 
 // A block: a range, two heads, a row. The cosines and sines are read before the inputs are ready: by then W_o's kernel
@@ -148,7 +162,7 @@ __global__ void __launch_bounds__(NEAR_BLOCK, 2) decode_near_kernel(const __grid
     let_next_start();
     if (makes && (job < HEADS || lone || newest / RANGE == range))
         work.make<T>(a, r, h0, job, keys + newest_at * P, values + newest_at * value_row,
-                     turned[min(job, (uint32_t)HEADS)], qs, new_key, new_value);
+                     made_queries{turned[min(job, (uint32_t)HEADS)], qs, new_key, new_value});
     __syncthreads(); // queries, the newest key and values
 
     const float scale = rsqrtf((float)P) * 1.4426950408889634f; // powers of two
@@ -156,15 +170,7 @@ __global__ void __launch_bounds__(NEAR_BLOCK, 2) decode_near_kernel(const __grid
     if (!makes) {
         tile_sums<1> tiles;
         float w[TILES][2], keep[TILES];
-        const uint32_t own = newest - j0; // the newest key's place, from the warp's first
-        if (own < RANGE && own % STEP < TILE) {
-            const uint32_t u = own / STEP, k = own % STEP;
-            await_all_but<0>(); // or its zeros would come later
-#pragma unroll
-            for (int i = 0; i < KEY; i++)
-                if (g == k) *(uint4 *)(tile_keys + (u * KEY + i) * 512) = new_key[4 * i + t];
-            *(uint4 *)(tile_values + (u * TILE + k) * 512) = new_value[lane];
-        }
+        near_newest(newest - j0, tile_keys, tile_values, new_key, new_value);
         await_all_but<TILES>(); // keys
 #pragma unroll
         for (int u = 0; u < TILES; u++) { // the weights, before the values are there

@@ -391,6 +391,7 @@ template <class T> static void draft_window(const decode_window &a, uint32_t n_l
     decode_combine(a, n_list, stream);
 }
 void k_draft_window(const struct cuda_window *window, void *stream) {
+    assert(window->n_list <= CUDA_DRAFT_WINDOW_ROWS && window->rows.lead);
     const decode_window a = decode_window_of(window, true);
     if (a.shape.dtype == CUDA_F16)
         draft_window<__half>(a, window->n_list, stream);

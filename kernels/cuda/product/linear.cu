@@ -1,7 +1,6 @@
 // linear.cu - the products of a step on any device: weights streamed once through tensor cores.
 #include "kernels/cuda/epilogue.cuh"
 #include "kernels/cuda/weights.cuh"
-#include <cassert>
 
 size_t cuda_activation_bytes(uint32_t n_rows, uint32_t cols, enum cuda_dtype dtype) {
     return (size_t)((n_rows + 7) / 8 * 8) * cuda_pad16(cols) * (dtype == CUDA_F32 ? 4 : 2);
@@ -179,10 +178,11 @@ template <int BITS> static linear_part<BITS> part_of(const cuda_product &p) {
 
 // One product, or two (else two.w is NULL) whose weights are kept alike.
 static void linear_parts(const cuda_product &one, const cuda_product &two, uint32_t n_rows, void *stream) {
+    assert(on_16_bytes(one.w->data, one.x) && (!two.w || on_16_bytes(two.w->data, two.x)));
     const struct cuda_matrix *w = one.w;
     const uint32_t KT = cuda_pad16(w->cols) / 16, splits = cuda_linear_splits(w, n_rows);
     const enum dispatch_kernel kernel = linear_kernel_of(w->dtype, n_rows);
-    assert(!two.w || two.w->format == w->format);
+    assert(!two.w || (two.w->format == w->format && two.w->dtype == w->dtype && two.w->cols == w->cols));
     if (is_wide(kernel)) return wide_pair(one, two, n_rows, stream);
     FOR_BITS(w, {
         const auto p = part_of<BITS>(one), q = part_of<BITS>(two);
@@ -193,8 +193,14 @@ static void linear_parts(const cuda_product &one, const cuda_product &two, uint3
     });
 }
 
+// Rows side by side, partial products apart.
+static bool fits(const struct cuda_product *p, uint32_t n_rows) {
+    const size_t apart = p->ldy * (n_rows - 1) + p->w->rows;
+    return n_rows > 0 && p->ldy >= p->w->rows && (cuda_linear_splits(p->w, n_rows) == 1 || p->stride >= apart);
+}
 void k_linear(const struct cuda_product *p, uint32_t n_rows, void *stream) {
     const struct cuda_matrix *w = p->w;
+    assert(fits(p, n_rows) && (w->dtype != CUDA_F32 || n_rows <= CUDA_GRID_Z));
     if (w->dtype == CUDA_F32)
         launch(linear_f32_kernel, dim3((w->rows + 7) / 8, cuda_linear_splits(w, n_rows), n_rows), dim3(256), 0, stream,
                *p, (const float *)w->data, cuda_pad16(w->cols), w->rows);
@@ -203,6 +209,7 @@ void k_linear(const struct cuda_product *p, uint32_t n_rows, void *stream) {
 }
 
 void k_linear_pair(const struct cuda_product *one, const struct cuda_product *two, uint32_t n_rows, void *stream) {
+    assert(fits(one, n_rows) && fits(two, n_rows));
     if (one->w->dtype == CUDA_F32) {
         k_linear(one, n_rows, stream);
         k_linear(two, n_rows, stream);

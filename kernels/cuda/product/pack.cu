@@ -17,8 +17,14 @@ __global__ void pack_kernel(const S *src, uint32_t row0, uint32_t rows, uint32_t
     }
 }
 
+// Every row has its place in the packed matrix.
+static bool are_placed(uint32_t row0, uint32_t rows, enum cuda_pack pack, const struct cuda_matrix *dst) {
+    return rows > 0 && row0 + rows <= cuda_pad16(dst->rows) / (pack == CUDA_PACK_ROWS ? 1 : 2);
+}
 void k_pack(const void *src, enum cuda_dtype src_dtype, uint32_t row0, uint32_t rows, uint32_t cols,
             enum cuda_pack pack, const struct cuda_matrix *dst, void *stream) {
+    assert(cuda_pad16(cols) == cuda_pad16(dst->cols) && dst->format == CUDA_STORED &&
+           are_placed(row0, rows, pack, dst));
     cudaStream_t st = (cudaStream_t)stream;
     if (src_dtype == CUDA_F32)
         FOR_DTYPE(dst->dtype, (pack_kernel<float, T><<<1024, 256, 0, st>>>((const float *)src, row0, rows, cols,
@@ -96,6 +102,7 @@ template <class T> __global__ void pack_scales_kernel(const pack_job job, float 
 
 void k_pack_codes(const uint8_t *codes, const float *scales, const uint8_t *zeros, uint32_t row0, uint32_t rows,
                   enum cuda_pack pack, const struct cuda_matrix *dst, void *stream) {
+    assert(dst->dtype != CUDA_F32 && dst->format != CUDA_STORED && are_placed(row0, rows, pack, dst));
     const bool half = dst->dtype == CUDA_F16, fp8 = dst->format == CUDA_FP8;
     const pack_job job = {codes,
                           zeros,

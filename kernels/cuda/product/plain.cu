@@ -58,6 +58,7 @@ bool cuda_library_wanted(const struct cuda_shape *shape, bool forced) {
 static uint32_t blocks_for(uint32_t warps) { return (warps + WARPS - 1) / WARPS; }
 
 void k_plain_weights(const struct cuda_matrix *w, void *to, void *stream) {
+    assert(w->dtype != CUDA_F32 && w->rows > 0 && w->cols > 0 && on_16_bytes(w->data, to));
     const uint32_t KT = cuda_pad16(w->cols) / 16, tiles = cuda_pad16(w->rows) / 16;
     const dim3 grid(blocks_for(tiles * ((KT + TILES - 1) / TILES)));
     FOR_BITS(w, {
@@ -71,6 +72,7 @@ void k_plain_weights(const struct cuda_matrix *w, void *to, void *stream) {
 }
 
 void k_plain_rows(const void *act, uint32_t n_rows, uint32_t cols, void *to, void *stream) {
+    assert(n_rows > 0 && cols > 0 && on_16_bytes(act, to));
     const uint32_t KT = cuda_pad16(cols) / 16;
     launch(plain_rows_kernel, dim3(blocks_for((n_rows + 7) / 8 * ((KT + 1) / 2))), dim3(WARPS * 32), 0, stream,
            (const uint4 *)act, n_rows, KT, (uint4 *)to);

@@ -203,6 +203,8 @@ bool cuda_prompt_heads_runs(const struct cuda_shape *s, const struct cuda_matrix
 }
 void k_prompt_heads(const struct cuda_shape *shape, uint32_t layer, const struct cuda_matrix *w,
                     const struct cuda_normed *in, uint32_t n_rows, const float *turn, void *work, void *stream) {
+    assert(n_rows > 0 && w->rows == (shape->H + shape->Hk + shape->Hv) * shape->P);
+    assert(shape->P == HEAD && w->dtype == shape->dtype && on_16_bytes(w->data, in->act, turn, work));
     const out_heads out = {
         broad_norm(in), *shape, layer, n_rows, (const float2 *)turn, prompt_places_in(*shape, n_rows, work), work};
     const broad_job<out_heads> job = {{w, in->act}, out, cuda_pad16(w->cols) / 16, n_rows, (cudaStream_t)stream};

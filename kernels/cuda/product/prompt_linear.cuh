@@ -344,12 +344,16 @@ __device__ __forceinline__ void broad_scale_rows(float (*scales)[G::N], uint64_t
     }
 }
 
+// What a lane has of 32 rows of the next product's operand: squares, outputs g and g + 8.
+struct broad_left {
+    float square[8];
+    uint32_t low[4], high[4];
+};
 // The sums of rows 32 c and on, scaled, to the stream at `base`; the new stream's squares and its outputs g and g + 8
 // of the next product's operand.
 template <class T, int NB>
 __device__ __forceinline__ void add_base(const float (&acc)[NB / 2], const broad_place &my, int c, uint32_t base,
-                                         const uint32_t (&to)[4], const float (&w)[2], bool leaves, float (&square)[8],
-                                         uint32_t (&low)[4], uint32_t (&high)[4]) {
+                                         const uint32_t (&to)[4], const float (&w)[2], bool leaves, broad_left &left) {
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const float2 scale = my.scale_of(c * 32 + i * 8);
@@ -360,17 +364,18 @@ __device__ __forceinline__ void add_base(const float (&acc)[NB / 2], const broad
                 add_scaled(shared_float(base + i * 1024 + to[e]), e % 2 ? scale.y : scale.x, acc[c * 16 + i * 4 + e]);
             if (leaves) shared_store(base + i * 1024 + to[e], v[e]);
         }
-        square[i * 2] = __fmaf_rn(v[2], v[2], v[0] * v[0]), square[i * 2 + 1] = __fmaf_rn(v[3], v[3], v[1] * v[1]);
-        low[i] = pair_of<T>(weighted<T>(v[0], w[0]), weighted<T>(v[1], w[0]));
-        high[i] = pair_of<T>(weighted<T>(v[2], w[1]), weighted<T>(v[3], w[1]));
+        left.square[i * 2] = __fmaf_rn(v[2], v[2], v[0] * v[0]);
+        left.square[i * 2 + 1] = __fmaf_rn(v[3], v[3], v[1] * v[1]);
+        left.low[i] = pair_of<T>(weighted<T>(v[0], w[0]), weighted<T>(v[1], w[0]));
+        left.high[i] = pair_of<T>(weighted<T>(v[2], w[1]), weighted<T>(v[3], w[1]));
     }
 }
 
 // 32 rows of the next product's operand, and their squares: these are summed over g until lane g has those of rows
 // 8 (g / 2) + 2 t + g % 2.
-__device__ __forceinline__ void leave_packed(const broad_place &my, uint32_t to, float *parts, const uint32_t (&low)[4],
-                                             const uint32_t (&high)[4], float (&square)[8]) {
-    store_matrices(to, low), store_matrices(to + 128, high);
+__device__ __forceinline__ void leave_packed(const broad_place &my, uint32_t to, float *parts, broad_left &left) {
+    float(&square)[8] = left.square;
+    store_matrices(to, left.low), store_matrices(to + 128, left.high);
 #pragma unroll
     for (int half = 4; half; half >>= 1)
 #pragma unroll
@@ -406,6 +411,65 @@ template <int STAGES> __device__ __forceinline__ void give_all_back(uint64_t *em
     for (int i = 0; i < 2; i++)
         if (held[i] < STAGES) barrier_arrive(empty + held[i]);
 }
+
+// The next stage of a block's ring to be read, in which of its rounds.
+template <class G> struct broad_ring {
+    unsigned char *ring;
+    uint64_t *full, *empty;
+    uint32_t s, phase;
+    __device__ __forceinline__ void advance() {
+        if (++s == G::STAGES) s = 0, phase ^= 1;
+    }
+};
+// A tile's sums to the stream, which comes through the ring, and to the next product's operand.
+template <class T, class G, int N>
+__device__ __forceinline__ void leave_residual(const float (&acc)[N], broad_place &my, const broad_maps &maps,
+                                               const out_residual &out, broad_ring<G> &at) {
+    enum { NB = 2 * N, STAGES = G::STAGES };
+    enum { EACH = G::BASE_ROWS / 32 };
+    const uint32_t o = my.o + my.warp * 16 + my.lane / 4, box = (my.wg * 2 + my.warp / 2) * G::BASE_BOX;
+    const uint32_t to[4] = {my.swizzled(0, 0), my.swizzled(1, 0), my.swizzled(0, 1), my.swizzled(1, 1)};
+    const bool packs = out.w != NULL, leaves = out.y != NULL;
+    const float norm_w[2] = {packs && o < out.D ? out.w[o] : 0.0f, packs && o + 8 < out.D ? out.w[o + 8] : 0.0f};
+    float *const parts = (float *)(my.out + 8192); // [2][4 warps][32 rows]
+    const uint32_t matrix = shared_address(my.out) + my.lane / 8 * 1024 + my.warp * 256 + my.lane % 8 * 16;
+    // Stages that the elected thread still has: until what left before the latest, the latest.
+    uint32_t held[2] = {STAGES, STAGES};
+#pragma unroll
+    for (int c = 0; c < NB / 32; c++) {
+        if (c * 32 >= my.rows) break;
+        if (my.elected) give_one_back<STAGES>(at.empty, held);
+        my.sync(); // this half is free
+        if (c % EACH == 0) barrier_wait(at.full + at.s, at.phase);
+        unsigned char *const stage = at.ring + at.s * G::STAGE + c % EACH * 4096;
+        const uint32_t base = shared_address(stage) + box;
+        broad_left left;
+        add_base<T, NB>(acc, my, c, base, to, norm_w, leaves, left);
+        if (packs) leave_packed(my, matrix + my.turn * 4096, parts + my.turn * 128, left);
+        written_for_wgmma();
+        my.sync();
+        if (my.elected) {
+            const unsigned char *from = stage + my.wg * 2 * G::BASE_BOX;
+            const uint32_t r = my.row0 + c * 32;
+            if (leaves) leave_rows(from, &maps.y, my.o, r), leave_rows(from + G::BASE_BOX, &maps.y, my.o + 32, r);
+            if (packs) leave_tiles(my.out + my.turn * 4096, &maps.act, my.o / 16, r / 8);
+            leave_together();
+        }
+        if (packs && my.warp == 0 && c * 32 + my.lane < my.rows && my.o < out.D) {
+            out.squares[(size_t)(my.row0 + c * 32 + my.lane) * ((out.D + 63) / 64) + my.o / 64] =
+                sum_of_warps(parts + my.turn * 128 + my.lane);
+        }
+        my.turn ^= 1;
+        if (c % EACH == EACH - 1 || c * 32 + 32 >= my.rows) {
+            if (my.elected)
+                held[1] = at.s;
+            else if (my.lane == 0)
+                barrier_arrive(at.empty + at.s);
+            at.advance();
+        }
+    }
+    if (my.elected) give_all_back<STAGES>(at.empty, held);
+}
 #endif
 
 template <class T, int BITS, int MW, int NB, class Out>
@@ -422,15 +486,10 @@ __global__ void __launch_bounds__(broad<BITS, MW, NB>::THREADS, 1)
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, steps = (order.KT + SK - 1) / SK,
                    n_tiles = order.blocks * order.row_blocks, step = gridDim.x;
     const bool norms = out.norm.squares != NULL;
-    if (threadIdx.x == 0) {
-        broad_barriers<G>(full, empty, scaled, used);
-    }
+    if (threadIdx.x == 0) broad_barriers<G>(full, empty, scaled, used);
     __syncthreads(); // the barriers are there
     let_next_start();
-    uint32_t s = 0, phase = 0; // stage, and which of its rounds
-    const auto advance = [&] {
-        if (++s == STAGES) s = 0, phase ^= 1;
-    };
+    broad_ring<G> at = {ring, full, empty, 0, 0};
     if (warp >= SENDER) {
         if (MW == 2) asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
         if (threadIdx.x == SENDER * 32)
@@ -457,7 +516,7 @@ __global__ void __launch_bounds__(broad<BITS, MW, NB>::THREADS, 1)
         // The products of stage s with the weights `now`; when those of the stage before are done, the next stage's
         // weights to `next`.
         const auto multiply = [&](uint4(&now)[SK], uint4(&next)[SK], bool first, bool more) {
-            const uint64_t b = b0 + s * (G::STAGE >> 4);
+            const uint64_t b = b0 + at.s * (G::STAGE >> 4);
             wgmma_begin();
 #pragma unroll
             for (int j = 0; j < SK; j++) wgmma<false>(acc, now[j], b + j * (256 >> 4), j || !first, T());
@@ -465,17 +524,17 @@ __global__ void __launch_bounds__(broad<BITS, MW, NB>::THREADS, 1)
             wgmma_wait<1>();
             hold(next);
             if (!first && lane == 0) barrier_arrive(empty + last);
-            last = s;
-            advance();
+            last = at.s;
+            at.advance();
             if (more) {
-                barrier_wait(full + s, phase);
-                load_stage<G, T>(next, w, a0 + s * G::STAGE, warp);
+                barrier_wait(full + at.s, at.phase);
+                load_stage<G, T>(next, w, a0 + at.s * G::STAGE, warp);
                 hold(next);
             }
         };
         for (uint32_t t = blockIdx.x; t < n_tiles; t += step, n++) {
-            barrier_wait(full + s, phase);
-            load_stage<G, T>(a[0], w, a0 + s * G::STAGE, warp);
+            barrier_wait(full + at.s, at.phase);
+            load_stage<G, T>(a[0], w, a0 + at.s * G::STAGE, warp);
             hold(a[0]);
             uint32_t k = 0;
 #pragma unroll 1
@@ -495,56 +554,9 @@ __global__ void __launch_bounds__(broad<BITS, MW, NB>::THREADS, 1)
             my.scales = scales[n % 2];
             wait_for_inputs();
             if (norms) barrier_wait(scaled + n % 2, n / 2 & 1);
-            if constexpr (residual) {
-                enum { EACH = G::BASE_ROWS / 32 };
-                const uint32_t o = my.o + my.warp * 16 + lane / 4, box = (my.wg * 2 + my.warp / 2) * G::BASE_BOX;
-                const uint32_t to[4] = {my.swizzled(0, 0), my.swizzled(1, 0), my.swizzled(0, 1), my.swizzled(1, 1)};
-                const bool packs = out.w != NULL, leaves = out.y != NULL;
-                const float norm_w[2] = {packs && o < out.D ? out.w[o] : 0.0f,
-                                         packs && o + 8 < out.D ? out.w[o + 8] : 0.0f};
-                float *const parts = (float *)(my.out + 8192); // [2][4 warps][32 rows]
-                const uint32_t matrix = shared_address(my.out) + lane / 8 * 1024 + my.warp * 256 + lane % 8 * 16;
-                // Stages that the elected thread still has: until what left before the latest, the latest.
-                uint32_t held[2] = {STAGES, STAGES};
-#pragma unroll
-                for (int c = 0; c < NB / 32; c++) {
-                    if (c * 32 >= my.rows) break;
-                    if (my.elected) give_one_back<STAGES>(empty, held);
-                    my.sync(); // this half is free
-                    if (c % EACH == 0) barrier_wait(full + s, phase);
-                    unsigned char *const stage = ring + s * G::STAGE + c % EACH * 4096;
-                    const uint32_t base = shared_address(stage) + box;
-                    float square[8];
-                    uint32_t low[4], high[4]; // outputs g and g + 8
-                    add_base<T, NB>(acc, my, c, base, to, norm_w, leaves, square, low, high);
-                    if (packs) {
-                        leave_packed(my, matrix + my.turn * 4096, parts + my.turn * 128, low, high, square);
-                    }
-                    written_for_wgmma();
-                    my.sync();
-                    if (my.elected) {
-                        const unsigned char *from = stage + my.wg * 2 * G::BASE_BOX;
-                        const uint32_t r = my.row0 + c * 32;
-                        if (leaves)
-                            leave_rows(from, &maps.y, my.o, r), leave_rows(from + G::BASE_BOX, &maps.y, my.o + 32, r);
-                        if (packs) leave_tiles(my.out + my.turn * 4096, &maps.act, my.o / 16, r / 8);
-                        leave_together();
-                    }
-                    if (packs && my.warp == 0 && c * 32 + lane < my.rows && my.o < out.D) {
-                        out.squares[(size_t)(my.row0 + c * 32 + lane) * ((out.D + 63) / 64) + my.o / 64] =
-                            sum_of_warps(parts + my.turn * 128 + lane);
-                    }
-                    my.turn ^= 1;
-                    if (c % EACH == EACH - 1 || c * 32 + 32 >= my.rows) {
-                        if (my.elected)
-                            held[1] = s;
-                        else if (lane == 0)
-                            barrier_arrive(empty + s);
-                        advance();
-                    }
-                }
-                if (my.elected) give_all_back<STAGES>(empty, held);
-            } else
+            if constexpr (residual)
+                leave_residual<T, G>(acc, my, maps, out, at);
+            else
                 leave<T, G>(acc, my, maps, out);
             __syncwarp();
             if (norms && lane == 0) barrier_arrive(used + n % 2);

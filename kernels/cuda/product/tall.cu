@@ -60,6 +60,18 @@ template <class Out> __device__ __forceinline__ bool norm_is(const Out &outs, bo
     return functor_of(outs, second).norm.squares != NULL;
 }
 
+// One thread.
+template <int STAGES> __device__ __forceinline__ void tall_barriers(uint64_t *full, uint64_t *empty) {
+    for (int i = 0; i < STAGES; i++) barrier_init(full + i, 1), barrier_init(empty + i, 8);
+    barriers_there();
+}
+// Stages of a tile's slices.
+template <int SK> __device__ __forceinline__ uint32_t tall_steps(uint32_t KT) {
+    uint32_t n = 0;
+    for (uint32_t slice = 0; slice < SLICES; slice++)
+        n += (slice_at(KT, slice + 1) - slice_at(KT, slice) + SK - 1) / SK;
+    return n;
+}
 // One thread: the block's tiles through the ring.
 template <int BITS>
 __device__ __forceinline__ void tall_feed(unsigned char *ring, uint64_t *full, uint64_t *empty, const wide_part &one,
@@ -148,6 +160,37 @@ __device__ __forceinline__ void tall_total(float (&sum)[N], float (&total)[M], f
 #pragma unroll
         for (int i = 0; i < N; i++) total[i] += sum[i], sum[i] = -0.0f;
 }
+// A warpgroup's part of tile t, whose sums it has left: what becomes of it.
+template <class T, class G, class Out>
+__device__ __forceinline__ void tall_finish(const Out &outs, const tall_order &order, uint32_t t, uint32_t turn,
+                                            const float *sums, const float *scales, uint32_t O_one, uint32_t O_two) {
+    using F = typename out_of<Out>::type;
+    const uint32_t wg = threadIdx.x / 128;
+    uint32_t row0, block;
+    tall_place(order, t, row0, block);
+    const bool second = block >= order.blocks_one, scaled = norm_is(outs, second);
+    const auto &out = functor_of(outs, second);
+    const uint32_t O = second ? O_two : O_one, o_in = threadIdx.x % 16 * 4,
+                   o = (second ? block - order.blocks_one : block) * 128 + wg * 64 + o_in;
+    const uint32_t rows = min((uint32_t)G::ROWS, order.n_rows - row0);
+    wait_for_inputs();
+    typename F::template column<T, 4> column;
+    out.template load<T>(column, o, o < O);
+    delay(16);
+    asm volatile("bar.sync %0, 128;" ::"r"(1 + wg) : "memory"); // the tile's sums are there
+    delay(16);
+    if (scaled) asm volatile("bar.sync %0, 352;" ::"r"(3 + turn) : "memory");
+#pragma unroll 2 // once a tile: its instructions come from afar
+    for (uint32_t r = threadIdx.x % 128 / 16; r < G::ROWS; r += 8) {
+        const bool there = r < rows && o < O;
+        typename F::template row<T, 4> row;
+        out.template early<T>(row, row0 + r, o, there);
+        out.template late<T>(row, row0 + r, o, there);
+        float v[4];
+        load_floats(v, sums + r * G::LD + o_in);
+        out.template finish<T>(column, row, row0 + r, o, there, v, scaled ? scales[r] : 1.0f);
+    }
+}
 #endif
 
 template <class T, int BITS, class Out>
@@ -156,17 +199,13 @@ __global__ void __launch_bounds__(tall<BITS>::THREADS, 1)
                 const __grid_constant__ weights<BITS> w, const tall_order order, const __grid_constant__ Out outs) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     using G = tall<BITS>;
-    using F = typename out_of<Out>::type;
     enum { SK = G::SK, HALF = G::HALF, STAGES = G::STAGES, N = G::SUM_REGS };
     extern __shared__ __align__(1024) unsigned char ring[];
     __shared__ uint64_t full[STAGES], empty[STAGES];
     __shared__ float scales[2][G::ROWS]; // of a tile and the next
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, KT = order.KT,
                    n_tiles = order.blocks * order.row_blocks, step = gridDim.x;
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++) barrier_init(full + i, 1), barrier_init(empty + i, 8);
-        barriers_there();
-    }
+    if (threadIdx.x == 0) tall_barriers<STAGES>(full, empty);
     __syncthreads(); // the barriers are there
     let_next_start();
     if (warp >= 8) {
@@ -192,10 +231,8 @@ __global__ void __launch_bounds__(tall<BITS>::THREADS, 1)
                             (shared_address(ring + G::W_STAGE) & 0x3ffff) >> 4;
         const uint32_t a0 = shared_address(ring);
         uint4 a[SK];
-        uint32_t s = 0, phase = 0, left = 0, turn = 0; // stage; steps until the end
-        for (uint32_t slice = 0; slice < SLICES; slice++)
-            left += (slice_at(KT, slice + 1) - slice_at(KT, slice) + SK - 1) / SK;
-        left *= (n_tiles - blockIdx.x + step - 1) / step;
+        uint32_t s = 0, phase = 0, turn = 0;                                             // stage
+        uint32_t left = tall_steps<SK>(KT) * ((n_tiles - blockIdx.x + step - 1) / step); // steps until the end
         barrier_wait(full, 0);
         load_half<T, 0>(a, w, a0, 0, slice_at(KT, 1));
         hold<0, HALF>(a);
@@ -251,30 +288,7 @@ __global__ void __launch_bounds__(tall<BITS>::THREADS, 1)
                 float &x = G::CODED ? sum[i] : total[G::CODED ? 0 : i];
                 sums[mine + (i / 4 * 8 + i % 2) * G::LD + i / 2 % 2 * 8] = x, x = -0.0f;
             }
-            uint32_t row0, block;
-            tall_place(order, t, row0, block);
-            const bool second = block >= order.blocks_one, scaled = norm_is(outs, second);
-            const auto &out = functor_of(outs, second);
-            const uint32_t O = second ? two.O : one.O, o_in = threadIdx.x % 16 * 4,
-                           o = (second ? block - order.blocks_one : block) * 128 + wg * 64 + o_in;
-            const uint32_t rows = min((uint32_t)G::ROWS, order.n_rows - row0);
-            wait_for_inputs();
-            typename F::template column<T, 4> column;
-            out.template load<T>(column, o, o < O);
-            delay(16);
-            asm volatile("bar.sync %0, 128;" ::"r"(1 + wg) : "memory"); // the tile's sums are there
-            delay(16);
-            if (scaled) asm volatile("bar.sync %0, 352;" ::"r"(3 + turn) : "memory");
-#pragma unroll 2 // once a tile: its instructions come from afar
-            for (uint32_t r = threadIdx.x % 128 / 16; r < G::ROWS; r += 8) {
-                const bool there = r < rows && o < O;
-                typename F::template row<T, 4> row;
-                out.template early<T>(row, row0 + r, o, there);
-                out.template late<T>(row, row0 + r, o, there);
-                float v[4];
-                load_floats(v, sums + r * G::LD + o_in);
-                out.template finish<T>(column, row, row0 + r, o, there, v, scaled ? scales[turn][r] : 1.0f);
-            }
+            tall_finish<T, G>(outs, order, t, turn, sums, scales[turn], one.O, two.O);
         }
     }
 #endif

@@ -1,7 +1,6 @@
 // wide.cu - products of more than 8 rows in 16 bit on Hopper: wgmma with the weights from registers and the activations
 // from shared memory, both brought there by the tensor copy engine. A block finishes its outputs (epilogue.cuh).
 #include "wide.cuh"
-#include <cassert>
 
 // A block: MW warpgroups of 64 outputs each and NB rows, its share of the 16 slices: one CLUSTER-th; the blocks of a
 // cluster put their sums together through distributed shared memory. One more warp feeds a ring of STAGES stages of SK
@@ -38,13 +37,27 @@ template <int BITS, int MW, int NB, int SK, int STAGES, int CLUSTER, int BLOCKS>
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-// One thread: the weights and the rows of the block's slices through the ring. coded: a barrier for the weights alone
-// of each of the first EARLY stages.
+// A block's ring of stages, and whose slices of k go through it. coded: a barrier for the weights alone of each of the
+// first EARLY stages.
+struct wide_ring {
+    unsigned char *at;
+    uint64_t *full, *empty, *coded;
+    uint32_t KT, rank;
+};
+
+// One thread.
+template <int STAGES, int EARLY, int WARPS> __device__ __forceinline__ void wide_barriers(const wide_ring &ring) {
+    for (int i = 0; i < STAGES; i++) barrier_init(ring.full + i, 1), barrier_init(ring.empty + i, WARPS);
+    for (int i = 0; i < EARLY; i++) barrier_init(ring.coded + i, 1);
+    barriers_there();
+}
+// One thread: the weights and the rows of the block's slices through the ring.
 template <class G, int EARLY, int BITS, int SK, int STAGES, int SL>
-__device__ __forceinline__ void wide_feed(unsigned char *ring, uint64_t *full, uint64_t *empty, uint64_t *coded,
-                                          const wide_part &p, const weights<BITS> &w, uint32_t KT, uint32_t rank,
+__device__ __forceinline__ void wide_feed(const wide_ring &ring, const wide_part &p, const weights<BITS> &w,
                                           uint32_t tile0, uint32_t row0) {
     using S = typename G::weights_of_stage;
+    const uint32_t KT = ring.KT, rank = ring.rank;
+    uint64_t *const full = ring.full, *const empty = ring.empty, *const coded = ring.coded;
     uint64_t once, often;
     asm volatile("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(once));
     asm volatile("createpolicy.fractional.L2::evict_last.b64 %0;" : "=l"(often));
@@ -54,7 +67,7 @@ __device__ __forceinline__ void wide_feed(unsigned char *ring, uint64_t *full, u
             const uint32_t end = slice_at(KT, slice + 1);
             for (uint32_t k = slice_at(KT, slice); k < end; k += SK, it++) {
                 const uint32_t s = it % STAGES;
-                unsigned char *at = ring + s * G::STAGE;
+                unsigned char *at = ring.at + s * G::STAGE;
                 if (pass == (it >= STAGES)) {
                     if (pass) barrier_wait(empty + s, (it / STAGES + 1) & 1);
                     const bool apart = it < EARLY;
@@ -122,16 +135,16 @@ __device__ __forceinline__ uint32_t wide_end(uint32_t KT, uint32_t k, uint32_t s
 }
 // The numbers of a block's first EARLY stages of codes.
 template <class G, int SK, int STAGES, int SL, class T, int BITS, int EARLY>
-__device__ __forceinline__ void wide_begin(uint4 (&a)[EARLY][SK], const weights<BITS> &w, const unsigned char *ring,
-                                           uint64_t *coded, uint32_t KT, uint32_t rank, T) {
+__device__ __forceinline__ void wide_begin(uint4 (&a)[EARLY][SK], const weights<BITS> &w, const wide_ring &ring, T) {
+    const uint32_t KT = ring.KT, rank = ring.rank;
     const uint32_t last = slice_at(KT, rank * SL + SL);
     uint32_t k = slice_at(KT, rank * SL);
 #pragma unroll
     for (int e = 0; e < EARLY; e++) {
         if (k >= last) return;
         const uint32_t end = wide_end(KT, k, rank * SL);
-        barrier_wait(coded + e, 0);
-        wide_weights<typename G::weights_of_stage, 0, SK>(a[e], w, ring + e * G::STAGE, threadIdx.x / 32, k, end - k,
+        barrier_wait(ring.coded + e, 0);
+        wide_weights<typename G::weights_of_stage, 0, SK>(a[e], w, ring.at + e * G::STAGE, threadIdx.x / 32, k, end - k,
                                                           T());
         k = min(k + SK, end);
     }
@@ -145,18 +158,20 @@ __device__ __forceinline__ void wide_multiply(float (&acc)[N], const uint4 (&a)[
     wgmma_end();
 }
 // A block's slices of codes: the first EARLY stages, whose numbers are in a; then half of a stage's tiles become
-// numbers while the tensor cores have the other half. form: wgmma's description of x.
+// numbers while the tensor cores have the other half.
 template <class G, int NB, int STAGES, int CLUSTER, class T, int BITS, int MORE, int EARLY, int SK>
 __device__ __forceinline__ void wide_coded(float (&acc)[NB / 2], float (&sum)[NB / 2], float (&more)[MORE],
-                                           uint4 (&early)[EARLY][SK], const weights<BITS> &w, const unsigned char *ring,
-                                           uint64_t *full, uint64_t *empty, uint64_t form, uint32_t KT, uint32_t rank,
+                                           uint4 (&early)[EARLY][SK], const weights<BITS> &w, const wide_ring &ring,
                                            T) {
+    const uint32_t KT = ring.KT, rank = ring.rank;
+    uint64_t *const full = ring.full, *const empty = ring.empty;
+    const uint64_t form = wide_form(SK);
     enum { HALF = SK / 2, SL = SLICES / CLUSTER };
     using S = typename G::weights_of_stage;
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, last = slice_at(KT, rank * SL + SL);
     uint32_t it = 0;
     uint4(&a)[SK] = early[EARLY - 1];
-    const auto stage_of = [&](uint32_t i) { return ring + i % STAGES * G::STAGE; };
+    const auto stage_of = [&](uint32_t i) { return ring.at + i % STAGES * G::STAGE; };
 #pragma unroll 1
     for (uint32_t slice = rank * SL; slice < rank * SL + SL; slice++) {
         const uint32_t k0 = slice_at(KT, slice), k1 = slice_at(KT, slice + 1);
@@ -193,6 +208,34 @@ __device__ __forceinline__ void wide_coded(float (&acc)[NB / 2], float (&sum)[NB
     }
 }
 
+// A block's slices of 16-bit numbers.
+template <class G, int NB, int STAGES, int CLUSTER, int SK, class T, int BITS, int MORE>
+__device__ __forceinline__ void wide_stored(float (&acc)[NB / 2], float (&sum)[NB / 2], float (&more)[MORE],
+                                            const weights<BITS> &w, const wide_ring &ring, T) {
+    enum { SL = SLICES / CLUSTER };
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, KT = ring.KT, rank = ring.rank;
+    const uint64_t form = wide_form(SK);
+    uint32_t it = 0;
+    for (uint32_t slice = rank * SL; slice < rank * SL + SL; slice++) {
+        const uint32_t k0 = slice_at(KT, slice), k1 = slice_at(KT, slice + 1);
+        for (uint32_t k = k0; k < k1; k += SK, it++) {
+            const uint32_t n = k1 - k, s = it % STAGES;
+            const unsigned char *at = ring.at + s * G::STAGE;
+            barrier_wait(ring.full + s, it / STAGES & 1);
+            uint4 a[SK];
+            wide_weights<typename G::weights_of_stage, 0, SK>(a, w, at, warp, k, n, T());
+            const uint64_t b = form | address_in_block(at + G::W_STAGE) >> 4;
+            wgmma_begin();
+#pragma unroll
+            for (int j = 0; j < SK; j++) wgmma<false>(acc, a[j], b + j * (256 >> 4), j || k != k0, T());
+            wgmma_end();
+            wgmma_wait<0>();
+            if (lane == 0) barrier_arrive(ring.empty + s);
+        }
+        wide_add<NB, CLUSTER>(acc, sum, more, slice, k0 != k1);
+    }
+}
+
 // The warp's sums to where the cluster reads them.
 template <class G, int NB, int CLUSTER, int MORE>
 __device__ __forceinline__ void wide_leave(float *sums, const float (&sum)[NB / 2], const float (&more)[MORE],
@@ -203,6 +246,37 @@ __device__ __forceinline__ void wide_leave(float *sums, const float (&sum)[NB / 
 #pragma unroll
         for (int i = 0; i < NB / 2; i++)
             sums[at + (j * NB + i / 4 * 8 + i % 2) * G::LD + i / 2 % 2 * 8] = CLUSTER == 1 || j ? more[i] : sum[i];
+}
+// Four outputs of row r, from all blocks of the cluster; 0 where they are not `mine`.
+template <class G, int NB, int CLUSTER>
+__device__ __forceinline__ void wide_total(float (&total)[4], const unsigned char *ring, uint32_t r, uint32_t o_in,
+                                           bool mine) {
+    enum { PARTS = CLUSTER * G::PLANES, EACH = PARTS > 4 ? PARTS / 4 : 1 };
+    const uint32_t at = shared_address(ring) + (r * G::LD + o_in) * 4;
+    float4 v[PARTS], t = make_float4(0, 0, 0, 0);
+    if (mine) {
+#pragma unroll
+        for (int j = 0; j < PARTS; j++)
+            if (CLUSTER == 1)
+                v[j] = *(const float4 *)((const float *)ring + r * G::LD + o_in);
+            else
+                asm volatile("{\n.reg .u32 a;\nmapa.shared::cluster.u32 a, %4, "
+                             "%5;\nld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [a];\n}"
+                             : "=f"(v[j].x), "=f"(v[j].y), "=f"(v[j].z), "=f"(v[j].w)
+                             : "r"(at + j % G::PLANES * (NB * G::LD * 4)), "r"(j / G::PLANES));
+#pragma unroll
+        for (int j = 0; j < PARTS; j += EACH) {
+            float4 s = v[j];
+#pragma unroll
+            for (int i = 1; i < PARTS / 4; i++)
+                s.x += v[j + i].x, s.y += v[j + i].y, s.z += v[j + i].z, s.w += v[j + i].w;
+            if (j == 0)
+                t = s;
+            else
+                t.x += s.x, t.y += s.y, t.z += s.z, t.w += s.w;
+        }
+    }
+    total[0] = t.x, total[1] = t.y, total[2] = t.z, total[3] = t.w;
 }
 
 #endif
@@ -216,10 +290,8 @@ __global__ void __launch_bounds__(wide<BITS, MW, NB, SK, STAGES, CLUSTER>::THREA
     using G = wide<BITS, MW, NB, SK, STAGES, CLUSTER>;
     enum {
         SL = SLICES / CLUSTER,
-        PARTS = CLUSTER * G::PLANES,
         // Of its cluster's rows a block finishes eights: rank, rank + CLUSTER, ...; a thread one row of each, GROUP at
         // a time.
-        EACH = PARTS > 4 ? PARTS / 4 : 1,
         EIGHTS = NB / 8 > CLUSTER ? NB / 8 / CLUSTER : 1,
         GROUP = EIGHTS < 4 ? EIGHTS : 4
     };
@@ -239,15 +311,12 @@ __global__ void __launch_bounds__(wide<BITS, MW, NB, SK, STAGES, CLUSTER>::THREA
     using F = typename out_of<Out>::type;
     const uint32_t O = p->O;
     if (second) tile0 -= tiles_one;
+    const wide_ring stages = {ring, full, empty, coded, KT, rank};
     const uint32_t o_in = threadIdx.x % (MW * 16) * 4, o = tile0 * 16 + o_in,
                    eighth = threadIdx.x / (MW * 16); // of the outputs
     const auto row_of = [&](uint32_t j) { return (j * CLUSTER + rank) * 8 + eighth; };
     const auto is_mine = [&](uint32_t r) { return r < NB && row0 + r < n_rows && o < O; };
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++) barrier_init(full + i, 1), barrier_init(empty + i, MW * 4);
-        for (int i = 0; i < EARLY; i++) barrier_init(coded + i, 1);
-        barriers_there();
-    }
+    if (threadIdx.x == 0) wide_barriers<STAGES, EARLY, MW * 4>(stages);
     __syncthreads(); // the barriers are there
     let_next_start();
     typename F::template column<T, 4> column;
@@ -261,13 +330,12 @@ __global__ void __launch_bounds__(wide<BITS, MW, NB, SK, STAGES, CLUSTER>::THREA
         }
     };
     if (warp == MW * 4) {
-        if (lane == 0)
-            wide_feed<G, EARLY, BITS, SK, STAGES, SL>(ring, full, empty, coded, *p, w, KT, rank, tile0, row0);
+        if (lane == 0) wide_feed<G, EARLY, BITS, SK, STAGES, SL>(stages, *p, w, tile0, row0);
         __syncwarp();
     } else {
         if (held) out.template load<T>(column, o, o < O);
         uint4 early[EARLY ? EARLY : 1][SK];
-        if constexpr (EARLY > 0) wide_begin<G, SK, STAGES, SL>(early, w, ring, coded, KT, rank, T());
+        if constexpr (EARLY > 0) wide_begin<G, SK, STAGES, SL>(early, w, stages, T());
         wait_for_inputs();
         if (held) load_group(0);
         if (out.norm.squares) // while x is on its way
@@ -276,40 +344,16 @@ __global__ void __launch_bounds__(wide<BITS, MW, NB, SK, STAGES, CLUSTER>::THREA
 #pragma unroll
         for (int i = 0; i < NB / 2; i++) // -0 + s = s to the bit
             acc[i] = 0, sum[i] = more[i % (sizeof more / sizeof *more)] = -0.0f;
-        const uint64_t form = wide_form(SK);
         if constexpr (BITS < 16)
-            wide_coded<G, NB, STAGES, CLUSTER>(acc, sum, more, early, w, ring, full, empty, form, KT, rank, T());
-        else {
-            uint32_t it = 0;
-            for (uint32_t slice = rank * SL; slice < rank * SL + SL; slice++) {
-                const uint32_t k0 = slice_at(KT, slice), k1 = slice_at(KT, slice + 1);
-                for (uint32_t k = k0; k < k1; k += SK, it++) {
-                    const uint32_t n = k1 - k, s = it % STAGES;
-                    const unsigned char *at = ring + s * G::STAGE;
-                    barrier_wait(full + s, it / STAGES & 1);
-                    uint4 a[SK];
-                    wide_weights<typename G::weights_of_stage, 0, SK>(a, w, at, warp, k, n, T());
-                    const uint64_t b = form | address_in_block(at + G::W_STAGE) >> 4;
-                    wgmma_begin();
-#pragma unroll
-                    for (int j = 0; j < SK; j++) wgmma<false>(acc, a[j], b + j * (256 >> 4), j || k != k0, T());
-                    wgmma_end();
-                    wgmma_wait<0>();
-                    if (lane == 0) barrier_arrive(empty + s);
-                }
-                wide_add<NB, CLUSTER>(acc, sum, more, slice, k0 != k1);
-            }
-        }
+            wide_coded<G, NB, STAGES, CLUSTER>(acc, sum, more, early, w, stages, T());
+        else
+            wide_stored<G, NB, STAGES, CLUSTER, SK>(acc, sum, more, w, stages, T());
         delay(16);
         asm volatile("bar.sync 1, %0;" ::"n"(MW * 128) : "memory"); // nobody reads the ring any more
         wide_leave<G, NB, CLUSTER>((float *)ring, sum, more, warp, lane);
     }
     if (!held && warp < MW * 4) out.template load<T>(column, o, o < O), load_group(0);
-    if (CLUSTER == 1)
-        __syncthreads(); // all sums are there
-    else
-        asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
-    delay(16);
+    wide_meet<CLUSTER>(); // all sums are there
     if (warp < MW * 4) {
 #pragma unroll 1 // once a block: its instructions come from afar
         for (int first = 0; first < EIGHTS; first += GROUP) {
@@ -317,31 +361,8 @@ __global__ void __launch_bounds__(wide<BITS, MW, NB, SK, STAGES, CLUSTER>::THREA
             if (first) load_group(first);
 #pragma unroll
             for (int g = 0; g < GROUP; g++) {
-                const uint32_t r = row_of(first + g), at = shared_address(ring) + (r * G::LD + o_in) * 4;
-                float4 v[PARTS], t = make_float4(0, 0, 0, 0);
-                if (is_mine(r)) {
-#pragma unroll
-                    for (int j = 0; j < PARTS; j++)
-                        if (CLUSTER == 1)
-                            v[j] = *(const float4 *)((const float *)ring + r * G::LD + o_in);
-                        else
-                            asm volatile("{\n.reg .u32 a;\nmapa.shared::cluster.u32 a, %4, "
-                                         "%5;\nld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [a];\n}"
-                                         : "=f"(v[j].x), "=f"(v[j].y), "=f"(v[j].z), "=f"(v[j].w)
-                                         : "r"(at + j % G::PLANES * (NB * G::LD * 4)), "r"(j / G::PLANES));
-#pragma unroll
-                    for (int j = 0; j < PARTS; j += EACH) {
-                        float4 s = v[j];
-#pragma unroll
-                        for (int i = 1; i < PARTS / 4; i++)
-                            s.x += v[j + i].x, s.y += v[j + i].y, s.z += v[j + i].z, s.w += v[j + i].w;
-                        if (j == 0)
-                            t = s;
-                        else
-                            t.x += s.x, t.y += s.y, t.z += s.z, t.w += s.w;
-                    }
-                }
-                total[g][0] = t.x, total[g][1] = t.y, total[g][2] = t.z, total[g][3] = t.w;
+                const uint32_t r = row_of(first + g);
+                wide_total<G, NB, CLUSTER>(total[g], ring, r, o_in, is_mine(r));
             }
             if (CLUSTER > 1 && first + GROUP >= EIGHTS)
                 asm volatile("barrier.cluster.arrive;" ::: "memory"); // these sums are read
@@ -409,6 +430,8 @@ template <class Out>
 static void run_wide(const wide_operands &one, const wide_operands *two, const Out &out, uint32_t n_rows,
                      void *stream) {
     const struct cuda_matrix *w = one.w;
+    assert(n_rows > 0 && w->dtype != CUDA_F32 && on_16_bytes(w->data, one.x, w->scales));
+    assert(!two || (two->w->cols == w->cols && two->w->format == w->format && two->w->dtype == w->dtype));
     const wide_job<Out> job = {one,    two ? *two : wide_operands{}, out, cuda_pad16(w->cols) / 16,
                                n_rows, (cudaStream_t)stream};
     dispatch_case c = {};

@@ -17,6 +17,14 @@ __device__ __forceinline__ void copy_box(void *dst, const CUtensorMap *map, uint
                  "l"(map), "r"(0), "r"(k), "r"(row), "r"(shared_address(b)), "l"(policy)
                  : "memory");
 }
+// What the blocks of a cluster have left is there for all.
+template <int CLUSTER> __device__ __forceinline__ void wide_meet() {
+    if (CLUSTER == 1)
+        __syncthreads();
+    else
+        asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
+    delay(16);
+}
 // Without the block's number in its cluster.
 __device__ __forceinline__ uint32_t address_in_block(const void *p) { return shared_address(p) & 0x3ffff; }
 // Weights [FROM, TO): read until, or there from, here.

@@ -3,7 +3,6 @@
 // slices of k, its own ring and its own sums.
 #include "kernels/cuda/bulk.cuh"
 #include "wide.cuh"
-#include <cassert>
 
 // A block: 64 MW outputs and NB rows. A cluster has all of k: CLUSTER blocks of KG groups of MW warpgroups, each group
 // with SL of the 16 slices, through a ring of STAGES stages of SK tiles. Groups that have the slices of a quarter put
@@ -41,6 +40,13 @@ struct coded_order {
 };
 
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+// One thread.
+template <class G, int KG>
+__device__ __forceinline__ void coded_barriers(uint64_t *full, uint64_t *empty, uint64_t *scales_there) {
+    for (int i = 0; i < G::STAGES * KG; i++) barrier_init(full + i, 1), barrier_init(empty + i, G::WARPS);
+    barrier_init(scales_there, 1);
+    barriers_there();
+}
 // Where the stages of a group's slices begin, one after the other.
 struct coded_walk {
     uint32_t k, slice, end;
@@ -64,6 +70,10 @@ template <class G> struct coded_ring {
     uint32_t KT, tile0, row_tile0;
     bool feeds;
 
+    __device__ __forceinline__ void make_policies() {
+        asm volatile("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(once));
+        asm volatile("createpolicy.fractional.L2::evict_last.b64 %0;" : "=l"(often));
+    }
     __device__ __forceinline__ void ask_weights(uint32_t s, uint32_t k) const {
         barrier_expect(full + s, G::STAGE);
         copy_box(at + s * G::STAGE, &p->w, k, tile0, full + s, once);
@@ -127,10 +137,10 @@ __device__ __forceinline__ void coded_numbers(uint4 (&a)[G::HALF], const weights
 
 // A group's slices from `first` on: half of a stage's codes become numbers while the tensor cores have the other
 // half. Sums to sum; apart: but the last slice's, which stay in acc. words: of the warp's row of tiles.
-template <class G, int N, class T, int BITS>
+template <class G, class T, int N, int BITS>
 __device__ __forceinline__ void coded_slices(float (&acc)[N], float (&sum)[N], const weights<BITS> &w,
                                              const coded_ring<G> &ring, coded_walk walk, uint32_t words, uint32_t first,
-                                             bool apart, T) {
+                                             bool apart) {
     enum { SK = G::SK, HALF = G::HALF };
     const uint32_t KT = ring.KT, lane = threadIdx.x % 32,
                    codes0 = shared_address(ring.at) + threadIdx.x / 32 % G::WARPS * SK * (BITS * 32) + lane * BITS;
@@ -202,6 +212,13 @@ __device__ __forceinline__ void coded_link(float (&acc)[N], float (&sum)[N], flo
             }
     }
 }
+// A warp's sums of a quarter, where the cluster reads them.
+template <class G, int N> __device__ __forceinline__ void coded_leave(const float (&sum)[N], float *sums) {
+    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    float *const to = sums + (lane % 4 * 2) * G::LD + warp % G::WARPS * 16 + lane / 4;
+#pragma unroll
+    for (int i = 0; i < N; i++) to[(i / 4 * 8 + i % 2) * G::LD + i / 2 % 2 * 8] = sum[i];
+}
 // The four quarters of four outputs of a row. at: where this block has the first.
 template <class G, int CLUSTER> __device__ __forceinline__ void coded_total(float (&total)[4], uint32_t at) {
     float4 v[4];
@@ -252,11 +269,7 @@ __global__ void __launch_bounds__(KG *MW * 128, BLOCKS)
     const uint32_t o_in = threadIdx.x % (MW * 16) * 4, o = tile0 * 16 + o_in, O = p->O;
     const auto row_of = [&](uint32_t j) { return (j * CLUSTER + rank) * 8 + threadIdx.x / (MW * 16) % 8; };
     const auto is_mine = [&](uint32_t j) { return j < EIGHTS && row0 + row_of(j) < order.n_rows && o < O; };
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES * KG; i++) barrier_init(full + i, 1), barrier_init(empty + i, G::WARPS);
-        barrier_init(&scales_there, 1);
-        barriers_there();
-    }
+    if (threadIdx.x == 0) coded_barriers<G, KG>(full, empty, &scales_there);
     __syncthreads(); // the barriers are there
     let_next_start();
     typename F::template column<T, 4> column;
@@ -279,8 +292,7 @@ __global__ void __launch_bounds__(KG *MW * 128, BLOCKS)
                               tile0,
                               row0 / 8,
                               threadIdx.x % (MW * 128) == 0};
-        asm volatile("createpolicy.fractional.L2::evict_first.b64 %0;" : "=l"(ring.once));
-        asm volatile("createpolicy.fractional.L2::evict_last.b64 %0;" : "=l"(ring.often));
+        ring.make_policies();
         const uint32_t part = rank * KG + group, place = part % G::CHAIN, quarter = group / G::CHAIN;
         if (threadIdx.x == 0) { // all scales of the block's outputs
             const uint32_t bytes = min((uint32_t)G::WARPS, p->tiles - tile0) * w.groups * 64;
@@ -298,26 +310,17 @@ __global__ void __launch_bounds__(KG *MW * 128, BLOCKS)
 #pragma unroll
         for (int i = 0; i < NB / 2; i++) acc[i] = 0, sum[i] = -0.0f;
         barrier_wait(&scales_there, 0);
-        coded_slices<G>(acc, sum, w, ring, then,
-                        shared_address(shared + G::BODY) + (warp % G::WARPS * w.groups * 16 + lane / 4) * 4,
-                        part * G::SL, place != 0, T());
+        coded_slices<G, T>(acc, sum, w, ring, then,
+                           shared_address(shared + G::BODY) + (warp % G::WARPS * w.groups * 16 + lane / 4) * 4,
+                           part * G::SL, place != 0);
         delay(16);
         asm volatile("bar.sync 1, %0;" ::"n"((int)G::THREADS) : "memory"); // nobody reads the rings any more
         coded_link<G>(acc, sum, (float *)(shared + G::QUARTERS * G::SUMS + quarter * G::LINK), place);
-        if (place == G::CHAIN - 1) {
-            float *const to =
-                (float *)(shared + quarter * G::SUMS) + (lane % 4 * 2) * G::LD + warp % G::WARPS * 16 + lane / 4;
-#pragma unroll
-            for (int i = 0; i < NB / 2; i++) to[(i / 4 * 8 + i % 2) * G::LD + i / 2 % 2 * 8] = sum[i];
-        }
+        if (place == G::CHAIN - 1) coded_leave<G>(sum, (float *)(shared + quarter * G::SUMS));
     }
     if (!held) out.template load<T>(column, o, o < O), load_group(group * GROUP);
-    if (CLUSTER == 1)
-        __syncthreads(); // all sums are there
-    else
-        asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
-    delay(16);
-#pragma unroll 1 // once a block: its instructions come from afar
+    wide_meet<CLUSTER>(); // all sums are there
+#pragma unroll 1          // once a block: its instructions come from afar
     for (int first = group * GROUP; first < EIGHTS; first += GROUP * KG) {
         float total[GROUP][4] = {};
         if (first != group * GROUP) load_group(first);

@@ -2,6 +2,20 @@
 #include "scan.cuh"
 #include <type_traits>
 
+// Of eight channels, weight[d] that of the tap d tokens before. w: [K][Ep] at the first of them.
+template <int MOST_K>
+__device__ __forceinline__ void weights_by_distance(float (&weight)[MOST_K][8], const float *w, uint32_t K, uint32_t Ep,
+                                                    bool mine) {
+#pragma unroll
+    for (uint32_t d = 0; d < MOST_K; d++) {
+        const float4 *at = (const float4 *)(w + (size_t)(K - 1 - d) * Ep);
+        const float4 x = mine && d < K ? at[0] : make_float4(0, 0, 0, 0),
+                     y = mine && d < K ? at[1] : make_float4(0, 0, 0, 0);
+        weight[d][0] = x.x, weight[d][1] = x.y, weight[d][2] = x.z, weight[d][3] = x.w, weight[d][4] = y.x,
+        weight[d][5] = y.y, weight[d][6] = y.z, weight[d][7] = y.w;
+    }
+}
+
 // A warp: 32 rows by 32 channels, lane (row of eight, eight channels), all its rows' inputs under way at once. Taps
 // come from the lanes of earlier rows, as 16-bit pairs, or from the slot's tail. s or z_act may be NULL.
 enum { TILES = 4 };
@@ -18,15 +32,8 @@ __global__ void __launch_bounds__(256, MOST_K == 4 ? 2 : 1) prompt_conv_kernel(c
 #pragma unroll
     for (int i = 0; i <= TILES; i++)
         slot[i] = from + 8 * i >= 8 && from + 8 * i - 8 < c.n_rows ? rows.slot[from + 8 * i - 8] : -1;
-    float weight[MOST_K][8], b[8]; // by distance: weight[d] that of the tap d tokens before
-#pragma unroll
-    for (uint32_t d = 0; d < MOST_K; d++) {
-        const float4 *at = (const float4 *)(c.w + (size_t)(K - 1 - d) * Ep + e);
-        const float4 x = mine && d < K ? at[0] : make_float4(0, 0, 0, 0),
-                     y = mine && d < K ? at[1] : make_float4(0, 0, 0, 0);
-        weight[d][0] = x.x, weight[d][1] = x.y, weight[d][2] = x.z, weight[d][3] = x.w, weight[d][4] = y.x,
-        weight[d][5] = y.y, weight[d][6] = y.z, weight[d][7] = y.w;
-    }
+    float weight[MOST_K][8], b[8];
+    weights_by_distance(weight, c.w + e, K, Ep, mine);
 #pragma unroll
     for (uint32_t i = 0; i < 8; i++) b[i] = mine ? c.bias[e + i] : 0.0f;
     wait_for_inputs();
@@ -152,15 +159,9 @@ __global__ void __launch_bounds__(256, MOST_K == 4 ? 3 : 2) packed_conv_kernel(c
     const uint32_t e = (blockIdx.x * 8 + threadIdx.x / 32) * 32 + lane % 4 * 8,
                    from = blockIdx.y * EIGHTS * 8 + in_tile;
     let_next_start();
-    if (e >= shape.E) return;      // E is a multiple of 8
-    float weight[MOST_K][8], b[8]; // by distance
-#pragma unroll
-    for (uint32_t d = 0; d < MOST_K; d++) {
-        const float4 *at = (const float4 *)(c.w + (size_t)(K - 1 - d) * Ep + e);
-        const float4 x = d < K ? at[0] : make_float4(0, 0, 0, 0), y = d < K ? at[1] : make_float4(0, 0, 0, 0);
-        weight[d][0] = x.x, weight[d][1] = x.y, weight[d][2] = x.z, weight[d][3] = x.w, weight[d][4] = y.x,
-        weight[d][5] = y.y, weight[d][6] = y.z, weight[d][7] = y.w;
-    }
+    if (e >= shape.E) return; // E is a multiple of 8
+    float weight[MOST_K][8], b[8];
+    weights_by_distance(weight, c.w + e, K, Ep, true);
 #pragma unroll
     for (uint32_t i = 0; i < 8; i++)
         b[i] = K < 8 ? c.bias[e + i] + 0.0f : c.bias[e + i]; // as conv_sum, which adds taps of weight 0
@@ -209,8 +210,13 @@ __global__ void __launch_bounds__(256, MOST_K == 4 ? 3 : 2) packed_conv_kernel(c
 static dim3 conv_grid(const struct cuda_conv *c) {
     return dim3((c->shape.E + 255) / 256, (c->n_rows + 8 * TILES - 1) / (8 * TILES));
 }
+static bool are_rows(const cuda_conv &c) {
+    const cuda_shape &s = c.shape;
+    return c.n_rows > 0 && s.dtype != CUDA_F32 && s.E % 8 == 0 && s.K <= 8 && s.K <= s.conv_ring;
+}
 void k_prompt_conv(const struct cuda_conv *conv, void *stream) {
     cuda_conv c = *conv;
+    assert(are_rows(c) && on_16_bytes(c.az, c.w, c.s, c.s_act, c.a_act, c.z_act));
     if (wide_scan_possible(&c.shape))
         c.s = NULL;
     else
@@ -224,6 +230,7 @@ void k_prompt_conv(const struct cuda_conv *conv, void *stream) {
 #undef CONV
 }
 void k_packed_conv(const struct cuda_conv *c, void *stream) {
+    assert(are_rows(*c) && on_16_bytes(c->w, c->s_act, c->a_act) && c->s_act != c->a_act);
 #define CONV(...)                                                                                                      \
     FOR_16_BIT(c->shape.dtype, (launch(packed_conv_kernel<T, __VA_ARGS__>, conv_grid(c), dim3(256), 0, stream, *c)))
     if (c->shape.K == 4)

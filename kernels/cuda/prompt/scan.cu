@@ -246,12 +246,76 @@ __device__ __forceinline__ void scan_add_squares(const scan_place<MP, CHANNELS, 
     }
 }
 
+// E7: what S holds, then the piece's own; E6: its sum for S.
+template <int MP, int CHANNELS, bool DIRECT>
+__device__ __forceinline__ void scan_products(const scan_place<MP, CHANNELS, DIRECT> &my, const float *now, uint32_t n,
+                                              const float4 *S_shared, const float4 *u_shared, float (&o)[2][4],
+                                              float (&own)[2][4], float (&more)[MP / 32][4]) {
+    constexpr uint32_t TILES = MP / 8, OWN = TILES / 4;
+    const uint32_t n_tiles = (n + 7) / 8;
+#pragma unroll 4
+    for (uint32_t m = 0; m < TILES; m++) {
+        const float4 s = S_shared[(my.half * TILES + m) * 32 + my.lane];
+#pragma unroll
+        for (int x = 0; x < 2; x++) {
+            const uint32_t t = my.tile[x] * 8 + my.row;
+            if (my.tile[x] < n_tiles) mma_tf32(o[x], s, *(const float2 *)(now + t * MP + by_four(t, m * 8 + my.pair)));
+        }
+    }
+#pragma unroll 2
+    for (uint32_t i = 0; i < n_tiles; i++) {
+        const float4 u = u_shared[(my.half * 8 + i) * 32 + my.lane];
+        const float *k = now + my.at_k + (i * 8 + my.pair) * MP;
+#pragma unroll
+        for (uint32_t x = 0; x < OWN; x++) {
+            const uint32_t m = by_pairs(my.pair, (my.quarter * OWN + x) * 8 + my.row);
+            mma_tf32(more[x], u, make_float2(k[m], k[MP + m]));
+        }
+#pragma unroll
+        for (int x = 0; x < 2; x++) {
+            const uint32_t t = my.tile[x] * 8 + my.row;
+            if (i <= my.tile[x] && my.tile[x] < n_tiles)
+                mma_tf32(own[x], u, *(const float2 *)(now + my.at_scores + t * PIECE + by_four(t, i * 8 + my.pair)));
+        }
+    }
+}
+// z and s of the thread's channels, where they do not lie in shared memory.
+template <int MP, int CHANNELS, bool DIRECT>
+__device__ __forceinline__ void scan_read_zs(const scan_place<MP, CHANNELS, DIRECT> &my, const cuda_state &in,
+                                             size_t r0, uint32_t n, float (&z_own)[2][4], float (&s_own)[2][4]) {
+#pragma unroll
+    for (int x = 0; x < 2; x++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const uint32_t t = my.tile[x] * 8 + my.pair + i % 2, e = my.e0 + my.c_lane + i / 2 * 8;
+            const bool there = t < n && e < my.E;
+            z_own[x][i] = there ? in.az[(r0 + t) * 2 * my.Ep + my.Ep + e] : 0.0f,
+            s_own[x][i] = there ? in.s[(r0 + t) * my.Ep + e] : 0.0f;
+        }
+}
+// A thread's part of a piece, [tile][..]: E7 from S and from the piece itself, the rows' scales; z and s where DIRECT.
+struct scan_sums {
+    float o[2][4], own[2][4], scale[2][2], z[2][4], s[2][4];
+};
+struct scan_channels { // of the thread's two channels: E4's bias, E8's weights
+    float bias[2], residual[2], norm[2];
+};
+__device__ __forceinline__ scan_channels scan_channels_at(const cuda_state &in, uint32_t channel) { // and channel + 8
+    scan_channels x;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const uint32_t e = channel + h * 8;
+        const bool there = e < in.shape.E;
+        x.bias[h] = there ? in.c1_b[e] : 0.0f, x.residual[h] = there ? in.residual[e] : 0.0f;
+        x.norm[h] = there ? in.act_norm[e] : 0.0f;
+    }
+    return x;
+}
 // The gate of E8: the piece's activations, and its sums of squares over 16 channels.
 template <class T, int MP, int CHANNELS, bool DIRECT>
-__device__ __forceinline__ void
-scan_gate(const scan_place<MP, CHANNELS, DIRECT> &my, const float *now, uint32_t n, size_t r0, const float (&o)[2][4],
-          const float (&own)[2][4], const float (&scale)[2][2], const float (&z_own)[2][4], const float (&s_own)[2][4],
-          const float (&residual)[2], const float (&norm)[2], float *squares, T *act) {
+__device__ __forceinline__ void scan_gate(const scan_place<MP, CHANNELS, DIRECT> &my, const float *now, uint32_t n,
+                                          size_t r0, const scan_sums &sums, const scan_channels &of, float *squares,
+                                          T *act) {
     const uint32_t n_tiles = (n + 7) / 8, Ek = (my.E + 15) / 16 * 16;
 #pragma unroll
     for (int x = 0; x < 2; x++) {
@@ -261,8 +325,11 @@ scan_gate(const scan_place<MP, CHANNELS, DIRECT> &my, const float *now, uint32_t
         for (int i = 0; i < 4; i++) {
             const uint32_t t = my.tile[x] * 8 + my.pair + i % 2, at = t * CHANNELS + by_pairs(t, my.c_lane + i / 2 * 8);
             const bool there = t < n && my.e0 + my.c_lane + i / 2 * 8 < my.E;
-            const float z = DIRECT ? z_own[x][i] : now[my.at_z() + at], s = DIRECT ? s_own[x][i] : now[my.at_s() + at];
-            out[i] = there ? __fmaf_rn(residual[i / 2], s, o[x][i] + own[x][i]) * fast_silu(z * scale[x][i % 2]) : 0.0f;
+            const float z = DIRECT ? sums.z[x][i] : now[my.at_z() + at],
+                        s = DIRECT ? sums.s[x][i] : now[my.at_s() + at];
+            out[i] = there ? __fmaf_rn(of.residual[i / 2], s, sums.o[x][i] + sums.own[x][i]) *
+                                 fast_silu(z * sums.scale[x][i % 2])
+                           : 0.0f;
         }
 #pragma unroll
         for (int i = 0; i < 2; i++) {
@@ -275,7 +342,7 @@ scan_gate(const scan_place<MP, CHANNELS, DIRECT> &my, const float *now, uint32_t
         const uint32_t odd = my.row % 2, t = my.tile[x] * 8 + my.pair + odd;
 #pragma unroll
         for (int h = 0; h < 2; h++) {
-            const float y0 = out[2 * h] * norm[h], y1 = out[2 * h + 1] * norm[h],
+            const float y0 = out[2 * h] * of.norm[h], y1 = out[2 * h + 1] * of.norm[h],
                         other = __shfl_xor_sync(0xffffffffu, odd ? y0 : y1, 4);
             const uint32_t e = my.e0 + my.c_lane - odd + h * 8;
             T two[2] = {from_float<T>(odd ? other : y0), from_float<T>(odd ? y1 : other)};
@@ -325,13 +392,7 @@ __global__ void __launch_bounds__(CHANNELS * 8, 1)
             S[x][i] = m < M && in_state ? S_memory[m * 32 + i / 2 * 8] : 0.0f;
         }
     scan_operand_c1(my, in.c1, R, (float *)c1_shared);
-    float bias[2], residual[2], norm[2];
-#pragma unroll
-    for (int h = 0; h < 2; h++) {
-        const uint32_t e = e0 + c_lane + h * 8;
-        bias[h] = e < E ? in.c1_b[e] : 0.0f, residual[h] = e < E ? in.residual[e] : 0.0f,
-        norm[h] = e < E ? in.act_norm[e] : 0.0f;
-    }
+    const scan_channels of = scan_channels_at(in, e0 + c_lane);
     wait_for_inputs();
     const auto fetch = [&](uint32_t lo, uint32_t n, float *to) { scan_fetch(my, in, work, first + lo, n, to); };
     const auto add_squares = [&](size_t r, uint32_t n_done) { scan_add_squares(my, squares, r, n_done, in.sums); };
@@ -353,61 +414,24 @@ __global__ void __launch_bounds__(CHANNELS * 8, 1)
         if (n == 1) // nothing came for this piece
             scan_one_token<T>(my, scan, r0, now, S);
         else {
-            const uint32_t n_tiles = (n + 7) / 8;
-            float z_own[2][4], s_own[2][4];
-            if (DIRECT)
-#pragma unroll
-                for (int x = 0; x < 2; x++)
-#pragma unroll
-                    for (int i = 0; i < 4; i++) {
-                        const uint32_t t = my.tile[x] * 8 + pair + i % 2, e = e0 + c_lane + i / 2 * 8;
-                        const bool there = t < n && e < E;
-                        z_own[x][i] = there ? in.az[(r0 + t) * 2 * Ep + Ep + e] : 0.0f,
-                        s_own[x][i] = there ? in.s[(r0 + t) * Ep + e] : 0.0f;
-                    }
-            float scale[2][2];
-            scan_make_u(my, in, now, n, bias, c1_shared, u_shared, scale);
+            scan_sums sums = {};
+            if (DIRECT) scan_read_zs(my, in, r0, n, sums.z, sums.s);
+            scan_make_u(my, in, now, n, of.bias, c1_shared, u_shared, sums.scale);
 #pragma unroll
             for (uint32_t x = 0; x < OWN; x++)
                 S_shared[(half * TILES + quarter * OWN + x) * 32 + lane] =
                     make_float4(tf32(S[x][0]), tf32(S[x][2]), tf32(S[x][1]), tf32(S[x][3]));
             __syncthreads(); // u and S of the other warps
             // E7: what S holds, then this piece's own; E6: its sum for S
-            float o[2][4] = {}, own[2][4] = {}, more[OWN][4] = {};
-#pragma unroll 4
-            for (uint32_t m = 0; m < TILES; m++) {
-                const float4 s = S_shared[(half * TILES + m) * 32 + lane];
-#pragma unroll
-                for (int x = 0; x < 2; x++) {
-                    const uint32_t t = my.tile[x] * 8 + row;
-                    if (my.tile[x] < n_tiles)
-                        mma_tf32(o[x], s, *(const float2 *)(now + t * MP + by_four(t, m * 8 + pair)));
-                }
-            }
-#pragma unroll 2
-            for (uint32_t i = 0; i < n_tiles; i++) {
-                const float4 u = u_shared[(half * 8 + i) * 32 + lane];
-                const float *k = now + my.at_k + (i * 8 + pair) * MP;
-#pragma unroll
-                for (uint32_t x = 0; x < OWN; x++) {
-                    const uint32_t m = by_pairs(pair, (quarter * OWN + x) * 8 + row);
-                    mma_tf32(more[x], u, make_float2(k[m], k[MP + m]));
-                }
-#pragma unroll
-                for (int x = 0; x < 2; x++) {
-                    const uint32_t t = my.tile[x] * 8 + row;
-                    if (i <= my.tile[x] && my.tile[x] < n_tiles)
-                        mma_tf32(own[x], u,
-                                 *(const float2 *)(now + my.at_scores + t * PIECE + by_four(t, i * 8 + pair)));
-                }
-            }
+            float more[OWN][4] = {};
+            scan_products(my, now, n, S_shared, u_shared, sums.o, sums.own, more);
 #pragma unroll
             for (uint32_t x = 0; x < OWN; x++)
 #pragma unroll
                 for (int i = 0; i < 4; i++)
                     S[x][i] =
                         __fmaf_rn(now[my.at_decay() + (quarter * OWN + x) * 8 + pair + i % 2], S[x][i], more[x][i]);
-            scan_gate<T>(my, now, n, r0, o, own, scale, z_own, s_own, residual, norm, squares, (T *)in.act);
+            scan_gate<T>(my, now, n, r0, sums, of, squares, (T *)in.act);
             n_before = n;
         }
         if (n_buffers == 1) {
@@ -497,14 +521,21 @@ static scan_work parts_of(const struct cuda_shape *shape, uint32_t n_rows, void 
     return {p, p + n * MP, p + 2 * n * MP, p + n * (2 * MP + PIECE), p + n * (2 * MP + PIECE + pad_R(shape))};
 }
 
+static bool is_segments(const cuda_scan &x) {
+    return x.n_segs > 0 && x.n_segs <= CUDA_GRID_Z && x.most_tok > 0 && x.n_rows >= x.most_tok && x.n_rows >= x.n_segs;
+}
 void k_scan(const struct cuda_scan *scan, void *stream) {
     const struct cuda_shape *shape = &scan->io.shape;
+    assert(dispatch_scan(shape) && is_segments(*scan) && scan->work && on_16_bytes(scan->work));
+    assert(!scan->partials || (are_parts(scan->partials->in, (size_t)scan->n_rows * 4 * shape->M) &&
+                               are_parts(scan->partials->c0, (size_t)scan->n_rows * shape->R)));
     cuda_scan x = *scan;
     if (x.partials && scan_gates_of(shape, x.n_rows) == GATES_ALONE) {
         k_gates(shape, x.partials, &x.gates, x.n_rows, stream);
         x.partials = NULL;
     }
     if (wide_scan_possible(shape)) return wide_scan(x, stream);
+    assert(x.io.az && x.io.s && on_16_bytes(x.io.az, x.io.s));
     x.a_act = NULL;
     const scan_work parts = parts_of(shape, x.n_rows, x.work);
     launch_scores(x, parts, stream);

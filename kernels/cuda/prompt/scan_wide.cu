@@ -347,6 +347,7 @@ static void launch_wide_scan(const cuda_scan &x, const wide_work &work, void *st
                                                            wide_memory<RS>::TOTAL, stream, x, work, maps))));
 }
 void wide_scan(const cuda_scan &x, void *stream) {
+    assert(x.a_act && x.z_act && x.s_act && on_16_bytes(x.a_act, x.z_act, x.s_act, x.io.act));
     const wide_work parts = wide_parts(x.n_rows, wide_pad_R(&x.io.shape), x.work);
     launch_wide_scores(x, parts, stream);
     launch_wide_scan(x, parts, stream);

@@ -21,6 +21,69 @@ __device__ __forceinline__ void piece_gates(const cuda_shape &shape, const cuda_
 #endif
 }
 
+// What a block shares: keys of the piece, queries of the sub-block as they are and with their decay, its sums of log2.
+using score_rows = float[SUB][WIDE_M + 4];
+using score_keys = float[PIECE][WIDE_M + 4];
+
+// Scores of the sub-block's queries with earlier keys, eight a warp, in tf32, what rounding leaves in products of its
+// own; and of its second eight with its first, relative to the first's end.
+__device__ __forceinline__ void earlier_scores(uint32_t sub, const score_keys &ks, const score_rows &qs,
+                                               const score_rows &qd, const score_rows &b, score_rows &scores) {
+    const uint32_t tid = threadIdx.x, q0 = sub * SUB;
+    const uint32_t warp = tid / 32, lane = tid % 32, row = lane / 4, col = lane % 4;
+    float sums[4] = {0, 0, 0, 0};
+    if (warp < 2 * sub) { // eight earlier keys; in tf32, what rounding leaves in products of its own
+        for (uint32_t x = col; x < WIDE_M; x += 8) {
+            const float4 a = make_float4(qd[row][x], qd[row + 8][x], qd[row][x + 4], qd[row + 8][x + 4]),
+                         a_high = make_float4(tf32(a.x), tf32(a.y), tf32(a.z), tf32(a.w)),
+                         a_low = make_float4(tf32(a.x - a_high.x), tf32(a.y - a_high.y), tf32(a.z - a_high.z),
+                                             tf32(a.w - a_high.w));
+            const float2 y = make_float2(ks[warp * 8 + row][x], ks[warp * 8 + row][x + 4]),
+                         high = make_float2(tf32(y.x), tf32(y.y)),
+                         low = make_float2(tf32(y.x - high.x), tf32(y.y - high.y));
+            mma_tf32(sums, a_low, high), mma_tf32(sums, a_high, low), mma_tf32(sums, a_high, high);
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) scores[row + i / 2 * 8][warp * 8 + col * 2 + i % 2] = sums[i];
+    }
+    if (warp == 7) { // the second eight of this sub-block with its first, relative to the first's end
+        for (uint32_t x = col; x < WIDE_M; x += 8) {
+            float a[2], y[2];
+#pragma unroll
+            for (uint32_t i = 0; i < 2; i++) {
+                const uint32_t at = x + 4 * i;
+                a[i] = qs[row + 8][at] * exp2_fast(b[row + 8][at] - b[7][at]),
+                y[i] = ks[q0 + row][at] * exp2_fast(b[7][at] - b[row][at]);
+            }
+            const float4 a_high = make_float4(0, tf32(a[0]), 0, tf32(a[1])),
+                         a_low = make_float4(0, tf32(a[0] - a_high.y), 0, tf32(a[1] - a_high.w));
+            const float2 high = make_float2(tf32(y[0]), tf32(y[1])),
+                         low = make_float2(tf32(y[0] - high.x), tf32(y[1] - high.y));
+            mma_tf32(sums, a_low, high), mma_tf32(sums, a_high, low), mma_tf32(sums, a_high, high);
+        }
+        scores[row + 8][q0 + col * 2] = sums[2], scores[row + 8][q0 + col * 2 + 1] = sums[3];
+    }
+}
+// Scores within eight: two threads a pair of tokens.
+__device__ __forceinline__ void scores_of_eight(uint32_t q0, const score_keys &ks, const score_rows &qs,
+                                                const score_rows &b, score_rows &scores) {
+    const uint32_t tid = threadIdx.x;
+    const uint32_t eight = tid / 128 * 8, t = eight + tid % 128 / 16, i = eight + tid % 16 / 2, from = tid % 2 * 32;
+    const float4 *x = (const float4 *)(qs[t] + from), *y = (const float4 *)(ks[q0 + i] + from),
+                 *bt = (const float4 *)(b[t] + from), *bi = (const float4 *)(b[i] + from);
+    float dot = 0;
+    if (i <= t)
+#pragma unroll 4
+        for (int j = 0; j < 8; j++) {
+            dot = __fmaf_rn(x[j].x * y[j].x, exp2_fast(bt[j].x - bi[j].x), dot),
+            dot = __fmaf_rn(x[j].y * y[j].y, exp2_fast(bt[j].y - bi[j].y), dot);
+            dot = __fmaf_rn(x[j].z * y[j].z, exp2_fast(bt[j].z - bi[j].z), dot),
+            dot = __fmaf_rn(x[j].w * y[j].w, exp2_fast(bt[j].w - bi[j].w), dot);
+        }
+    dot += __shfl_xor_sync(0xffffffffu, dot, 1);
+    if (i <= t && from == 0) scores[t][q0 + i] = dot;
+}
+
 // A block: 16 tokens of a piece as queries. All sums are of log2. GATES: it makes their gates first.
 template <bool GATES>
 __global__ void __launch_bounds__(SCORES)
@@ -111,55 +174,8 @@ __global__ void __launch_bounds__(SCORES)
     }
     __syncthreads(); // keys and queries
 
-    const uint32_t warp = tid / 32, lane = tid % 32, row = lane / 4, col = lane % 4;
-    float sums[4] = {0, 0, 0, 0};
-    if (warp < 2 * sub) { // eight earlier keys; in tf32, what rounding leaves in products of its own
-        for (uint32_t x = col; x < WIDE_M; x += 8) {
-            const float4 a = make_float4(qd[row][x], qd[row + 8][x], qd[row][x + 4], qd[row + 8][x + 4]),
-                         a_high = make_float4(tf32(a.x), tf32(a.y), tf32(a.z), tf32(a.w)),
-                         a_low = make_float4(tf32(a.x - a_high.x), tf32(a.y - a_high.y), tf32(a.z - a_high.z),
-                                             tf32(a.w - a_high.w));
-            const float2 y = make_float2(ks[warp * 8 + row][x], ks[warp * 8 + row][x + 4]),
-                         high = make_float2(tf32(y.x), tf32(y.y)),
-                         low = make_float2(tf32(y.x - high.x), tf32(y.y - high.y));
-            mma_tf32(sums, a_low, high), mma_tf32(sums, a_high, low), mma_tf32(sums, a_high, high);
-        }
-#pragma unroll
-        for (int i = 0; i < 4; i++) scores[row + i / 2 * 8][warp * 8 + col * 2 + i % 2] = sums[i];
-    }
-    if (warp == 7) { // the second eight of this sub-block with its first, relative to the first's end
-        for (uint32_t x = col; x < WIDE_M; x += 8) {
-            float a[2], y[2];
-#pragma unroll
-            for (uint32_t i = 0; i < 2; i++) {
-                const uint32_t at = x + 4 * i;
-                a[i] = qs[row + 8][at] * exp2_fast(b[row + 8][at] - b[7][at]),
-                y[i] = ks[q0 + row][at] * exp2_fast(b[7][at] - b[row][at]);
-            }
-            const float4 a_high = make_float4(0, tf32(a[0]), 0, tf32(a[1])),
-                         a_low = make_float4(0, tf32(a[0] - a_high.y), 0, tf32(a[1] - a_high.w));
-            const float2 high = make_float2(tf32(y[0]), tf32(y[1])),
-                         low = make_float2(tf32(y[0] - high.x), tf32(y[1] - high.y));
-            mma_tf32(sums, a_low, high), mma_tf32(sums, a_high, low), mma_tf32(sums, a_high, high);
-        }
-        scores[row + 8][q0 + col * 2] = sums[2], scores[row + 8][q0 + col * 2 + 1] = sums[3];
-    }
-    { // within eight: two threads a pair of tokens
-        const uint32_t eight = tid / 128 * 8, t = eight + tid % 128 / 16, i = eight + tid % 16 / 2, from = tid % 2 * 32;
-        const float4 *x = (const float4 *)(qs[t] + from), *y = (const float4 *)(ks[q0 + i] + from),
-                     *bt = (const float4 *)(b[t] + from), *bi = (const float4 *)(b[i] + from);
-        float dot = 0;
-        if (i <= t)
-#pragma unroll 4
-            for (int j = 0; j < 8; j++) {
-                dot = __fmaf_rn(x[j].x * y[j].x, exp2_fast(bt[j].x - bi[j].x), dot),
-                dot = __fmaf_rn(x[j].y * y[j].y, exp2_fast(bt[j].y - bi[j].y), dot);
-                dot = __fmaf_rn(x[j].z * y[j].z, exp2_fast(bt[j].z - bi[j].z), dot),
-                dot = __fmaf_rn(x[j].w * y[j].w, exp2_fast(bt[j].w - bi[j].w), dot);
-            }
-        dot += __shfl_xor_sync(0xffffffffu, dot, 1);
-        if (i <= t && from == 0) scores[t][q0 + i] = dot;
-    }
+    earlier_scores(sub, ks, qs, qd, b, scores);
+    scores_of_eight(q0, ks, qs, b, scores);
     __syncthreads(); // the scores
     const uint32_t group = tid / 128, core = tid % 128 / 8, t = tid % 8, i = core / 2 * 8 + core % 2;
     if (q0 + group * 8 < n && (core < 8 || sub >= 2)) {

@@ -319,6 +319,9 @@ static void attend(const prompt_window &a, void *stream) {
 void k_prompt_window(const struct cuda_prompt_window *p, void *stream) {
     const prompt_window a = {p->shape, p->layer, p->n_rows, p->rows.pos, p->rows.slot, p->prompts, p->work, p->act};
     if (n_units(a) == 0) return;
+    const cuda_heads &heads = p->heads;
+    assert(dispatch_prompt_window(&a.shape) && a.n_rows > 0 && on_16_bytes(a.work, a.act, heads.qkv.at, heads.turn));
+    assert(!heads.qkv.at || (heads.qkv.n > 0 && heads.qkv.stride % 4 == 0)); // four columns at once
     auto all = [&](auto type) {
         using T = decltype(type);
         if (p->heads.qkv.at) prepare<T>(a, p->heads, stream);

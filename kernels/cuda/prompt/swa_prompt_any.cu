@@ -11,6 +11,66 @@ template <int MOST> struct prompt_any { // heads of up to MOST dims
     }; // a stride that spreads the rows over the banks
 };
 
+// Scores of a tile of keys -> their weights as operand A; top, sum and o of the lane's two queries take them in. mine:
+// from the tile's first key to the first of these queries.
+template <class T, int N, int DIMS>
+__device__ __forceinline__ void any_weigh(float (&score)[N][4], float (&o)[DIMS][4], float (&top)[2], float (&sum)[2],
+                                          int32_t mine, uint32_t visible, uint4 (&weight)[N / 2]) {
+    enum { TILE = PROMPT_TILE, MOST = DIMS * 8 };
+    const uint32_t t = threadIdx.x % 4;
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        float m = top[e], add = 0;
+#pragma unroll
+        for (int n = 0; n < TILE / 8; n++)
+#pragma unroll
+            for (int x = 0; x < 2; x++) {
+                if ((uint32_t)(mine + 8 * e - (8 * n + 2 * (int32_t)t + x)) >= visible) score[n][2 * e + x] = -INFINITY;
+                m = fmaxf(m, score[n][2 * e + x]);
+            }
+        m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
+        m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
+        const float base = m == -INFINITY ? 0 : m, keep = power(top[e] - base); // -inf: no key yet
+        top[e] = m;
+#pragma unroll
+        for (int n = 0; n < TILE / 8; n++) {
+            score[n][2 * e] = power(score[n][2 * e] - base);
+            score[n][2 * e + 1] = power(score[n][2 * e + 1] - base);
+            add += score[n][2 * e] + score[n][2 * e + 1];
+        }
+        sum[e] = __fmaf_rn(sum[e], keep, add);
+#pragma unroll
+        for (int n = 0; n < MOST / 8; n++) o[n][2 * e] *= keep, o[n][2 * e + 1] *= keep;
+    }
+#pragma unroll
+    for (int k = 0; k < TILE / 16; k++)
+        weight[k] = make_uint4(two(score[2 * k][0], score[2 * k][1], T()), two(score[2 * k][2], score[2 * k][3], T()),
+                               two(score[2 * k + 1][0], score[2 * k + 1][1], T()),
+                               two(score[2 * k + 1][2], score[2 * k + 1][3], T()));
+}
+// What the lane's two queries see of values, over the sums of their weights.
+template <class T, int DIMS>
+__device__ __forceinline__ void any_write(const prompt_window &a, const prompt_job &j, const float (&o)[DIMS][4],
+                                          float (&sum)[2], uint32_t head) {
+    enum { MOST = DIMS * 8 };
+    const cuda_shape &s = a.shape;
+    const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4, P = s.P;
+#pragma unroll
+    for (int e = 0; e < 2; e++) {
+        sum[e] += __shfl_xor_sync(0xffffffffu, sum[e], 1);
+        sum[e] += __shfl_xor_sync(0xffffffffu, sum[e], 2);
+        const float by = 1.0f / sum[e];
+        const int32_t row = j.row + (int32_t)(warp * 16 + g + 8 * e);
+        if (row >= j.end) continue;
+#pragma unroll
+        for (int n = 0; n < MOST / 8; n++)
+            if (8 * n < P)
+                *(uint32_t *)((T *)a.act +
+                              act_at<T>((uint32_t)row, head * P + 8 * n + 2 * t, (s.H * P + 15) / 16 * 16)) =
+                    two(o[n][2 * e] * by, o[n][2 * e + 1] * by, T());
+    }
+}
+
 template <class T, int MOST>
 __global__ void __launch_bounds__(128) prompt_any_kernel(const __grid_constant__ prompt_window a) {
     enum { LD = prompt_any<MOST>::LD, TILE = PROMPT_TILE };
@@ -59,36 +119,7 @@ __global__ void __launch_bounds__(128) prompt_any_kernel(const __grid_constant__
         const int32_t mine =
             j.query - from + (int32_t)(warp * 16 + g); // from the tile's first key to this lane's first query
         uint4 weight[TILE / 16];
-#pragma unroll
-        for (int e = 0; e < 2; e++) {
-            float m = top[e], add = 0;
-#pragma unroll
-            for (int n = 0; n < TILE / 8; n++)
-#pragma unroll
-                for (int x = 0; x < 2; x++) {
-                    if ((uint32_t)(mine + 8 * e - (8 * n + 2 * (int32_t)t + x)) >= s.visible)
-                        score[n][2 * e + x] = -INFINITY;
-                    m = fmaxf(m, score[n][2 * e + x]);
-                }
-            m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 1));
-            m = fmaxf(m, __shfl_xor_sync(0xffffffffu, m, 2));
-            const float base = m == -INFINITY ? 0 : m, keep = power(top[e] - base); // -inf: no key yet
-            top[e] = m;
-#pragma unroll
-            for (int n = 0; n < TILE / 8; n++) {
-                score[n][2 * e] = power(score[n][2 * e] - base);
-                score[n][2 * e + 1] = power(score[n][2 * e + 1] - base);
-                add += score[n][2 * e] + score[n][2 * e + 1];
-            }
-            sum[e] = __fmaf_rn(sum[e], keep, add);
-#pragma unroll
-            for (int n = 0; n < MOST / 8; n++) o[n][2 * e] *= keep, o[n][2 * e + 1] *= keep;
-        }
-#pragma unroll
-        for (int k = 0; k < TILE / 16; k++)
-            weight[k] = make_uint4(
-                two(score[2 * k][0], score[2 * k][1], T()), two(score[2 * k][2], score[2 * k][3], T()),
-                two(score[2 * k + 1][0], score[2 * k + 1][1], T()), two(score[2 * k + 1][2], score[2 * k + 1][3], T()));
+        any_weigh<T>(score, o, top, sum, mine, s.visible, weight);
 #pragma unroll
         for (int n = 0; n < MOST / 8; n++) {
             if (8 * n >= P) break;
@@ -105,20 +136,7 @@ __global__ void __launch_bounds__(128) prompt_any_kernel(const __grid_constant__
         place += TILE;
         place -= place >= s.ring_keys ? s.ring_keys : 0;
     }
-#pragma unroll
-    for (int e = 0; e < 2; e++) {
-        sum[e] += __shfl_xor_sync(0xffffffffu, sum[e], 1);
-        sum[e] += __shfl_xor_sync(0xffffffffu, sum[e], 2);
-        const float by = 1.0f / sum[e];
-        const int32_t row = j.row + (int32_t)(warp * 16 + g + 8 * e);
-        if (row >= j.end) continue;
-#pragma unroll
-        for (int n = 0; n < MOST / 8; n++)
-            if (8 * n < P)
-                *(uint32_t *)((T *)a.act +
-                              act_at<T>((uint32_t)row, head * P + 8 * n + 2 * t, (s.H * P + 15) / 16 * 16)) =
-                    two(o[n][2 * e] * by, o[n][2 * e + 1] * by, T());
-    }
+    any_write<T>(a, j, o, sum, head);
 }
 
 template <int MOST> static bool allow_any(bool half) {

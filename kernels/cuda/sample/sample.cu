@@ -644,6 +644,7 @@ template <bool DRAFTS>
 static void sample(const struct cuda_sampler *s, const struct cuda_rows *rows, const int32_t *out, uint32_t n_out,
                    bool draws, const float *logits, void *stream) {
     const uint32_t n_pieces = cuda_sample_pieces(s->V);
+    assert(n_out > 0 && n_out <= CUDA_GRID_Z && s->V > 0 && s->V <= CUDA_SAMPLE_MAX_V && (!DRAFTS || rows->lead));
     dispatch_case c = {};
     c.op = DISPATCH_SAMPLE, c.device = this_device(), c.n_rows = n_out, c.draws = draws;
     const enum dispatch_kernel kernel = dispatch_kernel_of(&c);

@@ -65,6 +65,8 @@ template <bool DRAFTS>
 static void step_rows(const struct cuda_sampler *s, const struct cuda_step host[CUDA_TURNS],
                       const struct cuda_step *device, uint32_t n_rows, uint32_t n_segs, uint32_t n_out,
                       uint32_t *n_deferred, void *stream) {
+    assert(n_rows > 0 && n_segs <= n_rows && n_out <= n_rows);
+    assert(!(DRAFTS || n_deferred) || device->rows.deferred);
     all_turns turns;
     for (int i = 0; i < CUDA_TURNS; i++) turns.of[i] = host[i];
     launch(step_rows_kernel<DRAFTS>, dim3(1), dim3(n_rows < 1024 ? (n_rows + 31) / 32 * 32 : 1024), 0, stream, *s,
@@ -99,6 +101,7 @@ __global__ void admit_kernel(cuda_sampler s, const cuda_admission *a) {
 }
 
 void k_admit(const struct cuda_sampler *s, const struct cuda_admission *host, void *stream) {
+    assert(s->V > 0 && s->V <= CUDA_SAMPLE_MAX_V && s->slots && s->marks);
     launch(admit_kernel, dim3(1), dim3(256), 0, stream, *s, host);
 }
 
@@ -123,5 +126,6 @@ __global__ void masks_kernel(cuda_sampler s, const cuda_mask *masks) {
 }
 
 void k_masks(const struct cuda_sampler *s, const struct cuda_mask *masks, uint32_t n, void *stream) {
+    assert(n > 0 && n <= CUDA_GRID_Z && s->masks && s->mask_rows > 0);
     launch(masks_kernel, dim3(MASK_BLOCKS, n), dim3(MASK_THREADS), 0, stream, *s, masks);
 }
