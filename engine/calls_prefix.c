@@ -25,8 +25,8 @@ static void calls_on_end(void *user, struct rod_event *event) {
     sem_post(&reading->ended);
 }
 
-/* A request that reads ids and leaves its state. No entry of the prefix cache may be its beginning, as some are states
- * that generated what they hold: so it has a salt that nobody else has. */
+/* A request that reads ids and leaves its state. It must not begin from an entry of the prefix cache, since some
+ * entries are states that generated their tokens. So it has a salt of its own. */
 static struct rod_request *calls_reading_request(const int32_t *ids, size_t n) {
     struct rod_request *r = rod_request_new();
     if (!r) return NULL;

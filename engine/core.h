@@ -47,13 +47,13 @@ struct mask_pieces {
     uint64_t used[SCHED_N_KEYS]; /* effort that each key has used lately */
     uint64_t halved_ns;          /* when that was halved */
     double step_ns, effort_ns;   /* what a step takes without masks; what effort takes */
-    uint64_t dear;               /* the ticket of whom the last piece was beyond its first */
+    uint64_t dear;               /* the ticket of the request that had the last piece beyond its first */
     uint64_t spent_ns;           /* since the last step was planned */
     /* of one round */
-    struct active **rows;       /* [n_slots] those that wait, whose key has used the least first; NULL: it failed */
-    uint32_t n, n_first;        /* n_first: those before have had a first piece */
+    struct active **rows;       /* [n_slots] requests that wait, by their keys' effort, least first; NULL: it failed */
+    uint32_t n, n_first;        /* n_first: rows before it have had a first piece */
     int64_t budget, left;       /* effort */
-    const struct grammar *last; /* whose mask was worked at; NULL: none */
+    const struct grammar *last; /* the grammar of the last piece; NULL: none */
 };
 
 struct engine_counters {
@@ -200,7 +200,7 @@ int slot_prepare_sampling(struct rod_engine *engine, const struct active *active
 
 /* ---- prefix_use.c: the index is the engine thread's; failures are device faults ---- */
 int prefix_use_open(struct rod_engine *engine, struct rod_error *err);
-/* Behind the sessions, who say what is wrong with state_dir. */
+/* Called after turn_open, which names what is wrong with state_dir. */
 int prefix_use_open_pinned(struct rod_engine *engine, struct rod_error *err);
 /* The request has a slot and is to read its prompt: perhaps not all of it. */
 int prefix_use_admit(struct rod_engine *engine, struct active *active, uint64_t now_ns, struct rod_error *err);
@@ -262,7 +262,7 @@ struct active *shared_next_started(struct rod_engine *engine);
 /* A piece of the request's prompt is scored: the same for its waiters, and kept for choices in the queue. */
 int shared_scored(struct rod_engine *engine, struct active *active, const struct sched_row *row,
                   const struct event *scored, struct rod_error *err);
-/* The request ends: who waited for its state reads the prompt after all. */
+/* The request ends: waiters for its state read the prompt themselves. */
 void shared_leave(struct rod_engine *engine, const struct active *active);
 
 /* ---- turn.c ---- */

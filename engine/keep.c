@@ -82,8 +82,8 @@ int keep_load(struct rod_engine *e, struct active *a, struct rod_error *err) {
     return rc;
 }
 
-/* From the pool; where all of it is in use, from the heap: an answer is not lost for want of room, and whoever has too
- * little hears of it. No more than a slot each. */
+/* A buffer from the pool, or from the heap where the pool is full: an answer is not lost for want of room, and the log
+ * says so. At most one a slot comes from the heap. */
 static struct state_buffer *keep_find_room(struct rod_engine *e, size_t n_bytes, struct rod_error *err) {
     struct state_buffer *buffer = state_buffer_new(e->states, n_bytes);
     if (buffer) return buffer;

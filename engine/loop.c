@@ -1,5 +1,5 @@
 /* loop.c - the engine thread: submissions in, states that have arrived, slots for the queue, a step, events out, one
- * wake a round. What features found out becomes what happens here, and in step.c.
+ * wake a round. The files of features give verdicts; this file and step.c carry them out.
  */
 #include "core.h"
 #include "engine/base/policy.h"

@@ -1,11 +1,12 @@
 /* mask_pieces.c - whose masks are made before a step, as one alone may take longer than many steps.
  *
- * Masks are made in pieces, with so much effort in all as half of a step's time is worth. Then whoever lacks its mask
- * is in SCHED_MASKING: no plan counts it, as what a plan gave to it others would lack. A prompt is read up to its last
- * piece meanwhile. What is made does not depend on the pieces, so a row's tokens are what they are alone. First each
- * one has one piece, in which ordinary masks become complete: those of keys that have used the least lately go first.
- * The rest is one mask's after the other, by the same order; one that was begun is finished, unless another's key has
- * used less than half. Where nothing else runs a round has more effort, and ends, as a request may come.
+ * Masks are made in pieces. A round's pieces take half of a step's time together. A request that lacks its mask after
+ * the round is in SCHED_MASKING: no plan counts it, so others have the rows that it cannot use. Its prompt is read up
+ * to the last piece meanwhile. A mask does not depend on its pieces, so a row draws the tokens that it would draw
+ * alone. First each request has one piece, in which an ordinary mask becomes complete. Keys that have used the least
+ * effort lately go first. What is left of the round goes to one mask after the other in that order. A mask that was
+ * begun is finished first, unless another key has used less than half of its key's effort. Where nothing else runs a
+ * round is longer, and still ends, as a request may come.
  */
 #include "core.h"
 #include "engine/base/policy.h"

@@ -22,7 +22,7 @@
 /* The ticket of the first of them: those submitted together have consecutive ones. */
 static uint64_t shared_group(const struct active *a) { return a->submission.ticket - a->request->same_before; }
 
-/* Whether a can take over what `of` has read: of another key, its scores were not kept for a. */
+/* Whether a can take over the state of `of`. Scores are kept for requests of one key alone. */
 static bool shared_same_prompt(const struct active *of, const struct active *a) {
     const struct rod_request *x = of->request, *y = a->request;
     if (shared_group(of) != shared_group(a) || of->sched.key != a->sched.key) return false;
@@ -147,8 +147,7 @@ int shared_admit(struct rod_engine *e, struct active *a, struct rod_error *err) 
     return 0;
 }
 
-/* All that wait for a have their copies of what it has read; the last stays idle as the source, if choices are queued.
- */
+/* Each waiter of a gets a copy of its state. If choices are queued, the last waiter stays idle as their source. */
 static void shared_copy_to_waiters(struct rod_engine *e, struct active *a) {
     struct active *last = NULL;
     for (struct sched_req *r = sched_first(&e->sched.waiting); r; r = sched_after(&e->sched.waiting, r)) {

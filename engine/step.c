@@ -2,8 +2,8 @@
  *
  * Two ways to run a step. Without sampling on the device: forward, then a token a row. With it: a step is launched and
  * collected later, and the next one is planned and launched in between, so that the device never waits for the host:
- * it feeds itself, and leaves alone what it has seen end. What the host alone can end (a stop string) is known only
- * when the step is collected, so after such a row the next plan waits. A row under a grammar draws from a mask that is
+ * it feeds itself, and skips rows of requests that it has seen end. A stop string is found by the host alone, when the
+ * step is collected, so after such a row the next plan waits. A row under a grammar draws from a mask that is
  * made of the tokens before it, so its request is held until its token is there. Requests whose logits the host must
  * see (SITE_HOST) run in steps of their own, in the first way.
  */
@@ -14,8 +14,8 @@
 
 /* ---- plan ---- */
 
-/* A row of a stream; or of what a last answer left to be read, alone: without the break between them it would have been
- * one, and a device may add a prompt's sums in another order. */
+/* A stream's row, or the last token of an earlier answer as a prompt of one token. Without the break between the two
+ * requests that token would have been a stream's row, and a device may add a prompt's sums in another order. */
 static bool step_is_drawn(const struct sched_row *row) {
     const struct active *a = active_of_sched(row->req);
     return row->req->state == SCHED_DECODE || (a->own_prompt && a->n_prompt == 1);
@@ -51,8 +51,8 @@ static void step_give_mask(struct rod_engine *e, struct active *a, const struct 
     a->masked = gate->on ? a->masked | bit : a->masked & ~bit;
 }
 
-/* A mask behind each of the row's drafts, as if those before had come. Of these it keeps what the grammar lets come,
- * and there is time for, and goes on behind. */
+/* Makes a mask behind each of the row's drafts, as if the drafts before had come. The row keeps drafts up to the first
+ * that the grammar does not allow, or that there is no time for. */
 static void step_mask_drafts(struct rod_engine *e, struct active *a, struct sched_row *row, const uint64_t *mask) {
     const uint32_t n_drafts = row->req->state == SCHED_DECODE ? row->n_tok - 1 : 0;
     struct grammar_gate ahead;
@@ -240,7 +240,7 @@ bool step_take_logits(struct rod_engine *e, struct active *a, uint64_t position,
     return step_act(e, a, &v, &err);
 }
 
-/* The device waits behind this token for what comes of it: the next row, if it is on its way, did nothing. */
+/* The device waits behind this token until a row names it. So a next row that is on its way did nothing. */
 static void step_take_back(struct rod_engine *e, struct active *a) {
     const uint64_t next = e->n_collected + 1;
     a->waits = true;
@@ -381,8 +381,9 @@ static int step_collect(struct rod_engine *e, struct rod_error *err) {
     return rc;
 }
 
-/* Of a prompt that has the device alone: none is planned behind it, so whoever comes meanwhile waits for one such step
- * and not for two. From its end the device has no work until the host has seen it (100 us at most) and launched. */
+/* A large step of a prompt that has the device alone. None is planned behind it, so a request that comes meanwhile
+ * waits for one such step and not for two. From its end the device has no work until the host has seen it (100 us at
+ * most) and launched. */
 static bool step_is_large(const struct rod_engine *e, const struct step *step) {
     return e->backend_info.shared_tok && step->n_prompt_tok > e->backend_info.shared_tok;
 }

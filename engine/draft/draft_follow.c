@@ -87,7 +87,8 @@ static void follow_part(struct draft_follow *f, const int32_t *ids, uint32_t n, 
         if (ids[i] < 0) f->at = n; /* the source ended before */
 }
 
-/* Past the edits at this place that leave out what stands there, but for what comes after all: the edit behind them. */
+/* Steps over edits at this place that leave tokens out, unless the token `id` comes after all. Returns the edit behind
+ * them. */
 static uint32_t follow_next_edit(struct draft_follow *f, const int32_t *ids, uint32_t n, int32_t id) {
     for (;;) {
         const uint32_t i = follow_edit_at(f, ids, n, f->at);
@@ -96,7 +97,7 @@ static uint32_t follow_next_edit(struct draft_follow *f, const int32_t *ids, uin
     }
 }
 
-/* The token is neither an edit's nor the source's: what was expected from this place on is dropped. */
+/* The token is neither an edit's nor the source's: edits that were expected from this place on are dropped. */
 static void follow_surprise(struct draft_follow *f, const int32_t *ids, uint32_t n, uint32_t at, uint32_t last_edit) {
     if (last_edit < f->n_edits) follow_drop_edit(f, last_edit);
     f->at = at;

@@ -1,8 +1,8 @@
 /* draft_policy.h - how many draft tokens a step takes along, so that they pay.
  *
- * Each stream offers its draft; a draft token is right if it and those before it are. They are taken in the order of
- * their chances, as far as streams gain most: the mean of the logarithms of how much faster each one is, so that one
- * stream's drafts do not slow many others. None is taken where that is about nothing.
+ * Each stream offers its draft; a draft token is right if it and those before it are. Draft tokens are taken in the
+ * order of their chances, up to where streams gain most. The gain is the mean of the logarithms of how much faster each
+ * stream is, so that one stream's drafts do not slow many others. A step takes none where the gain is about nothing.
  * Chances are learned for each request and kind of draft, from those of all requests at first.
  *
  * Who owns what: counts belong to a request or to the engine. Pure; the engine thread.
@@ -12,7 +12,7 @@
 
 #include "draft_price.h"
 
-/* By what a draft is like: the length of its match (2, 3, 4 to 7, 8 to 15, from 16 on), or of a prediction. */
+/* Kinds of drafts: by the length of the match (2, 3, 4 to 7, 8 to 15, from 16 on), or a prediction's. */
 enum { DRAFT_KINDS = 6, DRAFT_PREDICTED = 5 };
 
 struct draft_chance {
@@ -25,7 +25,7 @@ struct draft_chances {
 
 uint32_t draft_kind(uint32_t n_match, bool predicted);
 double draft_chance(const struct draft_chances *own, const struct draft_chances *all, uint32_t kind);
-/* Of a draft of n tokens the first n_right were right. */
+/* Learns that the first n_right of a draft's n tokens were right. */
 void draft_judge(struct draft_chances *chances, uint32_t kind, uint32_t n, uint32_t n_right);
 
 /* A stream's draft of n tokens: the first is right with chance first, each one behind a right one with chance next. It
@@ -38,20 +38,20 @@ struct draft_offer {
 enum { DRAFT_CLASSES = 16 };
 struct draft_offers {
     double tokens[DRAFT_CLASSES], right[DRAFT_CLASSES];
-    double gain[DRAFT_CLASSES]; /* sum of the logarithms of what streams give more by them */
+    double gain[DRAFT_CLASSES]; /* sum of the logarithms of how much faster streams are with them */
 };
 void draft_offer_add(struct draft_offers *offers, const struct draft_offer *offer);
-/* How many tokens each of n offers, so many together, may have where a step has room for fewer: so that no stream's
- * later tokens take the place of another's first. */
+/* How many tokens each of n offers may have, where they have `tokens` together and a step has room for fewer. So no
+ * stream's later tokens take the place of another's first. */
 uint32_t draft_offer_most(uint32_t n, uint64_t tokens, uint32_t room);
 /* The class from which on a step of so many streams takes draft tokens, as far as it has room for them; DRAFT_CLASSES:
- * it takes none. plain: what it takes without, 0: not known. */
+ * it takes none. plain: the step's time without drafts; 0: not known. */
 uint32_t draft_offers_settle(const struct draft_offers *offers, const struct draft_price *price, uint32_t streams,
                              uint32_t room, double plain);
 /* How many tokens of an offer are in these classes. */
 uint32_t draft_offer_taken(const struct draft_offer *offer, uint32_t class);
-/* A step that takes none: whether to take those that are not mostly wrong, to learn what that takes; the class, or
- * DRAFT_CLASSES. */
+/* Whether a step that would take no drafts takes those that are not mostly wrong, to learn their price. Returns the
+ * class, or DRAFT_CLASSES. */
 struct draft_tries {
     double refused; /* right draft tokens since the last try */
     uint32_t n;     /* tries since drafts were taken for good: each waits twice as long */

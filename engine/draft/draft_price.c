@@ -58,7 +58,7 @@ double draft_price_of(const struct draft_price *p, uint32_t streams, double draf
     return y0 + drafts * price_elsewhere(p, streams, plain);
 }
 
-/* Returns what of the time counts: at most twice what was expected. */
+/* Returns how much of ns counts: at most twice the expected time. */
 static double mean_add(struct draft_mean *m, uint32_t drafts, double ns, double expected) {
     if (m->age >= POLICY_DRAFT_PRICE_STALE) m->n = 1; /* what it says is old */
     if (m->n) expected = m->ns;

@@ -1,8 +1,8 @@
 /* draft_price.h - what steps of some streams take, with drafts and without: means of measured times. Pure; the engine
  * thread.
  *
- * A step without drafts may be made ready while the one before it runs (`ahead`). One with drafts, and the one after
- * it, begin behind the step before, whose tokens they need: what the device waits for is part of their time.
+ * A step without drafts may be made ready while the one before it runs (`ahead`). A step with drafts, and the one after
+ * it, need the tokens of the step before and begin behind it: the time that the device waits is part of theirs.
  */
 #ifndef DRAFT_PRICE_H
 #define DRAFT_PRICE_H
@@ -23,7 +23,7 @@ struct draft_price {
     struct draft_mean behind[DRAFT_PRICE_STREAMS][DRAFT_PRICE_DRAFTS]; /* by drafts: none, 1, 2, then an octave each */
 };
 
-/* Returns what of the time counts: on a busy machine some steps take many times what they cost. */
+/* Returns how much of ns counts: on a busy machine some steps take many times their price. */
 double draft_price_learn(struct draft_price *price, uint32_t streams, uint32_t drafts, bool ahead, uint64_t ns);
 /* What a step without drafts takes, begun ahead where it may be. 0: not known, or not measured for long. */
 double draft_price_plain(const struct draft_price *price, uint32_t streams, bool ahead);

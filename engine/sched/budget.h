@@ -31,34 +31,35 @@ enum { BUDGET_CLASSES = 33 };
 struct prefill_budget {
     struct step_cost prompt;            /* of a step's tokens of prompts */
     uint64_t stream_ns[BUDGET_CLASSES]; /* [i] of up to 2^i decode rows alone; 0 = not known */
-    uint64_t guessed;   /* bits: of these what a step took beyond its prompts' price, until one is alone */
+    uint64_t
+        guessed; /* bits: stream_ns[i] is a step's time less its prompts' price, until a step of decode rows alone */
     uint64_t n_plans;   /* with prompts and decode rows since decode rows alone were measured */
     uint64_t burst_ns;  /* what is left for bursts */
     uint64_t debt_ns;   /* what prompts have had beyond their time */
-    uint32_t n_skipped; /* plans that left prompts out for it, in a row */
+    uint32_t n_skipped; /* plans in a row that left prompts out to pay the debt back */
     bool looked;        /* the plan before left prompts out to measure */
 };
 
 void budget_init(struct prefill_budget *p, uint32_t chunk_tok);
 /* A step of so many decode rows and tokens of prompts took ns. */
 void budget_took(struct prefill_budget *p, uint32_t n_decode, uint64_t n_prompt_tok, uint64_t ns);
-/* So many streams are taken to take ns until a step of them says what they take. */
+/* A guess of what so many streams take, until a step of them is told. */
 void budget_guess(struct prefill_budget *p, uint32_t n_decode, uint64_t ns);
 /* What so many decode rows take alone; 0 = not known. */
 uint64_t budget_streams_ns(const struct prefill_budget *p, uint32_t n_decode);
 
 /* A plan: streams_ns is what the streams' rows take, prompt_ns what prompts may have beside them; 0 = not known, or no
  * streams. */
-/* Whether prompts are left out of a plan of n_decode > 0 rows. burst: short prompts wait, and are not left out only to
- * measure rows that were not yet. */
+/* Whether prompts are left out of a plan of n_decode > 0 rows. burst: short prompts wait, and they are not left out
+ * only to measure decode rows. */
 bool budget_skips(struct prefill_budget *p, uint32_t n_decode, uint64_t prompt_ns, bool burst);
-/* What short prompts of n_tok tokens have beyond the prompt time, of what they want. */
+/* How much of want_ns short prompts of n_tok tokens have beyond the prompt time. */
 uint64_t budget_burst_ns(const struct prefill_budget *p, uint64_t n_tok, uint64_t want_ns);
 /* How many tokens a burst's step without decode rows has, up to most_tok; 0: the burst does not pay for all of it. */
 uint64_t budget_alone_tok(const struct prefill_budget *p, uint64_t most_tok, uint64_t burst_ns);
-/* How many tokens of prompts it may have; UINT64_MAX = any. prompt_ns: with burst_ns. */
+/* How many tokens of prompts the plan may have; UINT64_MAX = any. prompt_ns includes burst_ns. */
 uint64_t budget_fits_tok(const struct prefill_budget *p, uint64_t streams_ns, uint64_t prompt_ns, uint64_t burst_ns);
-/* It has so many. Of a step without the streams' rows: streams_ns 0, and burst_ns is the prompt time. */
+/* The plan has n_prompt_tok. For a step without streams' rows: streams_ns 0, and prompt_ns is burst_ns. */
 void budget_spend(struct prefill_budget *p, uint64_t n_prompt_tok, uint64_t streams_ns, uint64_t prompt_ns,
                   uint64_t burst_ns);
 

@@ -30,8 +30,8 @@ void cost_learn(struct step_cost *p, uint64_t n, uint64_t ns) {
     if (n > p->n_most) p->n_most = n;
 
     const double expected = p->fixed_ns + x * p->unit_ns, scale = cost_at_least(expected, LEAST_NS);
-    /* Each wanders by a part of what it belongs to, so none is so little that it could not come back. Uncertainty is
-     * bounded: what is not measured for long is unknown, not more than that. */
+    /* Each part of the price wanders by a fraction of the time that it belongs to, so a part that fell to nothing can
+     * come back. Uncertainty is bounded by the part itself, however long it was not measured. */
     const double fixed = cost_at_least(p->fixed_ns + cost_at_most(x, POLICY_COST_PRIOR_UNITS) * p->unit_ns, LEAST_NS);
     const double unit = scale / cost_at_least(x, 1);
     if (p->var_fixed < fixed * fixed) p->var_fixed += POLICY_COST_WANDER * fixed * POLICY_COST_WANDER * fixed;

@@ -26,7 +26,7 @@ uint64_t cost_ns(const struct step_cost *p, uint64_t n);       /* 0 = no price y
 uint64_t cost_sure_ns(const struct step_cost *p);
 /* Each of many, their part of the fixed one included; 0 = no price yet. */
 double cost_each_ns(const struct step_cost *p);
-/* How many take at most ns. No more than twice of what was seen: a line is not trusted far from its points. */
+/* How many take at most ns. At most twice n_most: a line is not trusted far from its points. */
 uint64_t cost_fits(const struct step_cost *p, uint64_t ns);
 
 #endif

@@ -41,7 +41,7 @@ static struct submission **mailbox_bucket(struct mailbox *m, uint64_t ticket) {
     return &m->table[ticket & (m->n_table - 1)];
 }
 
-/* So much of a common limit, with what a key takes now, leaves others something. */
+/* Whether a key that has `mine` of `all` leaves others something of the limit. */
 static bool mailbox_leaves_some(uint64_t mine, uint64_t all, uint64_t max, uint64_t quota) {
     return all <= max && (!quota || mine <= quota * (max - all));
 }
@@ -64,7 +64,7 @@ static int mailbox_check_quota(const struct mailbox *m, const struct submission 
 /* Whether it fits behind `live` others of which the prompts of those that wait have waiting_tok. */
 static int mailbox_check(const struct mailbox *m, const struct submission *s, uint64_t live, uint64_t waiting_tok,
                          struct rod_error *err) {
-    if (live < m->n_slots) return 0; /* who finds a slot free does not wait */
+    if (live < m->n_slots) return 0; /* a request with a free slot takes no place of the queue */
     if (live - m->n_slots >= m->max_queue)
         return rod_fail(err, ROD_EQUEUEFULL, "The queue is full: %u requests run and %u wait.", m->n_slots,
                         m->max_queue);

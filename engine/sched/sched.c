@@ -264,8 +264,8 @@ const struct step_cost *sched_reading(const struct sched *s, enum sampling_site 
 
 bool sched_site_busy(const struct sched *s, enum sampling_site site) { return s->prefill[site].n || s->decode[site].n; }
 
-/* Rows of a step. One prompt that has the device alone takes all there are: a large step reads faster. Whoever else
- * waits or decodes would wait for it to end, so company has small ones. */
+/* Rows of a step. A prompt that has the device alone takes all there are, since a large step reads faster. Beside
+ * other requests, which would wait for its end, steps are smaller (shared_tok). */
 static uint32_t sched_step_tok(const struct sched *s) {
     uint32_t n_prompts = 0, n_streams = 0;
     for (int i = 0; i < SCHED_N_SITES; i++) n_prompts += s->prefill[i].n, n_streams += s->decode[i].n + s->masking[i].n;
@@ -400,8 +400,8 @@ static void sched_to_prefill(struct sched *s, struct sched_req *r) {
     list_insert_before(l, at, &r->link);
 }
 
-/* The next plan is of what there will be when the flight on its way has ended. A request whose piece ends where others
- * take over its state, or where it leaves that, is not looked ahead of. */
+/* Plans as if the flight on its way had ended. A request whose piece ends where other choices take over its state, or
+ * where it leaves a prefix entry, stays out: its next piece has to wait for that. */
 static void sched_look_ahead(struct sched *s) {
     for (struct sched_req *r = sched_first(&s->flying), *next; r; r = next) {
         const uint64_t end = r->pos + r->flight_tok;
@@ -413,7 +413,7 @@ static void sched_look_ahead(struct sched *s) {
     }
 }
 
-/* What the plan did not take is as it was. */
+/* Requests that the plan did not take are in FLYING as before. */
 static void sched_look_back(struct sched *s, enum sampling_site site) {
     for (struct sched_req *r = sched_first(&s->prefill[site]), *next; r; r = next) {
         next = sched_after(&s->prefill[site], r);

@@ -13,20 +13,20 @@
  * host must see cannot share a step. Where no device samples, all are of SITE_HOST.
  * WAITING holds a slot and waits for the state of another request that reads the same prompt.
  * MOVING holds a slot whose state is on its way in or out: no plan takes it. A request may end meanwhile (leave); its
- * slot stays taken until the state has arrived (release). FLYING the same: a flight reads pieces of its prompt.
- * MASKING holds a slot and waits for what its next token may be: no plan takes or counts it, so it costs nobody a step.
- * commit may come before the step has run (look-ahead); a request with all its tokens planned waits in LAST for them.
+ * slot stays taken until the state has arrived (release). FLYING holds a slot for which a flight reads pieces of a
+ * prompt; it may end meanwhile, too. MASKING holds a slot and waits for its next token's mask: no plan takes or counts
+ * it, so it costs nobody a step. commit may come before the step has run (look-ahead); a request with all its tokens
+ * planned waits in LAST for them.
  *
- * Prompts beside streams (budget.h): the caller says what each step took (sched_took), and while requests decode,
- * prompts have about as much of the time as all streams' rows, and for each request that waits for its first token as
- * much as a stream; in pieces that are worth what a step with prompts costs whatever its tokens, also if plans between
- * then have none. What decode rows alone take is measured again by a plan without prompts when it may have changed.
+ * Prompts beside streams (budget.h): the caller says what each step took (sched_took). While requests decode, prompts
+ * have about as much of the time as all streams' rows, and each request that waits for its first token has as much as a
+ * stream. A piece is large enough to be worth the fixed cost of a step with prompts, even if the plans between two
+ * pieces then have none. A plan without prompts measures decode rows alone again when their time may have changed.
  * While very many short prompts wait, every other plan has no decode rows.
  *
  * Flights: a device may read pieces of prompts beside steps. Flights start at 8 decoding streams (flight_streams).
- * Below that, ordinary steps give a prompt more time than a flight would. While at least flight_streams requests
- * decode, and at least as many as prompts are long, long prompts are left to flights, and steps have the others and the
- * last pieces.
+ * Below that, ordinary steps give a prompt more time than a flight would. There must be as many streams as long
+ * prompts, too. Flights have the long prompts then, and steps have the others and the last pieces.
  *
  * Keys that share the slots: every request names an API key. Each key has a queue of its own, first come, first
  * served, and a count of what it was served: tokens of prompts when they get a slot, generated ones twice, over the
@@ -153,11 +153,11 @@ uint32_t sched_plan_flight(struct sched *s, enum sampling_site site, struct sche
 /* The request's first flight has ended: its piece is read. */
 void sched_land(struct sched *s, struct sched_req *req);
 bool sched_site_busy(const struct sched *s, enum sampling_site site); /* a plan of it has rows */
-/* An admitted request that has read nothing begins at pos: what it need not read is not what its key was served. */
+/* An admitted request that has read nothing begins at pos. Its key is not charged for the tokens before pos. */
 void sched_skip(struct sched *s, struct sched_req *req, uint64_t pos);
-/* An admitted request that has read nothing waits for another's state; then reads itself after all, or (skip) what the
- * state that it has got lacks, or has got the state after its prompt and its first token's logits. What it waits for
- * its key is not served: wait comes before anybody else is admitted. */
+/* wait: an admitted request that has read nothing waits for another's state. Its key is not charged for the prompt, so
+ * wait comes before anybody else is admitted. wait_over: it reads the prompt itself, or (skip) the tokens that the
+ * state lacks. fork: it has the state after its prompt, and the logits of its first token. */
 void sched_wait(struct sched *s, struct sched_req *req);
 void sched_wait_over(struct sched *s, struct sched_req *req);
 void sched_fork(struct sched *s, struct sched_req *req);
@@ -169,7 +169,7 @@ void sched_advance(struct sched *s, struct sched_req *req);
 void sched_uncommit(struct sched *s, struct sched_req *req);
 /* A committed step of so many decode rows and tokens of prompts took ns, from the end of the one before. */
 void sched_took(struct sched *s, enum sampling_site site, uint32_t n_decode, uint64_t n_prompt_tok, uint64_t ns);
-/* So many decode rows are taken to take ns, until a step says what they take. */
+/* A guess of what so many decode rows take, until a step of them is told. */
 void sched_guess(struct sched *s, enum sampling_site site, uint32_t n_decode, uint64_t ns);
 /* What reading prompts takes: in steps of this site, or where none is known of another. */
 const struct step_cost *sched_reading(const struct sched *s, enum sampling_site site);
