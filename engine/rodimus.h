@@ -250,8 +250,8 @@ struct rod_stats {                                             /* a consistent e
     uint64_t state_refused; /* files found damaged or foreign, and left alone */
     uint64_t sessions_expired, sessions_evicted; /* removed: by their time, for the budgets */
     uint64_t idempotent_replays;
-    /* The prefix cache: prompts that began from a prefix entry, and their tokens that were not read; those that found
-     * nothing or less than there once was, by reason; what it holds now, what had to go. */
+    /* The prefix cache: prompts that began from a prefix entry, and their tokens that were not read; prompts that
+     * found no entry, or a shorter one than there once was, by reason; entries held now, and evicted ones. */
     uint64_t prefix_hits, prefix_tok_saved, prefix_misses[ROD_PREFIX_N_MISSES];
     uint64_t prefix_entries, prefix_bytes, prefix_evicted;
     uint64_t drafted[ROD_DRAFT_N_KINDS], accepted[ROD_DRAFT_N_KINDS]; /* draft tokens: read along; that were right */
@@ -462,7 +462,8 @@ struct rod_request {       /* make with rod_request_new; every pointer malloc'd 
     bool grammar_again; /* with a tag: behind what the grammar describes the text is free up to the next tag */
     uint32_t key,
         weight; /* the API key, below ROD_MAX_KEYS, and its part of the slots beside others' weights (0 = 1) */
-    uint32_t queue_quota; /* what waits of its key has so many times what is left free of the queue at most; 0 = all */
+    uint32_t queue_quota; /* its key's waiting requests have at most so many times the free rest of the queue; 0: all of
+                             it */
     uint64_t queue_timeout_ns; /* 0 = none: ROD_ETIMEDOUT if no slot by then */
     void *user;                /* comes back with every event */
     /* Gets the last event instead of rod_next_event, on the engine's thread, and takes it: for a caller that waits for

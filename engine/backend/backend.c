@@ -73,7 +73,7 @@ void rod_cuda_note(char *note, size_t note_bytes) {
     snprintf(note, note_bytes, "rodimus_cuda.so is loaded, %s", library);
 }
 
-/* Behind what the line says. */
+/* Appends the formats of weights to the device's line. */
 static void device_formats(char line[128], const struct backend_ops *ops) {
     size_t n = strlen(line);
     n += (size_t)snprintf(line + n, 128 - n, "; weights fp32, fp16, bf16");

@@ -245,8 +245,8 @@ static uint32_t sampler_partition(struct sampler_candidate *c, uint32_t lo, uint
     return at;
 }
 
-/* Of n candidates partitions look at some 3 n. An order can be made, with a bias for each token, in which every split
- * is as bad as can be and they look at n * n: past so many the rest is sorted. */
+/* Partitions look at some 3 n of n candidates. A client can make an order with logit_bias in which every split is the
+ * worst one, and they look at n * n. Past this many looks the rest is sorted. */
 static uint64_t most_looks(uint32_t n) { return 16 * (uint64_t)n; }
 
 static int sampler_compare(const void *a, const void *b) {

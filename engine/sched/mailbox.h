@@ -19,7 +19,7 @@ struct submission {
     struct submission *chain; /* in the table by ticket */
     struct submission *cancel_next, *cancel_prev;
     uint64_t ticket, n_tok; /* n_tok: the prompt's tokens, for max_queue_tok */
-    uint32_t key, quota;    /* quota: its key's have so many times what is left free at most; 0 = all */
+    uint32_t key, quota;    /* quota: its key has at most so many times the free rest; 0: all of it */
     bool cancelled, cancel_listed, started, in_slot;
 };
 

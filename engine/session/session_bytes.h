@@ -1,8 +1,8 @@
 /* session_bytes.h - how many bytes the files of sessions have, where several sessions may share one: a fork's state is
  * the file of the session that it was forked from, under a name of its own (session_store.h).
  *
- * A file is known by inode and size, and counts once, however many sessions have it; it counts as pinned while one of
- * these is. Ownership: the count owns its entries; a hold lies in its session. Threads: none of its own.
+ * A file is known by inode and size, and counts once, however many sessions have it; it counts as pinned while one
+ * of its sessions is. Ownership: the count owns its entries; a hold lies in its session. Threads: none of its own.
  */
 #ifndef SESSION_BYTES_H
 #define SESSION_BYTES_H

@@ -134,7 +134,7 @@ void session_queue_fail_locked(struct sessions *s, struct session_turn *turn);
 void session_queue_end_locked(struct sessions *s, struct session_turn *turn);
 /* The session is dirty, and held by nobody or the caller: now the threads hold it, and write it. */
 void session_queue_write_locked(struct sessions *s, struct session *session);
-/* Takes the first job out; of ends as many as are one thread's part, at most SESSIONS_BATCH. */
+/* Takes the first job out; of ends one thread's part, at most SESSIONS_BATCH. */
 size_t session_queue_take_turns_locked(struct sessions *s, struct session_turn **turns);
 size_t session_queue_take_writes_locked(struct sessions *s, struct session **sessions);
 
@@ -149,7 +149,7 @@ int session_folder_here(const struct sessions *s, struct rod_error *err);
 void session_folder_write(const struct sessions *s, struct session_write *writes, size_t n);
 /* The outcome of a write: counted, and whether the disk takes files. */
 void session_folder_wrote(struct sessions *s, struct session *session, const struct session_write *write);
-/* Host memory is full of what the disk does not take, and nothing there can go: waiting is useless. */
+/* Host memory is full of states that the disk does not take, so none can leave it: waiting is useless. */
 bool session_folder_stuck_locked(const struct sessions *s);
 /* Some session is being written because of age or budget. */
 bool session_folder_writing_locked(const struct sessions *s);

@@ -1,6 +1,6 @@
 /* session_io.c - see session_internal.h: the threads that wait for files. They open and end turns, and write sessions
- * because of age or budget. A thread ends as many turns together as are its part of those that wait: they share the
- * disk's waiting, and no turn waits behind many. */
+ * because of age or budget. Each thread takes its part of the turns that wait to end, and ends them together: they
+ * share the disk's waiting, and no turn waits behind many. */
 #include "session_internal.h"
 
 enum { THREADS = 4 };

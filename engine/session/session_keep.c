@@ -1,4 +1,4 @@
-/* session_keep.c - see session_internal.h: the keeper, a thread that does what time asks for. Turns that wait are tried
+/* session_keep.c - see session_internal.h: the keeper, a thread that acts on time. Turns that wait are tried
  * again or time out; idle sessions are written, expired ones removed; the folder is kept within its budget and read. */
 #include "session_internal.h"
 

@@ -162,8 +162,8 @@ struct session *session_table_to_expire(struct session_table *t, int64_t now_s);
 /* Its file has what memory has, or memory has nothing. */
 static inline bool session_durable(const struct session *s) { return s->file_version.n_bytes && !s->dirty; }
 
-/* The live sessions of a tenant in order of id, behind `after` (NULL = all), at most limit; *more: others follow. Costs
- * what it gives, whatever other tenants have. */
+/* The live sessions of a tenant in order of id, behind `after` (NULL = all), at most limit; *more: others follow. The
+ * cost grows with the sessions given, not with those of other tenants. */
 int session_table_list(const struct session_table *t, const char *tenant, const char *after, size_t limit,
                        int64_t now_s, const struct session ***out, size_t *n, bool *more, struct rod_error *err);
 

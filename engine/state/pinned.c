@@ -194,8 +194,8 @@ static bool version_same(const struct state_disk_version *a, const struct state_
     return a->inode == b->inode && a->mtime_ns == b->mtime_ns && a->n_bytes == b->n_bytes;
 }
 
-/* A file that is new, or another one under its name, is read. One at fault is looked at once; what finds no room, or a
- * disk at fault, again, and until then the prefix that had the name stays. */
+/* A file that is new, or another one under its name, is read. A file at fault is looked at once. A file that
+ * finds no room, or a disk at fault, is read again later, and until then the prefix that had the name stays. */
 static void scan_file(struct pinned *p, const char *name) {
     struct state_disk_version now;
     struct rod_error err;
@@ -224,7 +224,7 @@ static void scan_file(struct pinned *p, const char *name) {
                    (unsigned long long)n_left_out);
 }
 
-/* Of what the folder had and has no longer. */
+/* Drops prefixes whose files have left the folder. */
 static void scan_drop_unseen(struct pinned *p) {
     struct pinned_prefix *gone[PINNED_MAX + MAX_REFUSED];
     uint32_t n = 0;

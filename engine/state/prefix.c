@@ -265,7 +265,7 @@ static bool entry_yields(const struct prefix_entry *e, const struct prefix_entry
     return held != was_held ? held : worth >= worth_of_entry(e, new_up, now_ns);
 }
 
-/* Evicts what must go for fresh, which hangs on *up: all of it, or nothing. */
+/* Evicts the entries that must go for fresh, which hangs on *up: all of them, or none. */
 static bool entries_evict_for(struct prefix *p, struct prefix_entry **up, const struct prefix_entry *fresh,
                               uint64_t now_ns) {
     const uint64_t n = fresh->n_tok, bytes = fresh->bytes;
@@ -425,8 +425,8 @@ static size_t seen_deepest(struct prefix *p, size_t n_chunks, size_t from, uint3
     return deepest;
 }
 
-/* The prompt holds one that was answered, and then something else than the answer's tokens. The place where it leaves
- * what was seen is within the chunk after `chunks`. */
+/* The prompt begins with an answered prompt, and then has other tokens than the answer. It leaves the seen tokens
+ * within the chunk after `chunks`. */
 static bool seen_retokenised(struct prefix *p, const int32_t *ids, size_t n, size_t chunks, uint32_t flags) {
     const size_t chunk = p->config.chunk_tok, from = chunks * chunk;
     bool answered = flags & SEEN_GENERATED;

@@ -58,7 +58,7 @@ enum state_pool_room state_pool_place(struct state_pool *pool, size_t n_bytes); 
 void state_pool_add(struct state_pool *pool, int64_t place_bytes, int64_t beside_bytes);
 /* Asks the hooks once; true: another look is worth it. */
 bool state_pool_ask(struct state_pool *pool, size_t n_bytes);
-/* More was added beside buffers than fits: asking helps, as what is beside a buffer goes with it. */
+/* More was added beside buffers than fits. Asking helps, as a buffer's additions go with it. */
 bool state_pool_over(struct state_pool *pool);
 
 struct state_pool_counts {

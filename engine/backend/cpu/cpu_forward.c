@@ -159,7 +159,7 @@ static void convolve_channels(const struct step *st, const struct cpu_layer *w, 
     }
 }
 
-/* Deferred tokens and those of the chunk, if it is not a prompt's. S takes all but the drafts. */
+/* Reads the deferred tokens, then the chunk's, unless it is a prompt's. S takes all but the drafts. */
 static void recur_tokens(const struct step *st, const struct cpu_chunk *chunk, float *layer, uint32_t e0, uint32_t e1) {
     struct backend *be = st->be;
     const size_t Ep = be->Ep, Mp = be->Mp;
@@ -176,7 +176,8 @@ static void recur_tokens(const struct step *st, const struct cpu_chunk *chunk, f
     be->ops->gla_steps(be->d.M, tok, n, n_kept, e0, e1, layer + be->at.S);
 }
 
-/* What S needs to take the drafts that are accepted. After all members have read what was there. */
+/* Keeps the inputs of drafts for S, which takes the accepted ones later. Called after all members have read the
+ * deferred tokens that stood there. */
 static void defer_drafts(const struct step *st, uint32_t member, uint32_t layer) {
     struct backend *be = st->be;
     const size_t Ep = be->Ep, Mp = be->Mp;
