@@ -70,7 +70,6 @@ CONDITION(fused, "fused", has_conv(c))
 CONDITION(few_taps, "K up to 4", c->shape->K <= 4)
 CONDITION(conv_pair, "fused, K up to 4, E up to 4,096", has_conv_pair(c))
 CONDITION(M_is_64, "M = 64", c->shape->M == 64)
-CONDITION(M_up_to_64, "M up to 64", c->shape->M <= 64)
 CONDITION(scores_gates, "M up to 64, R up to 64", dispatch_wide_scan(c->device, c->shape))
 CONDITION(wide_scan_32, "scanned, M up to 64, R up to 32", has_wide_scan(c, 32))
 CONDITION(wide_scan_64, "scanned, M up to 64, R up to 64", has_wide_scan(c, 64))
@@ -183,13 +182,10 @@ static const struct ability abilities[DISPATCH_N_KERNELS] = {
     [STATE_FEW_4] = {"state_few_kernel<4, 512>", HOPPER},
     [STATE_FEW_1] = {"state_few_kernel<1, 256>", HOPPER},
     [STATE_4_WHOLE] = {"state_kernel<4, true>", HOPPER, .also = {&M_is_64}},
-    [STATE_4] = {"state_kernel<4, false>", HOPPER, .also = {&M_up_to_64}},
     [STATE_8] = {"state_kernel<8, false>", HOPPER},
     [STATE_DRAFTS_4_WHOLE] = {"state_drafts_kernel<4, true>", .also = {&M_is_64}},
-    [STATE_DRAFTS_4] = {"state_drafts_kernel<4, false>", .also = {&M_up_to_64}},
     [STATE_DRAFTS_8] = {"state_drafts_kernel<8, false>"},
     [STATE_DRAFTS_MANY_4_WHOLE] = {"state_drafts_many_kernel<4, true>", .also = {&M_is_64}},
-    [STATE_DRAFTS_MANY_4] = {"state_drafts_many_kernel<4, false>", .also = {&M_up_to_64}},
     [STATE_DRAFTS_MANY_8] = {"state_drafts_many_kernel<8, false>"},
     [GATES_ALONE] = {"gates_kernel"},
     [WIDE_SCORES_GATES] = {"wide_scores_kernel<true>", HOPPER, .also = {&scores_gates}},

@@ -631,8 +631,6 @@ static void state_many(const cuda_state &io, const cuda_partials &in, enum dispa
     })
     if (kernel == STATE_4_WHOLE)
         STATE(4, true);
-    else if (kernel == STATE_4)
-        STATE(4, false);
     else
         STATE(8, false);
 #undef STATE
@@ -645,7 +643,7 @@ static enum dispatch_kernel kernel_of(const struct cuda_shape *shape, uint32_t n
 }
 bool cuda_state_defers(const struct cuda_shape *shape, uint32_t n_rows) {
     const enum dispatch_kernel kernel = kernel_of(shape, n_rows);
-    return kernel == STATE_4_WHOLE || kernel == STATE_4 || kernel == STATE_8;
+    return kernel == STATE_4_WHOLE || kernel == STATE_8;
 }
 void k_gla_gates(const struct cuda_state *io, const struct cuda_partials *in, uint32_t n_rows, void *stream) {
     assert(n_rows > 0 && n_rows <= CUDA_GRID_Z && is_state(*io) && are_gates(io->shape, *in, n_rows));

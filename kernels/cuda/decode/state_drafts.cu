@@ -63,12 +63,10 @@ void k_gla_drafts(const struct cuda_state *io, const struct cuda_partials *in, u
     dispatch_case c = {};
     c.op = DISPATCH_DRAFT_STATE, c.device = this_device(), c.dtype = shape->dtype, c.n_rows = n_segs, c.shape = shape;
     const enum dispatch_kernel kernel = dispatch_kernel_of(&c);
-    if (kernel == STATE_DRAFTS_MANY_4_WHOLE || kernel == STATE_DRAFTS_MANY_4 || kernel == STATE_DRAFTS_MANY_8)
+    if (kernel == STATE_DRAFTS_MANY_4_WHOLE || kernel == STATE_DRAFTS_MANY_8)
         state_drafts_many(*io, *in, n_segs, kernel, stream);
     else if (kernel == STATE_DRAFTS_4_WHOLE)
         state_drafts<4, true>(*io, *in, n_segs, stream);
-    else if (kernel == STATE_DRAFTS_4)
-        state_drafts<4, false>(*io, *in, n_segs, stream);
     else
         state_drafts<8, false>(*io, *in, n_segs, stream);
 }

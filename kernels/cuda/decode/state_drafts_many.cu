@@ -108,8 +108,6 @@ void state_drafts_many(const cuda_state &io, const cuda_partials &in, uint32_t n
                        void *stream) {
     if (kernel == STATE_DRAFTS_MANY_4_WHOLE)
         launch_many<4, true>(io, in, n_segs, stream);
-    else if (kernel == STATE_DRAFTS_MANY_4)
-        launch_many<4, false>(io, in, n_segs, stream);
     else
         launch_many<8, false>(io, in, n_segs, stream);
 }
