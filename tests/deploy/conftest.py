@@ -10,6 +10,13 @@ from machine import Machine
 from replicas import BUILD, Server
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Two workers (xdist, --dist loadgroup): one has the Docker engine and all that uses it, the other what runs as processes of this machine."""
+    for item in items:
+        item.add_marker(pytest.mark.xdist_group("engine" if {"engine", "podman"} & set(item.fixturenames) else "processes"))
+
+
 @pytest.fixture(scope="session")
 def engine():
     """One for all tests; where there can be none, these are skipped, and one line says so."""
