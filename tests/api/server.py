@@ -105,7 +105,7 @@ def model_of(args, model=MODEL):
     return None if "--synthetic" in args else model
 
 
-def command(*args, timeout=60, **more):
+def command(*args, timeout=300, **more):
     """Runs a rodimus command to its end."""
     return subprocess.run([RODIMUS, *map(str, args)], capture_output=True, text=True, timeout=timeout * SLOWER,
                           env=more.pop("env", environment(model_of(args))), **more)

@@ -24,7 +24,7 @@ def weight_bytes(name):
 
 def inspected(folder):
     """Bytes of a session with a full window of the checkpoint in `folder`, on a GPU and on the CPU."""
-    done = subprocess.run([RODIMUS, "inspect", folder, "--json"], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([RODIMUS, "inspect", folder, "--json"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     session = json.loads(done.stdout)["session"]
     return {"gpu": session["bytes"], "cpu": session["fp32_bytes"]}

@@ -72,7 +72,7 @@ def read(path):
 
 
 def convert(*args):
-    return subprocess.run([os.path.join(ROOT, "deploy", "convert-checkpoint"), *map(str, args)], capture_output=True, text=True, timeout=60)
+    return subprocess.run([os.path.join(ROOT, "deploy", "convert-checkpoint"), *map(str, args)], capture_output=True, text=True, timeout=300)
 
 
 def as_pytorch(name, folder, n_files=1):

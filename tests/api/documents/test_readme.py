@@ -70,7 +70,7 @@ def test_examples_print_what_the_readme_shows(serving, example):
     if "127.0.0.1:8080" in code:
         code = code.replace("http://127.0.0.1:8080", serving(example.model).url)
     command = {"bash": ["bash", "-euc", code], "python": [sys.executable, "-c", code]}[example.language]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=ROOT, env=environment(None))
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=ROOT, env=environment(None))
     assert done.returncode == 0, done.stdout + done.stderr
     if example.output is not None and os.environ.get("RODIMUS_TEST_WRITE"):
         write_output(example, done.stdout)

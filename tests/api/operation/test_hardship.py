@@ -36,8 +36,8 @@ MANNERS = ("vanish", "reset", "stall", "half-close")
 
 @pytest.fixture(scope="module")
 def strict():
-    """Two slots, little patience, small buffers; --device null:1 streams a thousand tokens a second."""
-    s = Server("--device", "null:1", "--slots", 2, "--idle-timeout-ms", 1000, "--stream-buffer-bytes", 4096, name="hardship")
+    """Two slots, little patience, small buffers: who does not read is known after a second, and a busy machine takes less from who reads."""
+    s = Server("--device", "null:3", "--slots", 2, "--idle-timeout-ms", 1000, "--stream-buffer-bytes", 65536, name="hardship")
     s.complete([300], 1)
     s.files = s.n_files()
     yield s

@@ -114,7 +114,7 @@ def test_a_table_beside_the_model(own_server, tmp_path):
     answer = s.post("/v1/chat/completions", {"messages": HI, "max_tokens": 1})
     assert answer.status == 400 and answer.error["param"] == "messages[0].role"
     broken = variant(str(tmp_path / "broken"), **{"chat_template.rodimus.json": {"roles": {"user": {"prefx": ""}}, "generation_prompt": ""}})
-    run = subprocess.run([RODIMUS, "serve", "--port", "0", "--model", broken], capture_output=True, text=True, timeout=60, env=environment())
+    run = subprocess.run([RODIMUS, "serve", "--port", "0", "--model", broken], capture_output=True, text=True, timeout=300, env=environment())
     assert run.returncode == 1 and "prefx" in run.stderr and "chat_template.rodimus.json" in run.stderr
 
 
