@@ -186,7 +186,7 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/libserver.a $(BUILD)/librodimus.a
 	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/../../lib:$$ORIGIN/../../../lib' -o $@ $^ $(LDLIBS) -lcmocka
 
 # The parsers of outside bytes and what they need: the rest of the tree is not built again for fuzzing.
-FUZZED := $(addprefix engine/,base text grammar model state sched session/store) $(addprefix server/,base settings api api/completions api/chats api/responses api/messages)
+FUZZED := $(addprefix engine/,base text grammar model state sched session/store) $(addprefix server/,base settings api api/*)
 FUZZED := $(wildcard $(addsuffix /*.c,$(FUZZED)) server/commands/load/load_http.c)
 $(BUILD)/libfuzzed.a: $(FUZZED:%.c=$(BUILD)/%.o)
 	$(call say,AR,$@)
