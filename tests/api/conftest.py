@@ -28,8 +28,9 @@ def fail_by_reports():
 
 # Files that take half a minute begin first, so that workers side by side (xdist, with --no-loadscope-reorder) end together. What
 # computes and what waits take turns.
-LONG = ["test_hardship", "test_load", "test_operation", "test_process", "test_handover", "test_speculative", "test_pinned", "test_sessions_kill",
-        "test_scoring", "test_overload", "test_sampling", "test_hostile", "test_bench", "test_convert"]
+LONG = ["test_tools", "test_overload", "test_bench", "test_handover", "test_scoring", "test_hardship", "test_structured", "test_operation",
+        "test_commands", "test_process", "test_convert", "test_hostile", "test_shares", "test_reload", "test_readme", "test_pinned",
+        "test_sessions", "test_sessions_kill", "test_load", "test_prefix", "test_speculative", "test_sampling"]
 
 
 def pytest_collection_modifyitems(config, items):
