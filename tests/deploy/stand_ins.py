@@ -26,7 +26,6 @@ def inspect(form, c):
     up = c["State"]["Running"]
     c = {**c, "State": {**c["State"], "Status": "running" if up else "exited", "Health": {"Status": "healthy"}, "ExitCode": 0}, "RestartCount": 0}
     form = re.sub(r"\{\{if .State.Health\}\}(.*?)\{\{end\}\}", r"\1", form).replace("{{range .Config.Env}}{{println .}}{{end}}", "\n".join(c["Config"]["Env"]))
-    form = re.sub(r'\{\{index .Config.Labels "com.docker.compose.(.*?)"\}\}', lambda m: c["Labels"][m[1]], form)
     def value(m):
         it = c
         for part in m[1].split("."):
@@ -35,32 +34,31 @@ def inspect(form, c):
     return re.sub(r"\{\{\.([\w.]+)\}\}", value, form)
 
 if name == "docker":
-    if words[0] == "ps":
-        service = next(w for w in words if "compose.service=" in w).rpartition("=")[2]
-        print("\n".join(reversed([i for i, c in containers.items() if c["Labels"]["service"] == service])))
-    elif words[0] == "inspect":
-        if words[3] not in containers:
+    if words[0] == "inspect":
+        if words[3] == "rodimus:cpu":
+            print(state["image"])
+        elif words[3] in containers:
+            print(inspect(words[2], containers[words[3]]))
+        else:
             sys.exit(1)
-        print(inspect(words[2], containers[words[3]]))
-    elif words[0] in ("start", "stop"):
-        c = containers[words[1]]
-        c["State"]["Running"] = words[0] == "start" and not c["broken"]
-    elif words[0] == "rm":
-        del containers[words[2]]
     elif words[0] == "logs":
         print("\n".join(state["log"]))
-    save()
 elif name == "docker-compose":
     while words[0].startswith("-"):
         del words[:2]
-    if words[0] == "config":
+    if words == ["config", "--services"]:
         print("\n".join(state["services"]))
+    elif words[0] == "config":
+        print("\n".join("      " + line.replace("=", ": ", 1) if line.split("=", 1)[1] else f"      {line[:-1]}: null" for line in state["env"]))
     elif words[0] == "ps":
-        print("\n".join(i for i, c in containers.items() if c["Labels"]["service"] == words[2]))
+        print("\n".join(i for i, c in containers.items() if c["service"] == words[2]))
     elif words[0] == "up":
-        state["n"] += 1
-        containers[f"c{state['n']}"] = {"Image": state["image"], "State": {"Running": False}, "broken": words[-1] in state["broken"],
-                                        "Config": {"Image": "rodimus:cpu", "Env": state["env"]}, "Labels": {"project": "p", "service": words[-1], "config-hash": "1"}}
+        old = next(i for i, c in containers.items() if c["service"] == words[-1])
+        if containers[old]["Image"] != state["image"]:
+            state["n"] += 1
+            del containers[old]
+            containers[f"c{state['n']}"] = {"Image": state["image"], "State": {"Running": words[-1] not in state["broken"]}, "service": words[-1],
+                                            "Config": {"Image": "rodimus:cpu", "Env": state["env"]}}
         save()
 elif name == "systemctl":
     if words[0] == "show":
@@ -84,8 +82,7 @@ class StandIns:
     def __init__(self, folder):
         self.folder = str(folder)
         os.makedirs(os.path.join(folder, "bin"))
-        for part in ("run/lock", "var/lib", "etc"):
-            os.makedirs(os.path.join(folder, part))
+        os.makedirs(os.path.join(folder, "etc"))
         program = os.path.join(folder, "bin", "docker")
         with open(program, "w") as f:
             f.write(PROGRAM)
@@ -93,7 +90,7 @@ class StandIns:
         for name in ("docker-compose", "systemctl", "journalctl"):
             os.symlink("docker", os.path.join(folder, "bin", name))
         self.script(os.path.join(folder, "bin", "id"), "#!/bin/sh\necho 0\n")
-        self.env = {**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}", "ROLL_ROOT": self.folder, "COMPOSE": "docker-compose"}
+        self.env = {**os.environ, "PATH": f"{folder}/bin:{os.environ['PATH']}", "COMPOSE": "docker-compose"}
         names = [f"rodimus-{i}" for i in (1, 2, 3)]
         self.state = {"n": 3, "services": [*names, "balancer"], "image": "new", "env": ["RODIMUS_MODEL=/m"], "broken": [], "log": ["its words"],
                       "containers": {f"c{i + 1}": self.container(name) for i, name in enumerate(names)},
@@ -101,8 +98,7 @@ class StandIns:
 
     @staticmethod
     def container(service, **more):
-        return {"Image": "old", "State": {"Running": True}, "broken": False, "Config": {"Image": "rodimus:cpu", "Env": ["RODIMUS_MODEL=/m"]},
-                "Labels": {"project": "p", "service": service, "config-hash": "1"}, **more}
+        return {"Image": "old", "State": {"Running": True}, "Config": {"Image": "rodimus:cpu", "Env": ["RODIMUS_MODEL=/m"]}, "service": service, **more}
 
     @staticmethod
     def script(path, text):
