@@ -545,10 +545,10 @@ static void put_range(const struct option *option, FILE *to) {
 void options_markdown(const struct option_set *set, FILE *to) {
     for (size_t i = 0; i < set->n_options; i++) {
         const struct option *o = &set->options[i];
-        fprintf(to, "| `%s` | %s | ", o->name, o->fallback ? o->fallback : o->type == OPTION_LIST ? "[]" : "");
+        const char *none = o->type == OPTION_LIST ? "[]" : "";
+        fprintf(to, "| `%s`%s | %s | ", o->name, o->reload ? " (reload)" : "", o->fallback ? o->fallback : none);
         put_range(o, to);
-        fprintf(to, " | %s | %s%s |\n", o->reload ? "yes" : "", o->reserved ? "reserved: " : "",
-                o->reserved ? o->reserved : o->help);
+        fprintf(to, " | %s%s |\n", o->reserved ? "reserved: " : "", o->reserved ? o->reserved : o->help);
     }
 }
 

@@ -557,7 +557,7 @@ static void the_readme_has_the_table(void **state) {
     char *table = NULL, *text = NULL;
     size_t n_table = 0, n_text = 0;
     FILE *to = open_memstream(&table, &n_table);
-    fputs("| key | default | takes | reload | |\n|---|---|---|---|---|\n", to);
+    fputs("| key | default | takes | |\n|---|---|---|---|\n", to);
     options_markdown(&set, to);
     fclose(to);
     FILE *file = fopen(path, "r");
