@@ -142,9 +142,8 @@ def agents_table():
 
 def drafts_table():
     """What drafts give: times the plain rate, by the chance that a draft token is right."""
-    for name in ("drafts-skills-cpu", "drafts-rodimus-plus-1.6b-cpu", "drafts-rodimus-plus-1.6b-h100", "drafts-rodimus-1.4b-h100",
-                 "drafts-rodimus-plus-1.6b-h200", "drafts-rodimus-1.4b-h200"):
-        for batch in sorted({r["batch"] for r in rows(name)}):
+    for name, most in (("drafts-skills-cpu", 8), ("drafts-rodimus-plus-1.6b-cpu", 8), ("drafts-rodimus-plus-1.6b-h200", 32), ("drafts-rodimus-1.4b-h200", 32)):
+        for batch in sorted({r["batch"] for r in rows(name) if r["batch"] <= most}):
             of = {r["acceptance"]: r for r in rows(name, batch=batch)}
             device = name.rsplit("-", 1)[-1].upper()
             times = [said(of[a]["tokens_per_s"] / of[a]["plain_tokens_per_s"], 2) if a in of else "-" for a in (0, 0.25, 0.5, 0.75, 1)]
@@ -225,12 +224,11 @@ def http_table():
 
 def lives():
     """Random lives: runs with different seeds are added up."""
-    *runs, delays, delays_before, before, broken = results("lives-h200")
+    *runs, delays, delays_before, before, _broken = results("lives-h200")
     drafted = results("lives-h100")
     assert len(runs) == 4 and not any(run["faults"] for run in (*runs, delays, delays_before, before, *drafted))
     for of, how in ((runs, "beside other processes"), ([delays, delays_before], "over kernels that wait at random"),
-                    (drafted, "with grammars and drafts, on an H100"), ([before], "before act_f was written whole"),
-                    ([broken], "until the device failed")):
+                    (drafted, "with grammars and drafts, on an H100")):
         first, last = of[0]["commit"][:7], of[-1]["commit"][:7]
         sums = [said(sum(run[what] for run in of)) for what in ("requests", "tokens", "different", "nan")]
         yield f"| {how} | {first}{f', {last}' if last != first else ''} | " + " | ".join(sums) + " |"
@@ -253,9 +251,14 @@ def mask_table():
 
 
 def upgrades():
+    """What upgrades lose, with all balancers together."""
+    by = {}
     for r in results("deploy"):
         if "turns" in r:
-            yield f"| {r['what']} | {r['balancer']} | {r['event']} | {r['requests']:,} | {r['turns']:,} | {r['lost']:,} | {r['slowest_s']} s |"
+            by.setdefault((r["what"], r["event"]), []).append(r)
+    for (what, event), runs in by.items():
+        sums = [f"{sum(r[key] for r in runs):,}" for key in ("requests", "turns", "lost")]
+        yield f"| {what} | {event} | {' | '.join(sums)} | {max(r['slowest_s'] for r in runs)} s |"
 
 
 def losses():
