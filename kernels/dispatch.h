@@ -1,6 +1,6 @@
 /* dispatch.h - which CUDA kernel runs, by operation, device, dtype, rows and sizes: one table, in C, so that it can be
  * read, printed and tested without a GPU. The launchers of kernels/cuda ask it and know no other conditions;
- * kernels/DISPATCH.md shows it. Pure. Threads: any.
+ * kernels/dispatch_table.txt shows it. Pure. Threads: any.
  */
 #ifndef DISPATCH_H
 #define DISPATCH_H
