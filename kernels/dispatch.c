@@ -129,7 +129,7 @@ struct ability {
     uint32_t rows_to;
     enum dispatch_ending endings;
     uint32_t k_from, k_to; /* tiles of 16 */
-    uint32_t cluster;      /* blocks: more than eight are not on a share of a device */
+    uint32_t cluster;      /* blocks: more than eight are not on a device part */
     uint32_t MW, N;        /* a tile of broad_kernel: the fewest clocks of all */
     const struct measure *measure;
     const struct condition *also[2];

@@ -93,7 +93,7 @@ struct cpu_ops {
      * [E / 32][M][32]. Bytes: S read and written once. Order: m ascending. Twin ref_gla. */
     void (*gla_step)(uint32_t M, const float *q, const float *k, const float *log_alpha, const float *u, uint32_t e0,
                      uint32_t e1, float *S, float *o);
-    /* The same for n <= CPU_MAX_STEPS tokens in turn. S becomes what the first n_kept of them leave; the others are
+    /* gla_step for n <= CPU_MAX_STEPS tokens in turn. S becomes what the first n_kept of them leave; the others are
      * applied beside it, for their outputs. Bytes: S read once, written if n_kept. The bits of gla_step. */
     void (*gla_steps)(uint32_t M, const struct cpu_token *tok, uint32_t n, uint32_t n_kept, uint32_t e0, uint32_t e1,
                       float *S);

@@ -553,7 +553,7 @@ INLINE void window_values(const int nh, const int nv, const float *weights, size
         for (int i = 0; i < nv; i++) store(out + (size_t)h * ld_o + (size_t)i * LANES, acc[h][i]);
 }
 
-/* The same for one head and the last n_dims < LANES dims of it. */
+/* Values for one head and the last n_dims < LANES dims of it. */
 static void window_values_rest(const float *weights, const float *v, size_t ld_v, uint32_t n, float *out,
                                uint32_t n_dims) {
     for (uint32_t i = 0; i < n_dims; i++) {

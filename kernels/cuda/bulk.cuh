@@ -20,8 +20,8 @@ __device__ __forceinline__ void bulk_init(uint64_t *bar) {
     asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 #endif
 }
-// The same thread: `bytes` from global into shared memory, and `more` from elsewhere; bar completes a phase when they
-// are there.
+// One thread asks for `bytes` from global into shared memory, and for `more` from elsewhere; bar completes a phase when
+// they are there.
 __device__ __forceinline__ void bulk_ask(void *to, const void *from, uint32_t bytes, uint64_t *bar, void *to_more,
                                          const void *from_more, uint32_t more) {
 #if __CUDA_ARCH__ >= 900

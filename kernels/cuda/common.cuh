@@ -210,7 +210,7 @@ __device__ __forceinline__ float conv_sum(const float (&weight)[8], const float 
 
 // What cuda_launch_on has set, for this thread (devices.cu).
 extern thread_local uint32_t share_of_device;
-// The current device, or the share of it that launches go to, as the rules of dispatch.h know it.
+// The current device, or the part of it that launches go to, as the rules of dispatch.h know it.
 static inline dispatch_device this_device(void) {
     int device = 0, major = 0, n = 0;
     cudaGetDevice(&device);

@@ -42,8 +42,8 @@ static inline uint32_t cuda_pad16(uint32_t n) { return (n + 15) / 16 * 16; }
 /* Bytes of a packed matrix, of packed activations for n_rows rows. */
 size_t cuda_matrix_bytes(uint32_t rows, uint32_t cols, enum cuda_dtype dtype);
 size_t cuda_activation_bytes(uint32_t n_rows, uint32_t cols, enum cuda_dtype dtype);
-/* Of a matrix of codes, by its rows, cols, format and grouped: its data and its scales. Both are zeroed before they are
- * filled: what stays zero is a weight of 0. */
+/* Of a matrix of codes, by its rows, cols, format and grouped: its data and its scales, which are zeroed before they
+ * are filled: what stays zero is a weight of 0. */
 size_t cuda_codes_bytes(const struct cuda_matrix *m);
 size_t cuda_scales_bytes(const struct cuda_matrix *m);
 
@@ -101,7 +101,7 @@ enum cuda_pack { CUDA_PACK_ROWS, CUDA_PACK_FIRST_EIGHTS, CUDA_PACK_SECOND_EIGHTS
  * dst (zeroed before), packed. */
 void k_pack(const void *src, enum cuda_dtype src_dtype, uint32_t row0, uint32_t rows, uint32_t cols,
             enum cuda_pack pack, const struct cuda_matrix *dst, void *stream);
-/* The same of codes (16-bit dtypes only), on the device: codes [rows][cols of dst], one a byte, scales [rows][groups],
+/* k_pack of codes (16-bit dtypes only), on the device: codes [rows][cols of dst], one a byte, scales [rows][groups],
  * zeros [rows][groups] or NULL (int4: 8). fp8: e4m3; int8: -127 .. 127; int4: 0 .. 15. A weight becomes the operand
  * round(round(scale) * (code - zero)), both rounded to dtype: every product has the bits of one whose weights are
  * stored so. Scales below 64 (fp8 in bf16: 128) in size. */
@@ -256,7 +256,7 @@ size_t cuda_scan_bytes(const struct cuda_shape *shape, uint32_t n_rows);
  * segment. s is written where not cuda_scan_packed, z_act where cuda_scan_packed. Bytes a row: 4 E read, 8 E written
  * (packed: 8 E, 6 E). */
 void k_prompt_conv(const struct cuda_conv *c, void *stream);
-/* The same after k_prompt_az, where cuda_scan_packed: a_act is read, s_act written, nothing else. Bytes a row: 2 E
+/* k_prompt_conv after k_prompt_az, where cuda_scan_packed: a_act is read, s_act written, nothing else. Bytes a row: 2 E
  * read, 2 E written. */
 void k_packed_conv(const struct cuda_conv *c, void *stream);
 struct cuda_scan {
@@ -304,7 +304,7 @@ void k_window(const struct cuda_window *a, void *stream);
 void k_window_combine(const struct cuda_window *a, void *stream);
 /* k_rope, k_window and k_window_combine of rows that are the only ones of their session in the list, which reads the
  * window at the bandwidth of memory: 16 bit, one key head, H = Hv a multiple of 4, P = 64 or 128. single: they are the
- * only ones in the whole step, so that all keys but their own may be read before the inputs are ready; and turn, if the
+ * only ones of the step, so that all keys but their own may be read before the inputs are ready; and turn, if the
  * list is NULL and has up to 8 rows. Bytes: values once, keys once for four heads or two (most of it from the cache).
  * Few rows and many on Hopper take kernels of their own (swa_decode_near.cu, swa_decode_many.cu), to the same bits. */
 bool cuda_decode_window_possible(const struct cuda_shape *shape);
@@ -564,10 +564,10 @@ void k_masks(const struct cuda_sampler *s, const struct cuda_mask *masks, uint32
  * works in the padding slot if the slot has ended or waits; other tokens are marked as seen where penalties need it.
  * Ends the turn's input: the host may write it again when the step is done. Bytes over PCIe: 32 a row. n_deferred: the
  * shape's, where the step defers (else NULL); device->rows.deferred is written: each slot's S is written back at every
- * (CUDA_DEFERRED + 1)th position, in each step those of about as large a share of the slots. */
+ * (CUDA_DEFERRED + 1)th position, in each step those of about as many slots. */
 void k_step_rows(const struct cuda_sampler *s, const struct cuda_step host[CUDA_TURNS], const struct cuda_step *device,
                  uint32_t n_rows, uint32_t n_segs, uint32_t n_out, uint32_t *n_deferred, void *stream);
-/* The same of a step with drafts: deferred and lead come from the host, too, but a slot in which plain steps left
+/* k_step_rows of a step with drafts: deferred and lead come from the host, too, but a slot in which plain steps left
  * tokens (n_deferred, which may be NULL) has these, and none after the step. Drafts are not marked as seen. n_segs is
  * n_rows. */
 void k_step_draft_rows(const struct cuda_sampler *s, const struct cuda_step host[CUDA_TURNS],
@@ -586,8 +586,8 @@ void k_sample(const struct cuda_sampler *s, const struct cuda_rows *rows, const 
 void k_sample_drafts(const struct cuda_sampler *s, const struct cuda_rows *rows, const int32_t *out, uint32_t n_out,
                      bool draws, const float *logits, void *stream);
 
-/* From here on what this thread launches runs on so many multiprocessors, a share of the device's, because its streams
- * are those of such a share; 0: on all. No bit of a result depends on it. */
+/* From here on what this thread launches runs on so many multiprocessors, a device part, because its streams are those
+ * of such a part; 0: on all. No bit of a result depends on it. */
 void cuda_launch_on(uint32_t processors);
 
 /* A kernel that traps, for tests of a fault: nothing runs in this process's context afterwards. */

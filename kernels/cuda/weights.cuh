@@ -55,7 +55,7 @@ __device__ __forceinline__ uint4 operand_of(const weights<8> &w, const lane_code
     }
     return make_uint4(even[0], even[1], odd[0], odd[1]);
 }
-// The same with the format known: fewer instructions. fp8: the sign goes through the product.
+// An operand whose format is known: fewer instructions. fp8: the sign goes through the product.
 struct is_fp8 {};
 struct is_int8 {};
 __device__ __forceinline__ uint4 operand_of(is_fp8, const lane_codes<8> &x, const uint32_t (&s)[2], __nv_bfloat16) {

@@ -191,7 +191,7 @@ template <class T, int NT, int TILES> static void pair_launch(pair_job job, void
     launch_clusters(PAIR_QUARTER, kernel, dim3((job.n_rows + NT * 8 - 1) / (NT * 8) * job.splits * PAIR_SLICES),
                     dim3(warps * 32), smem, stream, job);
 }
-// As measured on an H200: of at most 48 rows, more blocks of fewer rows each; of 128, blocks of so many outputs that
+// Measured on an H200: of at most 48 rows, more blocks of fewer rows each; of 128, blocks of so many outputs that
 // none of the published models' rows is convolved twice, and of so many rows that all are under way at once (30
 // clusters of four with a multiprocessor a block).
 template <class T> static void pair_choose(const pair_job &job, void *stream) {

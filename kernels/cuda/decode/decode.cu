@@ -50,7 +50,7 @@ static __host__ __device__ __forceinline__ few_room few_room_of(uint32_t KT, uin
     return x;
 }
 
-// The same of a block whose slices take TILES tiles' room each, their sums over them.
+// Sizes of a block whose slices take TILES tiles' room each, their sums over them.
 template <int TILES> struct few_once {
     enum { STEP = TILES * 128, BARS = FEW_WARPS * TILES * 512, BYTES = BARS + FEW_WARPS * 8 };
 };
@@ -162,8 +162,8 @@ __global__ void __launch_bounds__(FEW_WARPS * 32, 2)
 }
 
 // Of codes, where there are more tiles than blocks at once, but not more than twice as many: blocks b and b + gridDim.x
-// of tiles, 128 tiles of k. Both become numbers before the inputs are ready: the first's in registers, the second's in
-// shared memory.
+// of tiles, 128 tiles of k. The codes become numbers before the inputs are ready: the first's in registers, the
+// second's in shared memory.
 template <int BITS> struct few_codes {
     enum {
         KT = 128,

@@ -99,7 +99,7 @@ __device__ __forceinline__ void await_pieces(uint32_t epoch, const wait_note &at
 #pragma unroll
     for (int i = 0; i < N; i++) take(i, got[i].first, got[i].second);
 }
-// The same of single words.
+// Single words, awaited likewise.
 template <int N, class Has, class Place>
 __device__ __forceinline__ void await_words(uint32_t (&data)[N], uint32_t epoch, const wait_note &at, Has has,
                                             Place place) {

@@ -39,7 +39,7 @@ void k_conv(const struct cuda_conv *c, uint32_t n_segs, void *stream) {
     FOR_DTYPE(c->shape.dtype, (launch(conv_kernel<T>, grid, dim3(128), 0, stream, *c)));
 }
 
-// The same of single tokens in 16 bit, E a multiple of 8. A warp: eight rows, 32 channels; a lane: a row,
+// The convolution of single tokens in 16 bit, E a multiple of 8. A warp: eight rows, 32 channels; a lane: a row,
 // eight channels, so that the operands leave in pieces of 128 bytes. az is scaled. MOST_K: taps. DRAFTS: taps of rows
 // of the same session in this step come from these.
 enum { CONV_WARPS = 4 };

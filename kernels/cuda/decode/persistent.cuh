@@ -31,7 +31,7 @@ enum {
 // Tiles of 16 x 16 in a place of a ring.
 __host__ __device__ constexpr uint32_t place_tiles(uint32_t n_rows) { return n_rows == 1 ? 8 : 4; }
 __host__ __device__ constexpr uint32_t place_bytes(uint32_t n_rows) { return place_tiles(n_rows) * 512; }
-// Places that a fetching warp has on their way at most: more would queue in front of the words. As measured.
+// Places that a fetching warp has on their way at most: more would queue in front of the words (measured).
 __host__ __device__ constexpr uint32_t places_flying(bool plus, uint32_t n_rows) {
     return (plus || n_rows > 1 ? 32 : 24) / place_tiles(n_rows);
 }

@@ -157,7 +157,7 @@ __device__ __forceinline__ void state_panels(const step_block<R> &b, uint32_t la
     }
 }
 
-// The block's share of all rows' panels.
+// The block's panels of all rows.
 template <class T, int R> __device__ __forceinline__ void state_stage(const step_block<R> &b, uint32_t layer) {
     static_assert(sizeof(state_scratch<R>) <= (576 + R * 22 * 32) * 4, "step_places knows its size");
     const uint32_t panels = b.a.shape.Ep / 32;

@@ -323,7 +323,7 @@ __device__ __forceinline__ void window_whole(const step_block<R> &b, uint32_t la
     }
     barrier_of(STEP_ALL, STEP_WARPS * 32); // the scratch memory is free
 }
-// The block's share of all rows' ranges.
+// The block's ranges of all rows.
 template <class T, int P, int R> __device__ __forceinline__ void window_stage(const step_block<R> &b, uint32_t layer) {
     static_assert(sizeof(window_scratch<P>) <= step_places::WINDOW_BYTES, "step_places knows its size");
     if constexpr (R == 1) {

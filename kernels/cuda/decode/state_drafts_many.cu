@@ -96,7 +96,7 @@ __global__ void __launch_bounds__(DRAFT_WARPS * 32, AT_ONCE<I>)
 
 template <int I, bool WHOLE>
 static void launch_many(const cuda_state &io, const cuda_partials &in, uint32_t n_segs, void *stream) {
-    // As many blocks as the device has room for: more would start when others end, and wait for everything anew.
+    // So many blocks as the device has room for: more would start when others end, and wait for everything anew.
     const uint32_t across = (io.shape.Ep / 32 + PANELS - 1) / PANELS,
                    runs = std::min(n_segs, std::max(1u, AT_ONCE<I> * multiprocessors() / across));
     FOR_DTYPE(io.shape.dtype, {

@@ -105,7 +105,7 @@ __device__ __forceinline__ void window_scores(float (&score)[WINDOW_HEADS], cons
             }
     }
 }
-// The same of one head's own key.
+// The score of one head's own key.
 template <class T>
 __device__ __forceinline__ float window_score(const chunk<T> *k_row, const float *q, uint32_t per_row) {
     constexpr uint32_t N = chunk<T>::N;

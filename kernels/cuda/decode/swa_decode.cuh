@@ -101,7 +101,7 @@ __device__ __forceinline__ void turn_head(const cuda_shape &s, const float2 (&w)
     turn_head<P>(
         s, w, [&](int i) { return norm[threadIdx.x % 32 + 32 * i]; }, head, x);
 }
-// The same from the partial products.
+// A turned head from the partial products.
 template <int P>
 __device__ __forceinline__ void turned_head(const decode_window &a, uint32_t row, uint32_t h, const float *norm,
                                             float *head, float (&x)[P / 32]) {

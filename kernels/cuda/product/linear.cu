@@ -84,7 +84,7 @@ __global__ void __launch_bounds__(WARPS * 32)
             if (u < n && tile0 + m < p.tiles) a[u][m] = load_stream<BITS>(wp + ((size_t)m * KT + u) * W::TILE);
     float acc[MT][NT][4] = {};
     let_next_start();
-    wait_for_inputs(); // x is whole
+    wait_for_inputs(); // x is complete
     const uint32_t *xp = p.x + ((size_t)(row0 / 8) * KT + k0) * 64 + lane;
     for (uint32_t k = 0; k < n; k += U) {
 #pragma unroll

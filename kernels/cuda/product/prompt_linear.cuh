@@ -33,7 +33,7 @@ template <int BITS_, int MW_, int N_> struct broad {
         BYTES = RING + MW * OUT,
         THREADS = MW * 128 + 128,
         GROUP = 2048 / N
-    }; // GROUP: row blocks that take turns for their weights
+    }; // GROUP: row blocks that alternate for their weights
     static_assert(BASE_STAGE <= STAGE, "a stage holds rows of the stream");
 };
 struct broad_maps {
@@ -103,8 +103,8 @@ __device__ __forceinline__ void shared_store(uint32_t at, float x) {
     asm volatile("st.shared.f32 [%0], %1;" ::"r"(at), "f"(x) : "memory");
 }
 
-// The scales of n rows from row0 on: four lanes a row; fours of sums, then a butterfly. Those of the tile's other rows,
-// up to `all`, are 0: what these rows become leaves too, as far as a tile of eight rows of the step reaches.
+// The scales of n rows from row0 on: four lanes a row; fours of sums, then a butterfly. Scales of the tile's other
+// rows, up to `all`, are 0: what these rows become leaves too, as far as a tile of eight rows of the step reaches.
 template <class T>
 __device__ __forceinline__ void broad_scales(float *scales, const row_norm &norm, uint32_t row0, uint32_t n,
                                              uint32_t all, uint32_t warp, uint32_t n_warps) {
@@ -192,7 +192,7 @@ __device__ __forceinline__ void broad_feed(unsigned char *ring, uint64_t *full, 
         if (G::BITS < 16) copy_box(at + S::TILES, &maps.scales, k >> w.per, block * SENDER, full + stage, once);
     };
     for (uint32_t i = 0; i < n_ready; i++) fetch(i, i * SK);
-    wait_for_inputs(); // x is whole
+    wait_for_inputs(); // x is complete
     const auto take = [&] {
         if (n_free)
             n_free--;

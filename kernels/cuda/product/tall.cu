@@ -111,7 +111,7 @@ __device__ __forceinline__ void tall_feed(unsigned char *ring, uint64_t *full, u
                 }
             }
         }
-        if (!pass) wait_for_inputs(); // x is whole
+        if (!pass) wait_for_inputs(); // x is complete
     }
 }
 

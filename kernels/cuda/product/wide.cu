@@ -2,7 +2,7 @@
 // from shared memory, both brought there by the tensor copy engine. A block finishes its outputs (epilogue.cuh).
 #include "wide.cuh"
 
-// A block: MW warpgroups of 64 outputs each and NB rows, its share of the 16 slices: one CLUSTER-th; the blocks of a
+// A block: MW warpgroups of 64 outputs each and NB rows, and one CLUSTER-th of the 16 slices; the blocks of a
 // cluster put their sums together through distributed shared memory. One more warp feeds a ring of STAGES stages of SK
 // tiles of k: the first weights are on their way before the inputs are ready.
 template <int BITS, int MW, int NB, int SK, int STAGES, int CLUSTER> struct wide {
@@ -22,7 +22,7 @@ template <int BITS, int MW, int NB, int SK, int STAGES, int CLUSTER> struct wide
     };
 };
 // Of codes: the stages that become numbers before the inputs are ready, as many as a thread has registers for beside
-// its sums. Each of the four schedulers has an equal share of a multiprocessor's registers.
+// its sums. Each of the four schedulers has a quarter of a multiprocessor's registers.
 template <int BITS, int MW, int NB, int SK, int STAGES, int CLUSTER, int BLOCKS> struct wide_early {
     enum {
         WARPS = ((MW * 4 + 1) * BLOCKS + 3) / 4, // of a scheduler
@@ -80,7 +80,7 @@ __device__ __forceinline__ void wide_feed(const wide_ring &ring, const wide_part
                 if (pass) copy_box(at + G::W_STAGE, &p.x, k, row0 / 8, full + s, often);
             }
         }
-        if (!pass) wait_for_inputs(); // x is whole
+        if (!pass) wait_for_inputs(); // x is complete
     }
 }
 

@@ -69,7 +69,7 @@ template <int BITS_, int ROWS_, int SK_, bool ALIGNED> struct stage_weights {
                                                     uint32_t k, T) {
         operands_of<FROM, TO>(a, w, w, at, row, k, T());
     }
-    // The same with the format: w, or one that is known.
+    // With the format given: w, or one that is known.
     template <int FROM, int TO, class Format, class T>
     static __device__ __forceinline__ void operands_of(uint4 (&a)[SK], const Format &format, const weights<BITS> &w,
                                                        uint32_t at, uint32_t row, uint32_t k, T) {

@@ -366,7 +366,7 @@ __device__ u64 select(const team &t, pick_shared &sh, const Row &row, const draw
             const uint32_t at = atomicAdd(&sh.n_list, 1);
             if (at < LIST) sh.list[at] = order(x, i), sh.weight[at] = share > 0 ? d.mass(x) : 1;
         });
-        t.sync();                            // the lists are whole
+        t.sync();                            // the lists are complete
         uint32_t from = 0, at = threadIdx.x; // this thread's element of all lists, one after the other
         for (n_list = 0; n_list <= LIST && from < t.n; from++) n_list += t.of(from, &sh.n_list);
         if (n_list <= LIST) {
@@ -595,7 +595,7 @@ __global__ void __launch_bounds__(PICK_THREADS)
                 sh));
         n_top = (uint32_t)sp.n_logprobs < s.V ? (uint32_t)sp.n_logprobs : s.V;
         sh.list[thread] = mine.raw_best;
-        __syncthreads(); // the list is whole
+        __syncthreads(); // the list is complete
         top_logprobs(sh, row.logits, s.V, n_pieces, n_top, lse, token);
     }
     uint32_t id = id_of(best);

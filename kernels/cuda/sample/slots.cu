@@ -7,8 +7,8 @@
 struct all_turns {
     cuda_step of[CUDA_TURNS];
 };
-// Slots that begin together are written back in turns: by the digits of the slot's number, so that also a few
-// neighbours differ.
+// Slots that begin together are written back one after the other: by the digits of the slot's number, so that also a
+// few neighbours differ.
 __device__ __forceinline__ bool is_written_back(uint32_t slot, int64_t pos) {
     uint32_t digits = 0;
     for (; slot; slot /= CUDA_DEFERRED + 1) digits += slot % (CUDA_DEFERRED + 1);
