@@ -1,4 +1,5 @@
 """What the Makefile would do, by `make -n`: with an nvcc and without, on a machine with a GPU and without."""
+import os
 import subprocess
 
 import pytest
@@ -13,7 +14,8 @@ def make(tmp_path):
     def make(target, *settings, gpu=""):
         """The commands of a target, in a build folder of their own; gpu: the device file that is there, None: the machine's own."""
         device = [] if gpu is None else [f"GPU={gpu}"]
-        done = subprocess.run(["make", "-n", "V=1", target, f"BUILD={tmp_path / 'build'}", "NVCC=/somewhere/nvcc", *device, *settings], cwd=ROOT,
+        own = {name: value for name, value in os.environ.items() if not name.startswith(("MAKE", "MFLAGS"))}  # `make test` has its own flags
+        done = subprocess.run(["make", "-n", "V=1", target, f"BUILD={tmp_path / 'build'}", "NVCC=/somewhere/nvcc", *device, *settings], cwd=ROOT, env=own,
                               capture_output=True, text=True, timeout=120)
         assert done.returncode == 0, done.stderr
         return done.stdout.splitlines()
