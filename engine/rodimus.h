@@ -140,7 +140,7 @@ void rod_engine_drain(struct rod_engine *engine);
  * requests, flags and defaults follow from the rows. Temperature 0 is argmax, ties to the lower id. Frequency and
  * presence are those of generated tokens, repetition that of the prompt's, too. */
 /* clang-format off */
-#define ROD_SAMPLING(X) /* neutral, low, above, high, file, letter, help */ \
+#define ROD_SAMPLING(X) /* type, name, neutral, low, above, high, file, letter, help */ \
     X(float, temperature, 1, 0, false, 2, 1000, 't', "0 = always the likeliest token") \
     X(float, top_p, 1, 0, true, 1, 1, 0, "only the likeliest that sum to P") \
     X(float, min_p, 0, 0, false, 1, 1, 0, "only those at least P times as likely as the likeliest") \
@@ -214,8 +214,8 @@ const char *rod_draft_name(enum rod_draft kind);
     X(TOO_SHORT, "too_short")     /* not longer than a chunk */                                                        \
     X(SALT, "salt")               /* seen under another cache_salt of the same tenant */                               \
     X(RETOKENISED, "retokenised") /* an answer came back as other tokens than those that were generated */             \
-    X(EVICTED, "evicted")         /* there was a checkpoint */                                                         \
-    X(BRANCH, "branch")           /* seen before, and no checkpoint was left where the prompts part */                 \
+    X(EVICTED, "evicted")         /* there was an entry */                                                             \
+    X(BRANCH, "branch")           /* seen before, and no entry was left where the prompts part */                      \
     X(UNFINISHED, "unfinished")   /* being read or saved just now */                                                   \
     X(SCORED, "scored")           /* log-probabilities of the prompt need all of it */                                 \
     X(PENALTY, "penalty")         /* the device counts what it reads, for a repetition penalty */

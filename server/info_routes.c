@@ -84,8 +84,9 @@ void info_routes_model(struct http_call *call) {
     if (!info_routes_loaded(call)) return;
     const char *name = call->name;
     if (!api_model_named(&s->defaults, name)) {
-        http_call_invalid(call, 404, "model_not_found", "model", "model '%.100s' is not served here, '%.100s' is.",
-                          name, s->model_name);
+        struct api_error err;
+        api_model_unknown(&err, &s->defaults, name);
+        http_call_fail(call, &err);
         return;
     }
     struct buf body = {0};

@@ -1,4 +1,4 @@
-/* api_error.c - the errors of the protocol: making one, and its JSON; see request.h. */
+/* api_error.c - the errors of the protocol: making one, and its JSON; see api_error.h. */
 #include "api_put.h"
 #include "engine/base/fail.h"
 #include "engine/base/utf8.h"

@@ -259,6 +259,11 @@ bool api_model_named(const struct api_defaults *d, const char *name) {
     return false;
 }
 
+void api_model_unknown(struct api_error *err, const struct api_defaults *d, const char *name) {
+    api_error_set(err, 404, API_INVALID, "model_not_found", "model", "model '%.100s' is not served here, '%.100s' is.",
+                  name, d->model_name);
+}
+
 bool api_check_model(const struct api_fields *p) {
     const json_t *value = field_get(p, "model");
     if (!value) return true;
@@ -266,8 +271,7 @@ bool api_check_model(const struct api_fields *p) {
     const char *name = json_string_value(value);
     if (strlen(name) != json_string_length(value)) return field_bad(p, "model", "has a NUL character");
     if (!*name || api_model_named(p->defaults, name)) return true;
-    api_error_set(p->err, 404, API_INVALID, "model_not_found", "model",
-                  "model '%.100s' is not served here, '%.100s' is.", name, p->defaults->model_name);
+    api_model_unknown(p->err, p->defaults, name);
     return false;
 }
 

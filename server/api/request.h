@@ -112,6 +112,7 @@ bool api_tools_grammar(const struct api_request *request, const struct rod_call_
 
 /* Whether the model has this name. */
 bool api_model_named(const struct api_defaults *defaults, const char *name);
+void api_model_unknown(struct api_error *err, const struct api_defaults *defaults, const char *name); /* the 404 */
 void api_request_fini(struct api_request *request);
 
 struct api_headers {          /* of a session; NULL = not sent */
