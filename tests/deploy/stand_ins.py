@@ -49,7 +49,11 @@ elif name == "docker-compose":
     if words == ["config", "--services"]:
         print("\n".join(state["services"]))
     elif words[0] == "config":
-        print("\n".join("      " + line.replace("=", ": ", 1) if line.split("=", 1)[1] else f"      {line[:-1]}: null" for line in state["env"]))
+        print("services:")
+        for service in state["services"]:
+            given = [line.split("=", 1) for line in state.get("env_of", {}).get(service, state["env"])]
+            print(f"  {service}:\n    environment:", *(f"      {name}: {value or 'null'}" for name, value in given), sep="\n")
+        print("version: '3'")
     elif words[0] == "ps":
         print("\n".join(i for i, c in containers.items() if c["service"] == words[2]))
     elif words[0] == "up":

@@ -106,6 +106,9 @@ def test_keys_and_models_are_not_lost_because_a_shell_lacks_them(pretended, name
     status, said = pretended.roll("compose")
     assert status == 1 and f"would lose {name}, " in said and "--env-file" in said and "secret" not in said, said
     assert sorted(pretended.state["containers"]) == ["c1", "c2", "c3"] and not [call for call in pretended.calls() if " up " in call]
+    pretended.state = {**state, "env_of": {"balancer": [f"{name}=another"]}}  # of another service alone
+    status, said = pretended.roll("compose")
+    assert status == 1 and f"would lose {name}, " in said, said
     state["env"] = ["PATH=/bin", f"{name}=another"]
     pretended.state = state
     status, said = pretended.roll("compose")
@@ -148,6 +151,34 @@ def test_an_upgrade_that_was_killed_goes_on_and_the_old_file_stays(pretended):
     pretended.write("slow", "nothing")
     status, said = pretended.roll("systemd", f"{second}={place}")
     assert status == 0 and pretended.read("etc/rodimus") == "2" and pretended.read("etc/rodimus.old") == "1", said
+
+
+def test_an_upgrade_that_goes_on_after_a_kill_still_goes_back_to_the_files_before_it(pretended):
+    place, bad = pretended.write("etc/rodimus", "1"), pretended.write("bad", "2")
+    pretended.write("slow", "restart rodimus@8082")
+    script = pretended.begin("systemd", "--settle", "0", f"{bad}={place}")
+    wait_for(lambda: any("restart rodimus@8082" in call for call in pretended.calls()))
+    script.kill()
+    script.wait()
+    script.stdout.close()
+    pretended.write("slow", "nothing")
+    pretended.state = {**pretended.state, "broken": ["rodimus@8082.service"]}
+    status, said = pretended.roll("systemd", f"{bad}={place}")
+    assert status == 1 and "rolling back" in said and pretended.read("etc/rodimus") == "1", said
+    assert os.listdir(pretended.path("etc")) == ["rodimus"]
+
+
+def test_no_file_is_replaced_if_one_of_the_new_ones_is_missing(pretended):
+    place, second = pretended.write("etc/rodimus", "1"), pretended.write("second", "2")
+    status, said = pretended.roll("systemd", f"{second}={place}", f"{pretended.path('missing')}={pretended.path('etc/more')}")
+    assert status == 1 and "missing is no file" in said and os.listdir(pretended.path("etc")) == ["rodimus"], said
+    assert pretended.read("etc/rodimus") == "1" and not [call for call in pretended.calls() if " restart " in call]
+
+
+def test_a_replica_that_is_named_twice_becomes_new_once(pretended):
+    status, said = pretended.roll("systemd", "rodimus@8082", "rodimus@8082.service")
+    assert status == 0, said
+    assert [call for call in pretended.calls() if " restart " in call] == ["systemctl restart rodimus@8082.service"]
 
 
 def test_files_go_where_a_link_points_with_rights_that_a_service_can_use(pretended):
