@@ -33,6 +33,7 @@ struct api_dialect {
 int api_parse(const struct api_dialect *dialect, const char *body, size_t len, const struct api_defaults *defaults,
               struct api_request *out, struct api_error *err);
 bool api_check_model(const struct api_fields *p);
+bool api_no_hole(const struct api_fields *p); /* of a chat, whatever its API: suffix asks for nothing */
 
 /* The JSON object of a body, or NULL with err filled: a 400 that names the field where the body is no JSON, has a key
  * twice, a number beyond doubles, too many values or too deep ones. body NULL = empty. The caller decrefs. */

@@ -264,6 +264,12 @@ void api_model_unknown(struct api_error *err, const struct api_defaults *d, cons
                   name, d->model_name);
 }
 
+bool api_no_hole(const struct api_fields *p) {
+    const json_t *suffix = field_get(p, "suffix");
+    if (!suffix || (json_is_string(suffix) && !json_string_length(suffix))) return true;
+    return field_bad(p, "suffix", "is for completions: a chat has no hole to fill");
+}
+
 bool api_check_model(const struct api_fields *p) {
     const json_t *value = field_get(p, "model");
     if (!value) return true;

@@ -3,13 +3,11 @@
 #include "server/api/api_fields.h"
 
 static bool read_input(const struct api_fields *p, struct api_request *out) {
-    const json_t *suffix = field_get(p, "suffix");
     if (!api_messages(p, "messages", NULL, &out->messages, &out->n_messages) ||
         !api_parse_tools(p, false, &out->tools) || !api_parse_end(p, out->messages, out->n_messages, &out->end) ||
         !api_parse_cache(p, out, &out->cache))
         return false;
-    if (!suffix || (json_is_string(suffix) && !json_string_length(suffix))) return true;
-    return field_bad(p, "suffix", "is for completions: a chat has no hole to fill");
+    return api_no_hole(p);
 }
 
 int chats_parse(const char *body, size_t len, const struct api_defaults *defaults, struct api_request *out,

@@ -50,7 +50,7 @@ static bool refuse_fields(const struct api_fields *p) {
     const json_t *thinking = field_get(p, "thinking");
     if (thinking && !field_is(json_object_get(thinking, "type"), "disabled"))
         return field_bad(p, "thinking", "must be of type disabled: the model does not think apart");
-    return true;
+    return api_no_hole(p);
 }
 
 static bool check_counted(const struct api_fields *p) {

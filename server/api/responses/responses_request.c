@@ -46,7 +46,7 @@ static bool refuse_fields(const struct api_fields *p) {
     int64_t n_top = 0;
     if (!field_int(p, "top_logprobs", 0, 20, &n_top)) return false;
     if (n_top) return field_bad(p, "top_logprobs", "is not available in /v1/responses");
-    return true;
+    return api_no_hole(p);
 }
 
 /* Hints, which agents send to every model: how much to think and to say, and whether input may be cut. They pass, as in

@@ -170,7 +170,7 @@ def test_a_result_goes_on_from_its_call(server, claude):
     ({"system": [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral", "ttl": "2h"}}]}, "system[0].cache_control"),
     ({"messages": [{"role": "user", "content": "a", "cache_control": {"type": "ephemeral"}}]}, "messages[0].cache_control"),
     ({"system": 7}, "system"), ({"stop": "a"}, "stop"), ({"stop_sequences": [""]}, "stop_sequences"), ({"n": 2}, "n"),
-    ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"), ({"mcp_servers": [{"url": "x"}]}, "mcp_servers"),
+    ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"), ({"suffix": []}, "suffix"), ({"mcp_servers": [{"url": "x"}]}, "mcp_servers"),
     ({"output_config": {"format": {"type": "xml"}}}, "output_config.format"), ({"output_config": {"format": {"type": "json_schema", "schema": {"not": {}}}}}, "output_config.format"),
     ({"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "", "input": {}}]}]}, "messages[0].content[0]"),
     ({"output_format": {"type": "xml"}}, "output_format"), ({"output_format": 7}, "output_format"),
