@@ -121,7 +121,7 @@ enum {
     LEAST_TALL = 16   /* no slice is empty */
 };
 
-/* Bounds of 0 are none. */
+/* A bound of 0 sets no limit. */
 struct ability {
     const char *name;
     enum where where;

@@ -15,7 +15,7 @@ struct condition {
     static bool test_##name(const struct dispatch_case *c) { return __VA_ARGS__; }                                     \
     static const struct condition name = {test_##name, what};
 
-/* Bounds of 0 are none. */
+/* A bound of 0 sets no limit. */
 struct tuned_rule {
     uint32_t ops; /* bits */
     enum dispatch_kernel kernel;

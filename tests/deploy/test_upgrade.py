@@ -140,28 +140,27 @@ def test_units_go_back_to_the_old_files_and_these_are_kept_after_an_upgrade_that
     assert [pretended.read(f"etc/{name}") for name in ("rodimus", "rodimus.old", "more")] == ["2", "1", "2"]
 
 
-def test_an_upgrade_that_was_killed_goes_on_and_the_old_file_stays(pretended):
-    place, second = pretended.write("etc/rodimus", "1"), pretended.write("second", "2")
+def kill_a_roll(pretended, pair):
+    """Of units, in the middle of a restart."""
     pretended.write("slow", "restart rodimus@8082")
-    script = pretended.begin("systemd", "--settle", "0", f"{second}={place}")
+    script = pretended.begin("systemd", "--settle", "0", pair)
     wait_for(lambda: any("restart rodimus@8082" in call for call in pretended.calls()))
     script.kill()
     script.wait()
     script.stdout.close()
     pretended.write("slow", "nothing")
+
+
+def test_an_upgrade_that_was_killed_goes_on_and_the_old_file_stays(pretended):
+    place, second = pretended.write("etc/rodimus", "1"), pretended.write("second", "2")
+    kill_a_roll(pretended, f"{second}={place}")
     status, said = pretended.roll("systemd", f"{second}={place}")
     assert status == 0 and pretended.read("etc/rodimus") == "2" and pretended.read("etc/rodimus.old") == "1", said
 
 
 def test_an_upgrade_that_goes_on_after_a_kill_still_goes_back_to_the_files_before_it(pretended):
     place, bad = pretended.write("etc/rodimus", "1"), pretended.write("bad", "2")
-    pretended.write("slow", "restart rodimus@8082")
-    script = pretended.begin("systemd", "--settle", "0", f"{bad}={place}")
-    wait_for(lambda: any("restart rodimus@8082" in call for call in pretended.calls()))
-    script.kill()
-    script.wait()
-    script.stdout.close()
-    pretended.write("slow", "nothing")
+    kill_a_roll(pretended, f"{bad}={place}")
     pretended.state = {**pretended.state, "broken": ["rodimus@8082.service"]}
     status, said = pretended.roll("systemd", f"{bad}={place}")
     assert status == 1 and "rolling back" in said and pretended.read("etc/rodimus") == "1", said

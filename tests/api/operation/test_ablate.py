@@ -31,7 +31,8 @@ for case in ("d1", "d8"):
             sys.stderr.write("an assertion failed\\n")
             sys.stderr.flush()
             os.kill(os.getpid(), signal.SIGABRT)
-        say(key=key, case=case, bits="equal", rules=[rule], instead=[2], loss_percent=5.0 if key == "d8:0" else 0.1, low=0, high=6, with_ms=1, without_ms=1.05, pairs=7)
+        say(key=key, case=case, bits="equal", rules=[rule], instead=[2], loss_percent=5.0 if key == "d8:0" else 0.1,
+            low=0, high=6, with_ms=1, without_ms=1.05, pairs=7)
     say(end=case)
 """ % sys.executable
 

@@ -205,7 +205,8 @@ REFUSED = [
     ({"reasoning": "low"}, "reasoning"), ({"truncation": "middle"}, "truncation"), ({"n": 2}, "n"), ({"session_id": "a"}, "session_id"),
     ({"session_create": True}, "session_create"), ({"expected_version": 1}, "expected_version"), ({"return_token_ids": True}, "return_token_ids"),
     ({"response_format": {"type": "json_object"}}, "response_format"), ({"max_tokens": 1}, "max_tokens"), ({"max_completion_tokens": 1}, "max_completion_tokens"),
-    ({"logprobs": True}, "logprobs"), ({"prompt_logprobs": 0}, "prompt_logprobs"), ({"echo": True}, "echo"), ({"suffix": "a"}, "suffix"), ({"suffix": False}, "suffix"),
+    ({"logprobs": True}, "logprobs"), ({"prompt_logprobs": 0}, "prompt_logprobs"), ({"echo": True}, "echo"), ({"suffix": "a"}, "suffix"),
+    ({"suffix": False}, "suffix"),
     ({"truncate_prompt_tokens": 1}, "truncate_prompt_tokens"), ({"metadata": {"a": "\u00e9" * 513}}, "metadata"),
 ]
 

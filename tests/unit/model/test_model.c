@@ -308,7 +308,8 @@ static void a_bias_where_there_is_none_is_refused(void **state) {
     remove_files(dir, checkpoint_files);
 }
 
-/* Like above: what becomes the bias is all zeros, with either sign, or has one number that is none. */
+/* The model of the test above. The tensor that becomes the bias has only zeros, of either sign, or one number that is
+ * not zero. */
 static void a_bias_of_zeros_changes_nothing_and_is_read(void **state) {
     (void)state;
     static const char old[] = "model.layers.1.attn.q_proj.weight", new[] = "model.layers.0.attn.out_proj.bias";
