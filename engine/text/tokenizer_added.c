@@ -44,6 +44,12 @@ int added_insert(struct added *added, const struct added_token *token, const cha
         added->cap_tokens = cap;
     }
     assert(token->len > 0);
+    if (token->single_word && !added->words.n) {
+        letters_words(&added->words);
+        letters_add(&added->words, 0x200c, 0x200d); /* the joiners */
+        letters_tidy(&added->words);
+        if (added->words.failed) return ROD_ENOMEM;
+    }
     const unsigned char *p = (const unsigned char *)text;
     uint32_t node = added->root[p[0]];
     if (!node) {
@@ -65,17 +71,17 @@ int added_insert(struct added *added, const struct added_token *token, const cha
     return 0;
 }
 
-static bool added_word_before(const char *text, size_t at) {
+static bool added_word_before(const struct added *added, const char *text, size_t at) {
     size_t i = at, n;
     if (!at) return false;
     do i--;
     while (i && ((unsigned char)text[i] & 0xc0) == 0x80);
-    return unicode_is_word(utf8_decode(text + i, &n));
+    return letters_has(&added->words, utf8_decode(text + i, &n));
 }
 
-static bool added_word_after(const char *text, size_t len, size_t at) {
+static bool added_word_after(const struct added *added, const char *text, size_t len, size_t at) {
     size_t n;
-    return at < len && unicode_is_word(utf8_decode(text + at, &n));
+    return at < len && letters_has(&added->words, utf8_decode(text + at, &n));
 }
 
 /* Where the white space before at begins; floor is as far as it looks, so that no byte is looked at for two matches. */
@@ -139,7 +145,8 @@ bool added_find(const struct added *added, const struct added_view *view, struct
         const struct added_token *t = added_at(added, view, pos, open ? view->run[run].end - view->base : 0);
         if (!t) continue;
         size_t start = pos, end = pos + t->len;
-        if (t->single_word && (added_word_before(view->text, start) || added_word_after(view->text, view->len, end))) {
+        if (t->single_word &&
+            (added_word_before(added, view->text, start) || added_word_after(added, view->text, view->len, end))) {
             pos = end - 1; /* the reference goes on after a match that it discards */
             continue;
         }
@@ -158,4 +165,5 @@ bool added_find(const struct added *added, const struct added_view *view, struct
 void added_fini(struct added *added) {
     free(added->tokens);
     free(added->nodes);
+    free(added->words.v);
 }

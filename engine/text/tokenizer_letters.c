@@ -5,6 +5,7 @@
  * table of 256 bits. ASCII characters are their own letters, so that ASCII text is searched as it is.
  */
 #include "engine/base/fail.h"
+#include "engine/base/utf8.h"
 #include "unicode.h"
 #include "tokenizer_parts.h"
 
@@ -63,7 +64,7 @@ void letters_invert(struct letters_set *set) {
     *set = out;
 }
 
-static bool letters_has(const struct letters_set *set, uint32_t c) {
+bool letters_has(const struct letters_set *set, uint32_t c) {
     size_t low = 0, past = set->n;
     while (low < past) {
         size_t mid = low + (past - low) / 2;
@@ -76,19 +77,29 @@ static bool letters_has(const struct letters_set *set, uint32_t c) {
 }
 
 void letters_fold(struct letters_set *set) {
-    size_t n, from = 0;
-    const uint32_t *classes = unicode_fold_classes(&n);
     struct letters_set more = {.failed = false};
-    for (size_t i = 0; i < n; i++) {
-        if (classes[i]) continue;
+    for (const char *at = unicode_fold_classes(); *at; at += strspn(at, " ")) {
+        const char *end = at + strcspn(at, " ");
         bool in = false;
-        for (size_t k = from; k < i; k++) in |= letters_has(set, classes[k]);
-        for (size_t k = from; in && k < i; k++) letters_add(&more, classes[k], classes[k]);
-        from = i + 1;
+        size_t step;
+        for (const char *c = at; c < end; c += step) in |= letters_has(set, utf8_decode(c, &step));
+        for (; at < end; at += step) {
+            const uint32_t c = utf8_decode(at, &step);
+            if (in) letters_add(&more, c, c);
+        }
     }
     letters_add_all(set, &more);
     free(more.v);
     letters_tidy(set);
+}
+
+void letters_words(struct letters_set *set) {
+    static const char *const names[] = {"L", "M", "Nd", "Nl", "Pc"};
+    /* letters in circles and squares, which are symbols by category but Alphabetic */
+    static const struct letters_range others[] = {
+        {0x24b6, 0x24e9}, {0x1f130, 0x1f149}, {0x1f150, 0x1f169}, {0x1f170, 0x1f189}};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) unicode_property(names[i], letters_add, set);
+    for (size_t i = 0; i < sizeof others / sizeof *others; i++) letters_add(set, others[i].first, others[i].last);
 }
 
 /* ---- letters ---- */

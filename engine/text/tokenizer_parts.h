@@ -126,10 +126,12 @@ struct letters {
 
 void letters_add(void *set, uint32_t first, uint32_t last); /* to a struct letters_set: a range for unicode_property */
 void letters_add_all(struct letters_set *set, const struct letters_set *from);
+void letters_words(struct letters_set *set); /* Alphabetic, marks, decimal digits, connectors */
 void letters_tidy(struct letters_set *set);
 /* Of a tidy set: what it lacks; what is one with a member when case is ignored, added. */
 void letters_invert(struct letters_set *set);
 void letters_fold(struct letters_set *set);
+bool letters_has(const struct letters_set *set, uint32_t c);
 int letters_take(struct letters *l, struct letters_set *set); /* its number; the set is the letters'. -1: too many */
 int letters_make(struct letters *l, struct rod_error *err);
 bool letters_in(const struct letters *l, int set, uint32_t letter);
@@ -164,6 +166,7 @@ struct added {
     struct added_node *nodes; /* nodes[0] is not used */
     uint32_t n_nodes, cap_nodes;
     uint32_t root[256];
+    struct letters_set words; /* what a single_word token may not touch; empty without such tokens */
 };
 
 /* A stretch of text to search. run[i].end are offsets into the whole text, of which text is the part at base. */

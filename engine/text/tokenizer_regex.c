@@ -106,16 +106,11 @@ static void regex_spaces(struct letters_set *set) {
         if (unicode_is_space(c)) letters_add(set, c, c);
 }
 
-/* Alphabetic, marks, decimal digits, connectors, and the number signs of Latin-1, which Oniguruma counts in outside of
- * classes. */
-static void regex_words(struct letters_set *set, bool in_class) {
-    static const char *const names[] = {"L", "M", "Nd", "Nl", "Pc"};
-    static const struct letters_range others[] = {{0x24b6, 0x24e9},   {0x1f130, 0x1f149}, {0x1f150, 0x1f169},
-                                                  {0x1f170, 0x1f189}, {0xb2, 0xb3},       {0xb9, 0xb9},
-                                                  {0xbc, 0xbe}};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) unicode_property(names[i], letters_add, set);
-    for (size_t i = 0; i < (in_class ? 4 : sizeof others / sizeof *others); i++)
-        letters_add(set, others[i].first, others[i].last);
+/* The number signs of Latin-1, which Oniguruma counts among \w outside of classes. */
+static void regex_number_signs(struct letters_set *set) {
+    letters_add(set, 0xb2, 0xb3);
+    letters_add(set, 0xb9, 0xb9);
+    letters_add(set, 0xbc, 0xbe);
 }
 
 static bool regex_hex(char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F'); }
@@ -174,7 +169,10 @@ static int regex_escape(struct regex *r, bool in_class, struct letters_set *set,
     case 's':
     case 'S': regex_spaces(set); break;
     case 'w':
-    case 'W': regex_words(set, in_class); break;
+    case 'W':
+        letters_words(set);
+        if (!in_class) regex_number_signs(set);
+        break;
     case 'd':
     case 'D': unicode_property("Nd", letters_add, set); break;
     case 'v': *one = 0xb; return 0;

@@ -1,4 +1,4 @@
-"""Writes unicode_table.h and unicode_folds.h: what the tokenizer's patterns ask of Unicode, as the reference implementation
+"""Writes unicode_table.h: what the tokenizer's patterns ask of Unicode, as the reference implementation
 has it: compared with what the package `tokenizers` (its Oniguruma) matches.
 
     pip install tokenizers==0.23.3 unicodedata2==16.0.0 fonttools && python3 engine/text/unicode_table.py
@@ -39,7 +39,7 @@ def categories():
     for one in CATEGORIES:
         text = "".join(chr(c) for c in ALL if CATEGORY[c] == one and one not in ("Co", "Cn"))
         assert matched(r"\p{%s}" % one, text) == text, one
-    return {c: CATEGORIES.index(CATEGORY[c]) for c in ALL}
+    return CATEGORY
 
 
 def scripts():
@@ -56,16 +56,18 @@ def scripts():
         missed = set(text) - set(matched(r"\p{%s}" % name, text[:20000]) + text[20000:])
         more = [c for c in matched(r"\p{%s}" % name, first) if of[ord(c)] != code]
         assert not missed and not more, (name, [hex(ord(c)) for c in (*missed, *more)])
-    return {c: codes.index(code) for c, code in of.items() if code in codes}, codes
+    return of, codes
 
 
-def starts(of, none):
-    """Where a run of one property begins, and which it is. Surrogates count with what stands before them."""
-    at, out = None, []
-    for c in ALL:
-        if of.get(c, none) != at:
-            at = of.get(c, none)
-            out.append(c << 8 | at)
+def runs(of, none):
+    """How long each run of one name is, unless it is 1, and the name. Surrogates count with what stands before them."""
+    out, first = "", 0
+    for c in range(1, 0x110001):
+        name, before = (of.get(x, of.get(x - x % 0x800 - 1, none) if 0xd800 <= x < 0xe000 else none) for x in (c, first))
+        if c < 0x110000 and name == before:
+            continue
+        out += (str(c - first) if c - first > 1 else "") + before
+        first = c
     return out
 
 
@@ -82,30 +84,42 @@ def folds():
     return classes, long, sorted({tuple(map(ord, chr(c).casefold()[:2])) for c in long})
 
 
-def array(kind, name, values):
-    return f"static const {kind} {name}[] = {{\n{textwrap.fill(', '.join(values), 118, break_on_hyphens=False)}\n}};\n"
+def spelled(text):
+    """As a C string has it: marks that would combine with their neighbours as escapes."""
+    return "".join(f"\\u{ord(c):04x}" if CATEGORY[ord(c)][0] == "M" else c for c in text)
 
 
-def write(name, what, text):
-    guard = name.upper().replace(".", "_")
-    with open(f"{HERE}/{name}", "w") as f:
-        f.write(f"/* {name} - {what} of Unicode {VERSION}. Written by unicode_table.py. */\n"
-                f"#ifndef {guard}\n#define {guard}\n\n#include <stdint.h>\n\n/* clang-format off */\n{text}\n#endif\n")
+def text(name, lines):
+    return f"static const char {name}[] =\n" + "\n".join(f'    "{line}"' for line in lines) + ";\n"
+
+
+def cut(runs):
+    return [runs[i:i + 112] for i in range(0, len(runs), 112)]
 
 
 def main():
     of_script, codes = scripts()
-    write("unicode_table.h", "categories and scripts",
-          "/* From a character on, << 8: which. Of scripts both names. */\n"
-          + array("uint32_t", "category_from", map(hex, starts(categories(), len(CATEGORIES) - 1))) + "\n"
-          + array("char", "script_names", (f'"{newest.script_name(code).replace(" ", "_")}\\0{code}\\0"' for code in codes)).replace(",", "") + "\n"
-          + array("uint32_t", "script_from", map(hex, starts(of_script, 255))))
     classes, long, begin = folds()
-    write("unicode_folds.h", "letters that are one when case is ignored",
-          array("uint32_t", "fold_classes", (", ".join(map(hex, (*one, 0))) for one in classes)) + "\n"
-          + "/* Letters that are one with several letters, and the first two of these. */\n"
-          + array("uint16_t", "fold_long", map(hex, long)) + "\n"
-          + array("uint16_t", "fold_pairs", (f"{a:#x}, {b:#x}" for a, b in begin)))
+    words = [" ".join(spelled(map(chr, one)) for one in classes), " ".join(spelled(map(chr, pair)) for pair in begin),
+             spelled(map(chr, long))]
+    names = "".join(f"{newest.script_name(code).replace(' ', '_')} {code} " for code in codes)
+    with open(f"{HERE}/unicode_table.h", "w", encoding="utf-8") as f:
+        f.write(f"""/* unicode_table.h - categories, scripts and case of Unicode {VERSION}. Written by unicode_table.py. */
+#ifndef UNICODE_TABLE_H
+#define UNICODE_TABLE_H
+
+/* clang-format off */
+#pragma GCC diagnostic ignored "-Woverlength-strings" /* of C99's least limit; GCC and Clang have none */
+/* Runs of characters from U+0000 on: how many they are, unless it is one, and the category or script of all. */
+{text("category_runs", cut(runs(categories(), "Cn")))}
+{text("script_runs", cut(runs(of_script, "Zzzz")))}
+{text("script_names", textwrap.wrap(names, 112, drop_whitespace=False))}
+/* Letters that are one when case is ignored; the first two of several that are one letter; those letters. */
+{text("fold_classes", textwrap.wrap(words[0], 112, drop_whitespace=False, break_on_hyphens=False))}
+{text("fold_pairs", textwrap.wrap(words[1], 112, drop_whitespace=False, break_on_hyphens=False))}
+{text("fold_long", cut(words[2]))}
+#endif
+""")
 
 
 main()

@@ -1,4 +1,4 @@
-/* unicode_text.c - spaces, words and NFC. NFC comes from utf8proc, whose version is the machine's. The canonical
+/* unicode_text.c - spaces and NFC. NFC comes from utf8proc, whose version is the machine's. The canonical
  * order of marks is sorted here, because utf8proc orders a run of marks by swapping neighbours, which is quadratic in
  * the length of a hostile run. */
 #include "unicode.h"
@@ -12,16 +12,6 @@
 bool unicode_is_space(uint32_t c) {
     return (c >= 9 && c <= 13) || c == 0x20 || c == 0x85 || c == 0xa0 || c == 0x1680 || (c >= 0x2000 && c <= 0x200a) ||
            c == 0x2028 || c == 0x2029 || c == 0x202f || c == 0x205f || c == 0x3000;
-}
-
-bool unicode_is_word(uint32_t c) {
-    static const char names[] = "LuLlLtLmLoMnMcMeNdNlPc";
-    uint32_t category = unicode_category(c);
-    for (size_t i = 0; i < sizeof names - 1; i += 2)
-        if (category == ((uint32_t)names[i] << 8 | (uint32_t)names[i + 1])) return true;
-    /* the joiners, and the letters in circles and squares, which are symbols by category but Alphabetic */
-    return c == 0x200c || c == 0x200d || (c >= 0x24b6 && c <= 0x24e9) || (c >= 0x1f130 && c <= 0x1f149) ||
-           (c >= 0x1f150 && c <= 0x1f169) || (c >= 0x1f170 && c <= 0x1f189);
 }
 
 /* Stable by construction: the position is part of the key. */

@@ -4,7 +4,7 @@
 #include "tests/tokenizer_setup.h"
 
 #include "engine/base/utf8.h"
-#include "engine/text/unicode.h"
+#include "engine/text/tokenizer_parts.h"
 
 #include <pthread.h>
 
@@ -402,8 +402,12 @@ static void classes_are_of_unicode_16_whatever_the_libraries_know(void **state) 
     assert_int_equal(words_of("\\p{Garay}+|a", text), 3);
     assert_int_equal(words_of("[\\p{L}\\p{N}]+|\\p{M}", text), 3);
     assert_int_equal(words_of("\\p{Cn}|\\p{N}", text), 4);
-    assert_true(unicode_is_word(0x10d4a));
-    assert_false(unicode_is_word(0x16ea0));
+    struct letters_set words = {0};
+    letters_words(&words);
+    letters_tidy(&words);
+    assert_true(letters_has(&words, 0x10d4a));
+    assert_false(letters_has(&words, 0x16ea0));
+    free(words.v);
 }
 
 static void case_is_ignored_as_the_reference_does(void **state) {
