@@ -65,58 +65,58 @@ void ref_conv_silu(const float *const *tap, uint32_t K, const float *w, size_t l
     }
 }
 
-void ref_gates(uint32_t M, float k_eps, float *q, float *k, const float *xg, const float *bg, const float *xt,
-               const float *bt, float *log_alpha) {
+void ref_gates(uint32_t M, float k_eps, const struct cpu_gates *row) {
     double norm = 0;
-    for (uint32_t m = 0; m < M; m++) norm += (double)k[m] * (double)k[m];
+    for (uint32_t m = 0; m < M; m++) norm += (double)row->k[m] * (double)row->k[m];
     norm = fmax(sqrt(norm), (double)k_eps);
     for (uint32_t m = 0; m < M; m++) {
-        double g = ref_softplus((double)xg[m] + (double)bg[m]), tau = ref_sigmoid((double)xt[m] + (double)bt[m]);
-        q[m] = (float)((double)q[m] / sqrt((double)M));
-        k[m] = (float)(pow(g, tau) * (double)k[m] / norm);
-        log_alpha[m] = (float)(-g * tau);
+        double g = ref_softplus((double)row->g[m] + (double)row->g_b[m]);
+        double tau = ref_sigmoid((double)row->t[m] + (double)row->t_b[m]);
+        row->q[m] = (float)((double)row->q[m] / sqrt((double)M));
+        row->k[m] = (float)(pow(g, tau) * (double)row->k[m] / norm);
+        row->log_alpha[m] = (float)(-g * tau);
     }
 }
 
-void ref_gla(uint32_t M, uint32_t E, uint32_t n, const float *q, const float *k, const float *log_alpha, const float *u,
-             double *S, float *o) {
+void ref_gla(uint32_t M, uint32_t E, uint32_t n, const struct cpu_token *tok, double *S) {
     for (uint32_t t = 0; t < n; t++) {
+        const float *q = tok->q + t * M, *k = tok->k + t * M, *log_alpha = tok->log_alpha + t * M;
         for (uint32_t e = 0; e < E; e++) {
             double sum = 0;
             for (uint32_t m = 0; m < M; m++) {
                 double *s = &S[(size_t)m * E + e];
-                *s = exp((double)log_alpha[t * M + m]) * *s + (double)k[t * M + m] * (double)u[(size_t)t * E + e];
-                sum += (double)q[t * M + m] * *s;
+                *s = exp((double)log_alpha[m]) * *s + (double)k[m] * (double)tok->u[(size_t)t * E + e];
+                sum += (double)q[m] * *s;
             }
-            o[(size_t)t * E + e] = (float)sum;
+            tok->o[(size_t)t * E + e] = (float)sum;
         }
     }
 }
 
-static double ref_score(uint32_t P, const float *q, const float *k) {
+static double ref_score(size_t P, const float *q, const float *k) {
     double sum = 0;
-    for (uint32_t p = 0; p < P; p++) sum += (double)q[p] * (double)k[p];
+    for (size_t p = 0; p < P; p++) sum += (double)q[p] * (double)k[p];
     return sum / sqrt((double)P);
 }
 
 /* Dims in blocks, so that a score is computed once a block and not once a dim. */
 enum { REF_DIMS = 64 };
 
-void ref_window(uint32_t H, uint32_t Hk, uint32_t Hv, uint32_t P, uint32_t n, const float *q, const float *k,
-                const float *v, float *out) {
-    for (uint32_t h = 0; h < H; h++) {
-        const float *qh = q + (size_t)h * P, *kh = k + (size_t)(h % Hk) * P, *vh = v + (size_t)(h % Hv) * P;
+void ref_window(const struct cpu_heads *heads, uint32_t n, const float *q, const float *k, const float *v, float *out) {
+    const size_t P = heads->P, Hk = heads->Hk, Hv = heads->Hv;
+    for (uint32_t h = 0; h < heads->H; h++) {
+        const float *qh = q + h * P, *kh = k + h % Hk * P, *vh = v + h % Hv * P;
         double top = -INFINITY;
-        for (uint32_t j = 0; j < n; j++) top = fmax(top, ref_score(P, qh, kh + (size_t)j * Hk * P));
-        for (uint32_t p0 = 0; p0 < P; p0 += REF_DIMS) {
-            const uint32_t p1 = p0 + REF_DIMS < P ? p0 + REF_DIMS : P;
+        for (uint32_t j = 0; j < n; j++) top = fmax(top, ref_score(P, qh, kh + j * Hk * P));
+        for (size_t p0 = 0; p0 < P; p0 += REF_DIMS) {
+            const size_t p1 = p0 + REF_DIMS < P ? p0 + REF_DIMS : P;
             double sum[REF_DIMS] = {0}, total = 0;
             for (uint32_t j = 0; j < n; j++) {
-                double weight = exp(ref_score(P, qh, kh + (size_t)j * Hk * P) - top);
+                double weight = exp(ref_score(P, qh, kh + j * Hk * P) - top);
                 total += weight;
-                for (uint32_t p = p0; p < p1; p++) sum[p - p0] += weight * (double)vh[(size_t)j * Hv * P + p];
+                for (size_t p = p0; p < p1; p++) sum[p - p0] += weight * (double)vh[j * Hv * P + p];
             }
-            for (uint32_t p = p0; p < p1; p++) out[(size_t)h * P + p] = (float)(sum[p - p0] / total);
+            for (size_t p = p0; p < p1; p++) out[h * P + p] = (float)(sum[p - p0] / total);
         }
     }
 }

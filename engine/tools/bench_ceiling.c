@@ -76,9 +76,13 @@ enum { FLOP_ROWS = 8, FLOP_COLS = 256, FLOP_OUT = 32, FLOP_REPEAT = 200 };
 static void flop_member(void *arg, uint32_t member) {
     struct flop_job *job = arg;
     if (member == 0) job->n_members = team_size(job->team);
-    for (int i = 0; i < FLOP_REPEAT; i++)
-        job->ops->linear(job->w, 0, 1, FLOP_ROWS, job->x, FLOP_COLS, NULL, 0,
-                         job->y + (size_t)member * FLOP_ROWS * FLOP_OUT, FLOP_OUT, NULL);
+    const struct cpu_product product = {.w = job->w,
+                                        .n_rows = FLOP_ROWS,
+                                        .x = job->x,
+                                        .ldx = FLOP_COLS,
+                                        .y = job->y + (size_t)member * FLOP_ROWS * FLOP_OUT,
+                                        .ldy = FLOP_OUT};
+    for (int i = 0; i < FLOP_REPEAT; i++) job->ops->linear(&product, 0, 1, NULL);
 }
 
 double bench_flop_rate(struct team *team) {

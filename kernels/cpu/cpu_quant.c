@@ -96,14 +96,14 @@ struct block {
     const unsigned char *codes; /* words [n_words][CPU_PANEL] */
     const float *scale;
     const uint16_t *zero;
-    uint32_t n_words, middle;
+    uint32_t number, n_words, middle;
 };
 
 /* nr rows by nv registers of outputs from lane lane0 on; int4, nr and nv are constants after inlining. */
 INLINE void tile(const bool int4, const int nr, const int nv, const struct block *k, uint32_t lane0,
-                 const struct cpu_codes *x, uint32_t row, uint32_t b, float (*out)[CPU_PANEL]) {
+                 const struct cpu_codes *x, uint32_t row, float (*out)[CPU_PANEL]) {
     const int n_pairs = int4 ? 4 : 2; /* in a word */
-    const size_t first = (size_t)b * x->n_rows + row;
+    const size_t first = (size_t)k->number * x->n_rows + row;
     const char *xb = (const char *)(x->code + first * CPU_BLOCK);
     const unsigned char *w = k->codes + (size_t)lane0 * 4;
     vu acc[MAX_ROWS][NV];
@@ -151,12 +151,11 @@ INLINE void tile(const bool int4, const int nr, const int nv, const struct block
 
 /* A function of its own each, so that its few pointers stay in registers. Up to two rows take the whole panel. */
 #define TILE(name, is_int4, nr)                                                                                        \
-    static __attribute__((noinline)) void tile_##name##_##nr(const struct block *k, uint32_t lane0,                    \
-                                                             const struct cpu_codes *x, uint32_t row, uint32_t b,      \
-                                                             float(*out)[CPU_PANEL]) {                                 \
-        tile(is_int4, nr, nr <= 2 ? NV : 2, k, lane0, x, row, b, out);                                                 \
+    static __attribute__((noinline)) void tile_##name##_##nr(                                                          \
+        const struct block *k, uint32_t lane0, const struct cpu_codes *x, uint32_t row, float(*out)[CPU_PANEL]) {      \
+        tile(is_int4, nr, nr <= 2 ? NV : 2, k, lane0, x, row, out);                                                    \
     }
-typedef void tile_function(const struct block *k, uint32_t lane0, const struct cpu_codes *x, uint32_t row, uint32_t b,
+typedef void tile_function(const struct block *k, uint32_t lane0, const struct cpu_codes *x, uint32_t row,
                            float (*out)[CPU_PANEL]);
 #if MAX_ROWS == 12
 #define TILES(s, i)                                                                                                    \
@@ -188,6 +187,7 @@ static void block_begin(const struct cpu_matrix *w, uint32_t b, const unsigned c
         if (w->zeros) *stream += CPU_PANEL * sizeof(uint16_t);
     }
     const uint32_t left = w->cols - b * CPU_BLOCK;
+    k->number = b;
     k->n_words = ((left < CPU_BLOCK ? left : CPU_BLOCK) + 7) / 8 * (w->dtype == CPU_INT4 ? 1 : 2);
     k->middle = w->dtype == CPU_INT4 ? 8 : 128;
     k->codes = *stream;
@@ -206,25 +206,27 @@ static void panel_of_rows(const struct cpu_matrix *w, const unsigned char *strea
             const uint32_t n_tiles = (n - r + MAX_ROWS - 1) / MAX_ROWS;
             nr = (n - r + n_tiles - 1) / n_tiles; /* tiles of nearly the same height */
             for (uint32_t lane = 0; lane < CPU_PANEL; lane += nr <= 2 ? CPU_PANEL : 2 * LANES)
-                run[nr - 1](&k, lane, x, row + r, b, out + r);
+                run[nr - 1](&k, lane, x, row + r, out + r);
         }
     }
 }
 
-static void quant_linear(const struct cpu_matrix *w, uint32_t p0, uint32_t p1, uint32_t n_rows,
-                         const struct cpu_codes *x, const float *base, size_t ld_base, float *y, size_t ldy) {
+static void quant_linear(const struct cpu_product *of, uint32_t p0, uint32_t p1) {
+    const struct cpu_matrix *w = of->w;
+    const struct cpu_codes *x = of->codes;
     const size_t panel_bytes = cpu_quant_panel_bytes(w);
     float sum[SUM_ROWS][CPU_PANEL] __attribute__((aligned(64)));
     assert(x->n_blocks == (w->cols + CPU_BLOCK - 1) / CPU_BLOCK && p1 <= w->n_panels);
     for (uint32_t p = p0; p < p1; p++) {
         const unsigned char *panel = w->data + p * panel_bytes;
         const uint32_t left = w->rows - p * CPU_PANEL, n_last = left < CPU_PANEL ? left : CPU_PANEL;
-        for (uint32_t r = 0, n; r < n_rows; r += n) {
-            n = n_rows - r < SUM_ROWS ? n_rows - r : SUM_ROWS;
+        for (uint32_t r = 0, n; r < of->n_rows; r += n) {
+            n = of->n_rows - r < SUM_ROWS ? of->n_rows - r : SUM_ROWS;
             panel_of_rows(w, panel, x, r, n, sum);
             for (uint32_t i = 0; i < n; i++) {
-                float *dst = y + (r + i) * ldy + (size_t)p * CPU_PANEL;
-                const float *add = base ? base + (r + i) * ld_base + (size_t)p * CPU_PANEL : NULL;
+                const size_t at = (r + i) * of->ldy + (size_t)p * CPU_PANEL;
+                float *dst = of->y + at;
+                const float *add = of->base ? of->base + at : NULL;
                 for (uint32_t o = 0; o < n_last; o++) dst[o] = add ? add[o] + sum[i][o] : sum[i][o];
             }
         }

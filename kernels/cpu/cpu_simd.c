@@ -146,11 +146,22 @@ INLINE void load_column(enum cpu_dtype dtype, const unsigned char *p, vf out[NV]
     }
 }
 
-/* np panels by nr rows: y = base + W x; all of np, nr, dtype are constants after inlining. n_last = rows of W in the
- * last panel (32 but at the end of the matrix). */
-INLINE void tile(enum cpu_dtype dtype, const int np, const int nr, const unsigned char *w, size_t panel_bytes,
-                 uint32_t n, const float *x, size_t ldx, const float *base, size_t ld_base, float *y, size_t ldy,
-                 uint32_t n_last, const char *ahead) {
+/* What a tile of a product reads and writes, from its first panel and row on. */
+struct tile {
+    const unsigned char *w;
+    size_t panel_bytes, ldx, ldy;
+    const float *x, *base;
+    float *y;
+    const char *ahead;
+    uint32_t n, n_last; /* columns; rows of W in the last panel, 32 but at the end of the matrix */
+};
+
+/* np panels by nr rows: y = base + W x; all of np, nr, dtype are constants after inlining. */
+INLINE void tile(enum cpu_dtype dtype, const int np, const int nr, const struct tile *t) {
+    const unsigned char *w = t->w;
+    const char *ahead = t->ahead;
+    const size_t panel_bytes = t->panel_bytes;
+    const uint32_t n = t->n;
     vf acc[4][MAX_ROWS][NV];
 #pragma GCC unroll 16
     for (int p = 0; p < np; p++)
@@ -158,10 +169,10 @@ INLINE void tile(enum cpu_dtype dtype, const int np, const int nr, const unsigne
         for (int r = 0; r < nr; r++)
 #pragma GCC unroll 16
             for (int v = 0; v < NV; v++) acc[p][r][v] = (vf){0};
-    const size_t step = dtype == CPU_F32 ? CPU_PANEL * 4 : CPU_PANEL * 2, row = ldx * sizeof *x;
+    const size_t step = dtype == CPU_F32 ? CPU_PANEL * 4 : CPU_PANEL * 2, row = t->ldx * sizeof *t->x;
     /* Rows are reached as base + {0, 1, 2, 4} strides from rows 0, 3 and 6, which x86 addresses without arithmetic; the
      * empty asm keeps the compiler from giving each row a pointer of its own, more than there are registers. */
-    const char *x0 = (const char *)x, *x3 = x0 + (nr > 3 ? 3 * row : 0), *x6 = x0 + (nr > 6 ? 6 * row : 0);
+    const char *x0 = (const char *)t->x, *x3 = x0 + (nr > 3 ? 3 * row : 0), *x6 = x0 + (nr > 6 ? 6 * row : 0);
     for (uint32_t c = 0; c < n; c++) {
 #ifdef __x86_64__
         __asm__("" : "+r"(x0), "+r"(x3), "+r"(x6));
@@ -183,37 +194,33 @@ INLINE void tile(enum cpu_dtype dtype, const int np, const int nr, const unsigne
                 for (int v = 0; v < NV; v++) acc[p][r][v] += col[v] * xc;
             }
         }
-        x0 += sizeof *x;
-        x3 += sizeof *x;
-        x6 += sizeof *x;
+        x0 += sizeof *t->x;
+        x3 += sizeof *t->x;
+        x6 += sizeof *t->x;
     }
 #pragma GCC unroll 16
     for (int p = 0; p < np; p++)
 #pragma GCC unroll 16
         for (int r = 0; r < nr; r++) {
-            float *dst = y + (size_t)r * ldy + p * CPU_PANEL;
-            const float *add = base ? base + (size_t)r * ld_base + p * CPU_PANEL : NULL;
-            if (p + 1 < np || n_last == CPU_PANEL) {
+            const size_t at = (size_t)r * t->ldy + (size_t)p * CPU_PANEL;
+            float *dst = t->y + at;
+            const float *add = t->base ? t->base + at : NULL;
+            if (p + 1 < np || t->n_last == CPU_PANEL) {
 #pragma GCC unroll 16
                 for (int v = 0; v < NV; v++)
                     store(dst + v * LANES, add ? load(add + v * LANES) + acc[p][r][v] : acc[p][r][v]);
             } else {
                 float last[CPU_PANEL];
                 memcpy(last, acc[p][r], sizeof last);
-                for (uint32_t i = 0; i < n_last; i++) dst[i] = add ? add[i] + last[i] : last[i];
+                for (uint32_t i = 0; i < t->n_last; i++) dst[i] = add ? add[i] + last[i] : last[i];
             }
         }
 }
 
 /* A tile of its own function each: one loop a function keeps its few pointers in registers. */
 #define TILE(suffix, dtype, np, nr)                                                                                    \
-    static __attribute__((noinline)) void tile_##suffix##_##np##x##nr(                                                 \
-        const unsigned char *w, size_t panel_bytes, uint32_t n, const float *x, size_t ldx, const float *base,         \
-        size_t ld_base, float *y, size_t ldy, uint32_t n_last, const char *ahead) {                                    \
-        tile(dtype, np, nr, w, panel_bytes, n, x, ldx, base, ld_base, y, ldy, n_last, ahead);                          \
-    }
-typedef void tile_function(const unsigned char *w, size_t panel_bytes, uint32_t n, const float *x, size_t ldx,
-                           const float *base, size_t ld_base, float *y, size_t ldy, uint32_t n_last, const char *ahead);
+    static __attribute__((noinline)) void tile_##suffix##_##np##x##nr(const struct tile *t) { tile(dtype, np, nr, t); }
+typedef void tile_function(const struct tile *t);
 #if MAX_ROWS == 8
 #define TILES(s, d)                                                                                                    \
     TILE(s, d, 1, 1)                                                                                                   \
@@ -248,57 +255,71 @@ TILES(f32, CPU_F32)
 TILES(f16, CPU_F16)
 TILES(bf16, CPU_BF16)
 
-static void simd_linear(const struct cpu_matrix *w, uint32_t p0, uint32_t p1, uint32_t n_rows, const float *x,
-                        size_t ldx, const float *base, size_t ld_base, float *y, size_t ldy, struct cpu_ahead *ahead) {
+static void simd_linear(const struct cpu_product *of, uint32_t p0, uint32_t p1, struct cpu_ahead *ahead) {
     static tile_function *const one_panel[3][MAX_ROWS] = {
         [CPU_F32] = ONE_PANEL(f32), [CPU_F16] = ONE_PANEL(f16), [CPU_BF16] = ONE_PANEL(bf16)};
     static tile_function *const few_rows[3][2] = {
         [CPU_F32] = FEW_ROWS(f32), [CPU_F16] = FEW_ROWS(f16), [CPU_BF16] = FEW_ROWS(bf16)};
-    const size_t panel_bytes = cpu_matrix_bytes(CPU_PANEL, w->cols, w->dtype);
+    const struct cpu_matrix *w = of->w;
+    const uint32_t n_rows = of->n_rows;
+    struct tile t = {
+        .panel_bytes = cpu_matrix_bytes(CPU_PANEL, w->cols, w->dtype), .ldx = of->ldx, .ldy = of->ldy, .n = w->cols};
     /* one or two rows: several panels at once, whose independent sums hide the latency of an addition */
     tile_function *several = n_rows <= 2 ? few_rows[w->dtype][n_rows - 1] : NULL;
     for (uint32_t p = p0; p < p1;) {
         uint32_t np = several && p + FEW_PANELS <= p1 ? FEW_PANELS : 1;
-        uint32_t n_last = w->rows - (p + np - 1) * CPU_PANEL;
-        if (n_last > CPU_PANEL) n_last = CPU_PANEL;
+        t.w = w->data + p * t.panel_bytes;
+        t.n_last = w->rows - (p + np - 1) * CPU_PANEL;
+        if (t.n_last > CPU_PANEL) t.n_last = CPU_PANEL;
         for (uint32_t r = 0; r < n_rows;) {
             uint32_t nr = np > 1 ? n_rows : n_rows - r < MAX_ROWS ? n_rows - r : MAX_ROWS;
             tile_function *run = np > 1 ? several : one_panel[w->dtype][nr - 1];
-            const char *next = (const char *)w->data + p * panel_bytes; /* nothing ahead: what is read anyway */
+            const size_t at = r * of->ldy + (size_t)p * CPU_PANEL;
+            t.ahead = (const char *)t.w; /* nothing ahead: what is read anyway */
             if (ahead && nr >= AHEAD_ROWS && ahead->next < ahead->n) {
-                next = ahead->range[ahead->next].at;
+                t.ahead = ahead->range[ahead->next].at;
                 ahead->range[ahead->next].at += (size_t)w->cols * 64;
                 if (ahead->range[ahead->next].at >= ahead->range[ahead->next].end) ahead->next++;
             }
-            run(w->data + p * panel_bytes, panel_bytes, w->cols, x + r * ldx, ldx,
-                base ? base + r * ld_base + (size_t)p * CPU_PANEL : NULL, ld_base, y + r * ldy + (size_t)p * CPU_PANEL,
-                ldy, n_last, next);
+            t.x = of->x + r * of->ldx;
+            t.base = of->base ? of->base + at : NULL;
+            t.y = of->y + at;
+            run(&t);
             r += nr;
         }
         p += np;
     }
 }
 
-/* nr rows of 32 columns: y = scale * y + x1 b1 + x2 b2, sums in this order; b* are [k, 32] with row stride ldb. */
-INLINE void small_tile(const int nr, const float *x1, size_t ldx1, uint32_t k1, const float *b1, size_t ldb1,
-                       const float *x2, size_t ldx2, uint32_t k2, const float *b2, size_t ldb2, const float *scale,
-                       float *y, size_t ldy) {
+/* x b: x [nr, k] with ldx floats from row to row, b [k, 32] with ldb. */
+struct factors {
+    const float *x;
+    size_t ldx;
+    const float *b;
+    size_t ldb;
+    uint32_t k;
+};
+
+/* nr rows of 32 columns: y = scale * y + one + two, sums in this order. */
+INLINE void small_tile(const int nr, struct factors one, struct factors two, const float *scale, float *y, size_t ldy) {
     vf acc[MAX_ROWS][NV];
 #pragma GCC unroll 16
     for (int r = 0; r < nr; r++)
 #pragma GCC unroll 16
         for (int v = 0; v < NV; v++) acc[r][v] = scale ? load(y + (size_t)r * ldy + v * LANES) * scale[r] : (vf){0};
-    for (uint32_t c = 0; c < k1; c++) {
+    for (uint32_t c = 0; c < one.k; c++) {
 #pragma GCC unroll 16
         for (int r = 0; r < nr; r++)
 #pragma GCC unroll 16
-            for (int v = 0; v < NV; v++) acc[r][v] += load(b1 + c * ldb1 + v * LANES) * x1[(size_t)r * ldx1 + c];
+            for (int v = 0; v < NV; v++)
+                acc[r][v] += load(one.b + c * one.ldb + v * LANES) * one.x[(size_t)r * one.ldx + c];
     }
-    for (uint32_t c = 0; c < k2; c++) {
+    for (uint32_t c = 0; c < two.k; c++) {
 #pragma GCC unroll 16
         for (int r = 0; r < nr; r++)
 #pragma GCC unroll 16
-            for (int v = 0; v < NV; v++) acc[r][v] += load(b2 + c * ldb2 + v * LANES) * x2[(size_t)r * ldx2 + c];
+            for (int v = 0; v < NV; v++)
+                acc[r][v] += load(two.b + c * two.ldb + v * LANES) * two.x[(size_t)r * two.ldx + c];
     }
 #pragma GCC unroll 16
     for (int r = 0; r < nr; r++)
@@ -306,27 +327,27 @@ INLINE void small_tile(const int nr, const float *x1, size_t ldx1, uint32_t k1, 
         for (int v = 0; v < NV; v++) store(y + (size_t)r * ldy + v * LANES, acc[r][v]);
 }
 
-static void gla_chunk_apply(uint32_t M, uint32_t n, size_t ld, const float *q_in, const float *A, const float *k_out,
-                            const float *decay, const float *u, size_t ldu, uint32_t e0, uint32_t e1, float *S,
-                            float *o, size_t ldo) {
-    enum { ROWS = MAX_ROWS };
+/* o of nr tokens from t on. They see only the inputs up to their last one: A is 0 above the diagonal. */
+INLINE void chunk_outputs(const int nr, const struct cpu_scan *c, uint32_t t, const float *Se, uint32_t e) {
+    const struct factors state = {c->q_in + t * c->ld_m, c->ld_m, Se, CPU_PANEL, c->M},
+                         inputs = {c->A + (size_t)t * CPU_CHUNK, CPU_CHUNK, c->u + e, c->ld_e, t + (uint32_t)nr};
+    small_tile(nr, state, inputs, NULL, c->o + t * c->ld_e + e, c->ld_e);
+}
+/* nr rows of S from m on. */
+INLINE void chunk_state(const int nr, const struct cpu_scan *c, uint32_t m, float *Se, uint32_t e) {
+    const struct factors inputs = {c->k_out + (size_t)m * c->n, c->n, c->u + e, c->ld_e, c->n};
+    small_tile(nr, inputs, (struct factors){0}, c->decay + m, Se + (size_t)m * CPU_PANEL, CPU_PANEL);
+}
+
+static void gla_chunk_apply(const struct cpu_scan *of, uint32_t e0, uint32_t e1, float *S) {
+    const struct cpu_scan c = *of;
     for (uint32_t e = e0; e < e1; e += CPU_PANEL) {
-        float *Se = S + (size_t)e * M; /* panel e / 32: [M][32] */
-        uint32_t t = 0;
-        for (; t + ROWS <= n;
-             t += ROWS) /* rows t.. see only the inputs up to their last one; A is 0 above the diagonal */
-            small_tile(ROWS, q_in + t * ld, ld, M, Se, CPU_PANEL, A + (size_t)t * CPU_CHUNK, CPU_CHUNK, t + ROWS, u + e,
-                       ldu, NULL, o + t * ldo + e, ldo);
-        for (; t < n; t++)
-            small_tile(1, q_in + t * ld, ld, M, Se, CPU_PANEL, A + (size_t)t * CPU_CHUNK, CPU_CHUNK, t + 1, u + e, ldu,
-                       NULL, o + t * ldo + e, ldo);
-        uint32_t m = 0;
-        for (; m + ROWS <= M; m += ROWS)
-            small_tile(ROWS, k_out + (size_t)m * n, n, n, u + e, ldu, NULL, 0, 0, NULL, 0, decay + m,
-                       Se + (size_t)m * CPU_PANEL, CPU_PANEL);
-        for (; m < M; m++)
-            small_tile(1, k_out + (size_t)m * n, n, n, u + e, ldu, NULL, 0, 0, NULL, 0, decay + m,
-                       Se + (size_t)m * CPU_PANEL, CPU_PANEL);
+        float *Se = S + (size_t)e * c.M; /* panel e / 32: [M][32] */
+        uint32_t t = 0, m = 0;
+        for (; t + MAX_ROWS <= c.n; t += MAX_ROWS) chunk_outputs(MAX_ROWS, &c, t, Se, e);
+        for (; t < c.n; t++) chunk_outputs(1, &c, t, Se, e);
+        for (; m + MAX_ROWS <= c.M; m += MAX_ROWS) chunk_state(MAX_ROWS, &c, m, Se, e);
+        for (; m < c.M; m++) chunk_state(1, &c, m, Se, e);
     }
 }
 
@@ -361,22 +382,22 @@ static void ffn_act(float *a, const float *g, uint32_t f0, uint32_t f1) {
     for (uint32_t f = f0; f < f1; f += LANES) store(a + f, load(a + f) * vsilu(load(g + f)));
 }
 
-static void simd_gates(uint32_t M, float k_eps, float *q, float *k, const float *xg, const float *bg, const float *xt,
-                       const float *bt, float *log_alpha) {
+static void simd_gates(uint32_t M, float k_eps, const struct cpu_gates *row) {
+    const struct cpu_gates of = *row;
     vf sum = {0};
-    for (uint32_t m = 0; m < M; m += LANES) sum += load(k + m) * load(k + m);
+    for (uint32_t m = 0; m < M; m += LANES) sum += load(of.k + m) * load(of.k + m);
     float norm = sqrtf(sum_lanes(sum)), scale = 1.0f / sqrtf((float)M);
     norm = 1.0f / (norm > k_eps ? norm : k_eps);
     for (uint32_t m = 0; m < M; m += LANES) {
-        vf x = load(xg + m) + load(bg + m), tau = vsigmoid(load(xt + m) + load(bt + m));
+        vf x = load(of.g + m) + load(of.g_b + m), tau = vsigmoid(load(of.t + m) + load(of.t_b + m));
         vi negative = x < 0.0f;
         vf y = vexp(pick(negative, x, -x)); /* exp(-|x|) */
         vf g = pick(negative, (vf){0}, x) + vlog1p(y);
         /* log g where g is close to exp(x): its series, so that g below the smallest float still has a logarithm */
         vf log_g = pick(x < -8.0f, x + y * (y * (5.0f / 24) - 0.5f), vlog(g));
-        store(q + m, load(q + m) * scale);
-        store(k + m, load(k + m) * norm * vexp(log_g * tau));
-        store(log_alpha + m, -(g * tau));
+        store(of.q + m, load(of.q + m) * scale);
+        store(of.k + m, load(of.k + m) * norm * vexp(log_g * tau));
+        store(of.log_alpha + m, -(g * tau));
     }
 }
 
@@ -384,14 +405,17 @@ static void simd_gates(uint32_t M, float k_eps, float *q, float *k, const float 
 
 enum { GROUP = 64 }; /* rows of S at a time: their decays once for all channels */
 
-/* Rows [0, n) of a panel's tile for one token: to = alpha from + k u, and with out o += q to, or o = q to if first. */
-INLINE void gla_panel(const bool out, uint32_t n, const float *alpha, const float *q, const float *k, const float *u,
-                      bool first, const float *from, float *to, float *o) {
+/* Rows [m0, m0 + n) of the tile of the panel at channel e, for one token: to = alpha from + k u, and with out o += q
+ * to. */
+INLINE void gla_panel(const bool out, const struct cpu_token *tok, uint32_t m0, uint32_t n, uint32_t e,
+                      const float *alpha, const float *from, float *to) {
+    const float *q = out ? tok->q + m0 : NULL, *k = tok->k + m0, *u = tok->u + e;
+    float *o = out ? tok->o + e : NULL;
     vf ue[NV], sum[NV];
 #pragma GCC unroll 16
     for (int v = 0; v < NV; v++) {
         ue[v] = load(u + v * LANES);
-        sum[v] = out && !first ? load(o + v * LANES) : (vf){0};
+        sum[v] = out && m0 ? load(o + v * LANES) : (vf){0};
     }
     for (uint32_t m = 0; m < n; m++, from += CPU_PANEL, to += CPU_PANEL) {
         float km = k[m], qm = out ? q[m] : 0, am = alpha[m];
@@ -407,19 +431,6 @@ INLINE void gla_panel(const bool out, uint32_t n, const float *alpha, const floa
     for (int v = 0; v < NV; v++) store(o + v * LANES, sum[v]);
 }
 
-static void gla_step(uint32_t M, const float *q, const float *k, const float *log_alpha, const float *u, uint32_t e0,
-                     uint32_t e1, float *S, float *o) {
-    float alpha[GROUP];
-    for (uint32_t m0 = 0; m0 < M; m0 += GROUP) {
-        uint32_t n = M - m0 < GROUP ? M - m0 : GROUP;
-        for (uint32_t m = 0; m < n; m += LANES) store(alpha + m, vexp(load(log_alpha + m0 + m)));
-        for (uint32_t e = e0; e < e1; e += CPU_PANEL) {
-            float *Se = S + (size_t)e * M + (size_t)m0 * CPU_PANEL;
-            gla_panel(true, n, alpha, q + m0, k + m0, u + e, m0 == 0, Se, Se, o + e);
-        }
-    }
-}
-
 static void gla_steps(uint32_t M, const struct cpu_token *tok, uint32_t n, uint32_t n_kept, uint32_t e0, uint32_t e1,
                       float *S) {
     float alpha[CPU_MAX_STEPS][GROUP], tile[GROUP * CPU_PANEL];
@@ -433,74 +444,83 @@ static void gla_steps(uint32_t M, const struct cpu_token *tok, uint32_t n, uint3
             for (uint32_t t = 0; t < n; t++) {
                 float *to = t < n_kept ? Se : tile;
                 if (tok[t].o)
-                    gla_panel(true, n_m, alpha[t], tok[t].q + m0, tok[t].k + m0, tok[t].u + e, m0 == 0, from, to,
-                              tok[t].o + e);
+                    gla_panel(true, &tok[t], m0, n_m, e, alpha[t], from, to);
                 else
-                    gla_panel(false, n_m, alpha[t], NULL, tok[t].k + m0, tok[t].u + e, m0 == 0, from, to, NULL);
+                    gla_panel(false, &tok[t], m0, n_m, e, alpha[t], from, to);
                 from = to;
             }
         }
     }
 }
 
-static void gla_chunk_decays(uint32_t M, uint32_t n, size_t ld, const float *q, const float *k, const float *log_alpha,
-                             double *b, float *q_in, float *k_out, float *decay) {
-    for (uint32_t m = 0; m < M; m++) b[m] = (double)log_alpha[m];
+static void gla_chunk_decays(const struct cpu_scan *c) {
+    const uint32_t M = c->M, n = c->n;
+    const size_t ld = c->ld_m;
+    double *b = c->b;
+    for (uint32_t m = 0; m < M; m++) b[m] = (double)c->log_alpha[m];
     for (uint32_t t = 1; t < n; t++)
-        for (uint32_t m = 0; m < M; m++) b[t * ld + m] = b[(t - 1) * ld + m] + (double)log_alpha[t * ld + m];
+        for (uint32_t m = 0; m < M; m++) b[t * ld + m] = b[(t - 1) * ld + m] + (double)c->log_alpha[t * ld + m];
     const double *end = b + (n - 1) * ld;
     for (uint32_t t = 0; t < n; t++)
         for (uint32_t m = 0; m < M; m += LANES) {
             vd bt = *(const vd_any *)(b + t * ld + m), be = *(const vd_any *)(end + m);
-            store(q_in + t * ld + m, load(q + t * ld + m) * vexp(__builtin_convertvector(bt, vf)));
-            vf out = load(k + t * ld + m) * vexp(__builtin_convertvector(be - bt, vf));
-            for (uint32_t i = 0; i < LANES && m + i < M; i++) k_out[(size_t)(m + i) * n + t] = out[i];
-            if (t + 1 == n) store(decay + m, vexp(__builtin_convertvector(be, vf)));
+            store(c->q_in + t * ld + m, load(c->q + t * ld + m) * vexp(__builtin_convertvector(bt, vf)));
+            vf out = load(c->k + t * ld + m) * vexp(__builtin_convertvector(be - bt, vf));
+            for (uint32_t i = 0; i < LANES && m + i < M; i++) c->k_out[(size_t)(m + i) * n + t] = out[i];
+            if (t + 1 == n) store(c->decay + m, vexp(__builtin_convertvector(be, vf)));
         }
 }
 
-static void gla_chunk_scores(uint32_t M, uint32_t n, size_t ld, uint32_t t, const float *q, const float *k,
-                             const double *b, float *A) {
+static void gla_chunk_scores(const struct cpu_scan *c, uint32_t t) {
+    const float *q = c->q + t * c->ld_m;
+    const double *b = c->b + t * c->ld_m;
+    float *A = c->A + (size_t)t * CPU_CHUNK;
     for (uint32_t i = 0; i <= t; i++) {
+        const float *k = c->k + i * c->ld_m;
         vf sum = {0};
-        for (uint32_t m = 0; m < M; m += LANES) {
-            vd difference = *(const vd_any *)(b + t * ld + m) - *(const vd_any *)(b + i * ld + m);
-            sum += load(q + t * ld + m) * load(k + i * ld + m) * vexp(__builtin_convertvector(difference, vf));
+        for (uint32_t m = 0; m < c->M; m += LANES) {
+            vd difference = *(const vd_any *)(b + m) - *(const vd_any *)(c->b + i * c->ld_m + m);
+            sum += load(q + m) * load(k + m) * vexp(__builtin_convertvector(difference, vf));
         }
         A[i] = sum_lanes(sum);
     }
-    for (uint32_t i = t + 1; i < n; i++) A[i] = 0;
+    for (uint32_t i = t + 1; i < c->n; i++) A[i] = 0;
 }
 
 /* ---- attention over the window ---- */
 
-/* scores of n_blocks blocks of 32 keys for nh heads (h, h + Hk, ...: they share the key head); ld_s floats between
- * heads. A block is [P][32]; the blocks are a ring of n_ring, ld_block floats apart. */
-INLINE void window_scores(const int nh, uint32_t P, const float *q, size_t ld_q, const float *kt, size_t ld_block,
-                          uint32_t first_block, uint32_t n_blocks, uint32_t n_ring, float scale, float *scores,
-                          size_t ld_s) {
-    for (uint32_t b = 0, at = first_block; b < n_blocks; b++, at = at + 1 == n_ring ? 0 : at + 1) {
-        const float *block = kt + at * ld_block;
+/* What a token reads of the ring: whole blocks of 32 keys, and the keys [before, before + n) of these. */
+struct reach {
+    uint32_t P, first_block, n_blocks, n_ring, before, n;
+    size_t ld_h, ld_block, ld_v, ld_s; /* floats from one to the next: heads of a key head in q and out, blocks, keys'
+                                        * values, heads' scores */
+    float scale;
+};
+
+/* Scores of all blocks for nh heads (h, h + Hk, ...: they share the key head). A block is [P][32]. */
+INLINE void window_scores(const int nh, const struct reach *w, const float *q, const float *kt, float *scores) {
+    for (uint32_t b = 0, at = w->first_block; b < w->n_blocks; b++, at = at + 1 == w->n_ring ? 0 : at + 1) {
+        const float *block = kt + at * w->ld_block;
         for (uint32_t j = 0; j < CPU_PANEL; j += WINDOW_LANES) {
             vf acc[4][WINDOW_NV];
 #pragma GCC unroll 4
             for (int h = 0; h < nh; h++)
 #pragma GCC unroll 4
                 for (int v = 0; v < WINDOW_NV; v++) acc[h][v] = (vf){0};
-            for (uint32_t p = 0; p < P; p++) {
+            for (uint32_t p = 0; p < w->P; p++) {
                 __builtin_prefetch(block + (p + 24) * CPU_PANEL + j);
 #pragma GCC unroll 4
                 for (int v = 0; v < WINDOW_NV; v++) {
                     vf k = load(block + p * CPU_PANEL + j + (uint32_t)v * LANES);
 #pragma GCC unroll 4
-                    for (int h = 0; h < nh; h++) acc[h][v] += k * q[(size_t)h * ld_q + p];
+                    for (int h = 0; h < nh; h++) acc[h][v] += k * q[(size_t)h * w->ld_h + p];
                 }
             }
 #pragma GCC unroll 4
             for (int h = 0; h < nh; h++)
 #pragma GCC unroll 4
                 for (int v = 0; v < WINDOW_NV; v++)
-                    store(scores + (size_t)h * ld_s + b * CPU_PANEL + j + (uint32_t)v * LANES, acc[h][v] * scale);
+                    store(scores + (size_t)h * w->ld_s + b * CPU_PANEL + j + (uint32_t)v * LANES, acc[h][v] * w->scale);
         }
     }
 }
@@ -523,9 +543,10 @@ static float window_softmax(float *scores, uint32_t n) {
     return sum_lanes(sum);
 }
 
-/* out[h] += sum_j weight[h][j] v[j][h], n keys, nh heads of nv whole registers; ld_o, ld_vh floats between heads */
-INLINE void window_values(const int nh, const int nv, const float *weights, size_t ld_s, const float *v, size_t ld_v,
-                          const size_t *head_at, uint32_t n, float *out, size_t ld_o) {
+/* out[h] += sum_j weight[h][j] v[j][h], n keys, nh heads of nv whole registers. */
+INLINE void window_values(const int nh, const int nv, const struct reach *w, const float *weights, const float *v,
+                          const size_t *head_at, uint32_t n, float *out) {
+    const size_t ld_o = w->ld_h, ld_s = w->ld_s, ld_v = w->ld_v;
     vf acc[4][4];
 #pragma GCC unroll 4
     for (int h = 0; h < nh; h++)
@@ -540,10 +561,10 @@ INLINE void window_values(const int nh, const int nv, const float *weights, size
 #ifdef __x86_64__
             __asm__("" : "+r"(vh[h])); /* one pointer a head; the registers of it are reached by displacement */
 #endif
-            float w = weights[(size_t)h * ld_s + j];
+            float weight = weights[(size_t)h * ld_s + j];
             __builtin_prefetch((const char *)vh[h] + 8 * ld_v * sizeof *v);
 #pragma GCC unroll 4
-            for (int i = 0; i < nv; i++) acc[h][i] += load(vh[h] + (size_t)i * LANES) * w;
+            for (int i = 0; i < nv; i++) acc[h][i] += load(vh[h] + (size_t)i * LANES) * weight;
             vh[h] += ld_v;
         }
     }
@@ -563,16 +584,43 @@ static void window_values_rest(const float *weights, const float *v, size_t ld_v
     }
 }
 
-static void simd_window(uint32_t h0, uint32_t h1, uint32_t Hk, uint32_t Hv, uint32_t P, const float *q,
-                        const struct cpu_window *ring, uint64_t pos, float *scratch, float *out) {
+static struct reach window_reach(const struct cpu_window *ring, uint64_t pos) {
+    const struct cpu_heads *h = &ring->heads;
     const uint64_t oldest = pos + 1 > ring->visible ? pos + 1 - ring->visible : 0;
     const uint32_t n_ring = ring->n_keys / CPU_PANEL, n_blocks = (uint32_t)(pos / CPU_PANEL - oldest / CPU_PANEL) + 1;
-    const uint32_t first_block = (uint32_t)(oldest / CPU_PANEL % n_ring), before = (uint32_t)(oldest % CPU_PANEL);
-    const uint32_t n = (uint32_t)(pos - oldest) + 1, from = (uint32_t)(oldest % ring->n_keys);
-    const uint32_t n_first = n < ring->n_keys - from ? n : ring->n_keys - from; /* then the ring goes round */
-    const size_t ld_s = (size_t)n_blocks * CPU_PANEL, ld_block = (size_t)Hk * P * CPU_PANEL, ld_v = (size_t)Hv * P;
-    const size_t ld_h = (size_t)Hk * P;
-    const float scale = 1.0f / sqrtf((float)P);
+    return (struct reach){.P = h->P,
+                          .first_block = (uint32_t)(oldest / CPU_PANEL % n_ring),
+                          .n_blocks = n_blocks,
+                          .n_ring = n_ring,
+                          .before = (uint32_t)(oldest % CPU_PANEL),
+                          .n = (uint32_t)(pos - oldest) + 1,
+                          .ld_h = (size_t)h->Hk * h->P,
+                          .ld_block = (size_t)h->Hk * h->P * CPU_PANEL,
+                          .ld_v = (size_t)h->Hv * h->P,
+                          .ld_s = (size_t)n_blocks * CPU_PANEL,
+                          .scale = 1.0f / sqrtf((float)h->P)};
+}
+
+/* weights: of n keys, whose values are v. */
+INLINE void window_part(const struct reach *w, uint32_t nh, const float *weights, const float *v, const size_t *head_at,
+                        uint32_t n, float *out) {
+    uint32_t p = 0;
+    if (n == 0) return;
+    for (; nh == 4 && p + 4 * LANES <= w->P; p += 4 * LANES)
+        window_values(4, 4, w, weights, v + p, head_at, n, out + p);
+    for (; p + LANES <= w->P; p += LANES)
+        for (uint32_t g = 0; g < nh; g++)
+            window_values(1, 1, w, weights + g * w->ld_s, v + p, head_at + g, n, out + g * w->ld_h + p);
+    for (uint32_t g = 0; p < w->P && g < nh; g++)
+        window_values_rest(weights + g * w->ld_s, v + head_at[g] + p, w->ld_v, n, out + g * w->ld_h + p, w->P - p);
+}
+
+static void simd_window(const struct cpu_window *ring, uint64_t pos, uint32_t h0, uint32_t h1, const float *q,
+                        float *scratch, float *out) {
+    const struct reach w = window_reach(ring, pos);
+    const uint32_t Hk = ring->heads.Hk, Hv = ring->heads.Hv, P = w.P;
+    const uint32_t from = w.first_block * CPU_PANEL + w.before;
+    const uint32_t n_first = w.n < ring->n_keys - from ? w.n : ring->n_keys - from; /* then the ring goes round */
     for (uint32_t hk = 0; hk < Hk; hk++) {
         uint32_t first = h0 + (hk + Hk - h0 % Hk) % Hk; /* the first head >= h0 that reads key head hk */
         for (uint32_t h = first; h < h1; h += 4 * Hk) {
@@ -581,42 +629,24 @@ static void simd_window(uint32_t h0, uint32_t h1, uint32_t Hk, uint32_t Hv, uint
             float *oh = out + (size_t)h * P, total[4];
             size_t head_at[4] = {0};
             switch (nh) {
-            case 1:
-                window_scores(1, P, qh, ld_h, kt, ld_block, first_block, n_blocks, n_ring, scale, scratch, ld_s);
-                break;
-            case 2:
-                window_scores(2, P, qh, ld_h, kt, ld_block, first_block, n_blocks, n_ring, scale, scratch, ld_s);
-                break;
-            case 3:
-                window_scores(3, P, qh, ld_h, kt, ld_block, first_block, n_blocks, n_ring, scale, scratch, ld_s);
-                break;
-            default:
-                window_scores(4, P, qh, ld_h, kt, ld_block, first_block, n_blocks, n_ring, scale, scratch, ld_s);
-                break;
+            case 1: window_scores(1, &w, qh, kt, scratch); break;
+            case 2: window_scores(2, &w, qh, kt, scratch); break;
+            case 3: window_scores(3, &w, qh, kt, scratch); break;
+            default: window_scores(4, &w, qh, kt, scratch); break;
             }
             for (uint32_t g = 0; g < nh; g++) {
-                float *weights = scratch + g * ld_s;
-                for (uint32_t j = 0; j < before; j++) weights[j] = -INFINITY;      /* older than the window */
-                for (size_t j = before + n; j < ld_s; j++) weights[j] = -INFINITY; /* after this token */
-                total[g] = window_softmax(weights, (uint32_t)ld_s);
+                float *weights = scratch + g * w.ld_s;
+                for (uint32_t j = 0; j < w.before; j++) weights[j] = -INFINITY;          /* older than the window */
+                for (size_t j = w.before + w.n; j < w.ld_s; j++) weights[j] = -INFINITY; /* after this token */
+                total[g] = window_softmax(weights, (uint32_t)w.ld_s);
                 head_at[g] = (size_t)((h + g * Hk) % Hv) * P;
-                memset(oh + g * ld_h, 0, P * sizeof *oh);
+                memset(oh + g * w.ld_h, 0, P * sizeof *oh);
             }
-            for (int part = 0; part < 2; part++) { /* up to the ring's end, then from its start */
-                uint32_t n_part = part ? n - n_first : n_first, p = 0;
-                const float *weights = scratch + before + (part ? n_first : 0), *v = ring->v + (part ? 0 : from * ld_v);
-                if (n_part == 0) continue;
-                for (; nh == 4 && p + 4 * LANES <= P; p += 4 * LANES)
-                    window_values(4, 4, weights, ld_s, v + p, ld_v, head_at, n_part, oh + p, ld_h);
-                for (; p + LANES <= P; p += LANES)
-                    for (uint32_t g = 0; g < nh; g++)
-                        window_values(1, 1, weights + g * ld_s, ld_s, v + p, ld_v, head_at + g, n_part,
-                                      oh + g * ld_h + p, ld_h);
-                for (uint32_t g = 0; p < P && g < nh; g++)
-                    window_values_rest(weights + g * ld_s, v + head_at[g] + p, ld_v, n_part, oh + g * ld_h + p, P - p);
-            }
+            const float *weights = scratch + w.before;
+            window_part(&w, nh, weights, ring->v + from * w.ld_v, head_at, n_first, oh);
+            window_part(&w, nh, weights + n_first, ring->v, head_at, w.n - n_first, oh);
             for (uint32_t g = 0; g < nh; g++)
-                for (uint32_t p = 0; p < P; p++) oh[g * ld_h + p] *= 1.0f / total[g];
+                for (uint32_t p = 0; p < P; p++) oh[g * w.ld_h + p] *= 1.0f / total[g];
         }
     }
 }
@@ -641,7 +671,6 @@ const struct cpu_ops CAT(cpu_ops_, ISA) = {
     .conv_silu = conv_silu,
     .gate_u = gate_u,
     .gates = simd_gates,
-    .gla_step = gla_step,
     .gla_steps = gla_steps,
     .gla_chunk_decays = gla_chunk_decays,
     .gla_chunk_scores = gla_chunk_scores,

@@ -68,7 +68,7 @@ static inline void mixer_twin(const struct cuda_shape *shape, const struct gpu_r
                 for (uint32_t j = 0; j < R; j++) c += (double)x->c1[(size_t)e * R + j] * (double)x->c0[r * R + j];
                 u[e] = (float)((double)a[e] / (1 + exp(-c)));
             }
-            ref_gla(M, E, 1, x->q + r * M, x->k + r * M, x->log_alpha + r * M, u, S, o);
+            ref_gla(M, E, 1, &(struct cpu_token){x->q + r * M, x->k + r * M, x->log_alpha + r * M, u, o}, S);
             for (uint32_t e = 0; e < E; e++)
                 out[r * E + e] = (float)(((double)o[e] + (double)x->residual[e] * (double)x->s[r * Ep + e]) *
                                          (double)z[e] / (1 + exp(-(double)z[e])));

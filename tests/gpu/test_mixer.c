@@ -91,7 +91,8 @@ static void gates_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
             q[(size_t)r * M + m] = (float)v[0], k[(size_t)r * M + m] = (float)v[1];
             g[m] = (float)v[2], t[m] = (float)v[3];
         }
-        ref_gates(M, shape.k_eps, q + (size_t)r * M, k + (size_t)r * M, g, g_b, t, t_b, log_alpha + (size_t)r * M);
+        const struct cpu_gates row = {q + (size_t)r * M, k + (size_t)r * M, log_alpha + (size_t)r * M, g, g_b, t, t_b};
+        ref_gates(M, shape.k_eps, &row);
         for (uint32_t j = 0; j < R; j++) {
             double sum = 0;
             for (uint32_t p = 0; p < splits_c0; p++) sum += (double)in_c0[p * stride_c0 + (size_t)r * R + j];

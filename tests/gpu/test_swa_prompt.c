@@ -189,7 +189,8 @@ static void prompt_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
                        s->Hv * P * sizeof *v);
             }
             const uint32_t r = row + (uint32_t)(q - begin);
-            ref_window(H, s->Hk, s->Hv, P, (uint32_t)(q + 1 - oldest), all + (size_t)r * width, k, v, ref);
+            const struct cpu_heads heads = {H, s->Hk, s->Hv, P};
+            ref_window(&heads, (uint32_t)(q + 1 - oldest), all + (size_t)r * width, k, v, ref);
             /* queries and weights are rounded as keys and values are */
             gpu_check("attention", got.act + (size_t)r * H * P, ref, (size_t)H * P, 2 * gpu_ulp(dtype), gpu_ulp(dtype));
         }

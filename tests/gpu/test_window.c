@@ -188,7 +188,8 @@ static void window_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
             memcpy(v + (size_t)(p - oldest) * s.Hv * P, rings.values + value_at(&s, slot, layer, p),
                    s.Hv * P * sizeof *v);
         }
-        ref_window(H, s.Hk, s.Hv, P, (uint32_t)(pos + 1 - oldest), q + (size_t)r * H * P, k, v, ref);
+        ref_window(&(struct cpu_heads){H, s.Hk, s.Hv, P}, (uint32_t)(pos + 1 - oldest), q + (size_t)r * H * P, k, v,
+                   ref);
         gpu_check("attention", got + (size_t)r * H * P, ref, (size_t)H * P, tol, gpu_ulp(dtype));
     }
     for (uint32_t r = 0; r < n_rows && gpu.poison; r++)
@@ -335,7 +336,7 @@ static void decode_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
                 v[(size_t)(p - oldest) * H * P + j] =
                     gpu_round(rings.values[value_at(s, slot, in.layer, p) + j], dtype);
         }
-        ref_window(H, 1, H, P, (uint32_t)(pos + 1 - oldest), q, k, v, ref);
+        ref_window(&(struct cpu_heads){H, 1, H, P}, (uint32_t)(pos + 1 - oldest), q, k, v, ref);
         gpu_check("attention", got + (size_t)r * H * P, ref, (size_t)H * P, gpu_ulp(dtype), gpu_ulp(dtype));
     }
     check_ring("key", gpu_fetch_typed(s->keys, n_keys, dtype), rings.keys, wrote_key, n_keys, gpu_ulp(dtype));

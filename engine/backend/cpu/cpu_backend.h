@@ -56,7 +56,7 @@ struct backend {
     float *embed_norm, *norm_f;
     double *inv_freq; /* [rot_dim / 2] */
 
-    float *slots; /* [n_slots][L][layer_floats], S tiled as gla_step wants it */
+    float *slots; /* [n_slots][L][layer_floats], S tiled as gla_steps wants it */
     size_t slot_floats;
     struct cpu_slot_layout at;
     struct cpu_deferred *deferred; /* [n_slots] */

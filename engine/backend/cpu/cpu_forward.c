@@ -18,46 +18,46 @@ struct step {
     bool any_chunk;    /* a piece of more than one token */
 };
 
-/* y[rows] = base + W x for W's panels [p0, p1). A quantised W reads x's codes. */
-static void apply_panels(const struct step *st, const struct cpu_matrix *w, uint32_t p0, uint32_t p1, uint32_t n_rows,
-                         const float *x, size_t ldx, const float *base, float *y, size_t ldy, struct cpu_ahead *ahead) {
-    const struct backend *be = st->be;
-    const struct cpu_codes codes = cpu_codes_of(be, w->cols);
-    if (cpu_matrix_is_quantised(w))
-        be->quant->linear(w, p0, p1, n_rows, &codes, base, ldy, y, ldy);
+/* y = W x of the step's rows; x and y are as wide as W, padded. */
+static struct cpu_product product(const struct step *st, const struct cpu_matrix *w, const float *x, float *y) {
+    return (struct cpu_product){.w = w,
+                                .n_rows = st->n_rows,
+                                .x = x,
+                                .ldx = (w->cols + CPU_PANEL - 1) / CPU_PANEL * CPU_PANEL,
+                                .y = y,
+                                .ldy = (size_t)w->n_panels * CPU_PANEL};
+}
+
+/* W's panels [p0, p1). A quantised W reads x's codes. */
+static void apply_panels(const struct backend *be, const struct cpu_product *product, uint32_t p0, uint32_t p1,
+                         struct cpu_ahead *ahead) {
+    struct cpu_product p = *product;
+    const struct cpu_codes codes = cpu_codes_of(be, p.w->cols);
+    p.codes = &codes;
+    if (cpu_matrix_is_quantised(p.w))
+        be->quant->linear(&p, p0, p1);
     else
-        be->ops->linear(w, p0, p1, n_rows, x, ldx, base, ldy, y, ldy, ahead);
+        be->ops->linear(&p, p0, p1, ahead);
 }
 
-/* The member's range of W's panels. */
-static void apply_product(const struct step *st, uint32_t member, const struct cpu_matrix *w, uint32_t n_rows,
-                          const float *x, size_t ldx, const float *base, float *y, size_t ldy,
-                          struct cpu_ahead *ahead) {
-    uint32_t p0, p1;
-    team_range(st->be->team, member, w->n_panels, &p0, &p1);
-    apply_panels(st, w, p0, p1, n_rows, x, ldx, base, y, ldy, ahead);
-}
-
-/* Several products of one input with outputs side by side, divided as one row of panels. */
-struct product {
-    const struct cpu_matrix *w;
-    const float *x;
-    size_t ldx;
-    float *y;
-    size_t ldy;
-};
-static void apply_products(const struct step *st, uint32_t member, const struct product *list, uint32_t n,
+/* The member's part of several products with outputs side by side, divided as one row of panels. */
+static void apply_products(const struct step *st, uint32_t member, const struct cpu_product *list, uint32_t n,
                            struct cpu_ahead *ahead) {
     uint32_t total = 0, p0, p1, first = 0;
     for (uint32_t i = 0; i < n; i++) total += list[i].w->n_panels;
     team_range(st->be->team, member, total, &p0, &p1);
     for (uint32_t i = 0; i < n; i++) {
         uint32_t last = first + list[i].w->n_panels, lo = p0 > first ? p0 : first, hi = p1 < last ? p1 : last;
-        if (lo < hi)
-            apply_panels(st, list[i].w, lo - first, hi - first, st->n_rows, list[i].x, list[i].ldx, NULL, list[i].y,
-                         list[i].ldy, ahead);
+        if (lo < hi) apply_panels(st->be, &list[i], lo - first, hi - first, ahead);
         first = last;
     }
+}
+
+/* y = base + W x. */
+static void add_product(const struct step *st, uint32_t member, struct cpu_product p, const float *base,
+                        struct cpu_ahead *ahead) {
+    p.base = base;
+    apply_products(st, member, &p, 1, ahead);
 }
 
 static void ahead_push(struct cpu_ahead *ahead, const float *at, size_t n) {
@@ -159,6 +159,27 @@ static void convolve_channels(const struct step *st, const struct cpu_layer *w, 
     }
 }
 
+/* A prompt's piece of more than one token. */
+static bool takes_chunk_form(const struct cpu_chunk *chunk) { return chunk->n > 1 && !chunk->drafts; }
+
+static struct cpu_scan scan_of(const struct backend *be, const struct cpu_chunk *chunk) {
+    const size_t r = chunk->first_row, m = r * be->Mp, e = r * be->Ep;
+    return (struct cpu_scan){.M = be->d.M,
+                             .n = chunk->n,
+                             .ld_m = be->Mp,
+                             .ld_e = be->Ep,
+                             .q = be->q + m,
+                             .k = be->k + m,
+                             .log_alpha = be->log_alpha + m,
+                             .b = be->b + m,
+                             .q_in = be->q_in + m,
+                             .k_out = be->k_out + m,
+                             .decay = be->decay + m,
+                             .A = be->A + r * CPU_CHUNK,
+                             .u = be->u + e,
+                             .o = be->o + e};
+}
+
 /* Reads the deferred tokens, then the chunk's, unless it is a prompt's. S takes all but the drafts. */
 static void recur_tokens(const struct step *st, const struct cpu_chunk *chunk, float *layer, uint32_t e0, uint32_t e1) {
     struct backend *be = st->be;
@@ -166,7 +187,7 @@ static void recur_tokens(const struct step *st, const struct cpu_chunk *chunk, f
     struct cpu_token tok[CPU_MAX_STEPS];
     uint32_t n = 0, n_kept = chunk->n_deferred;
     for (; n < chunk->n_deferred; n++) tok[n] = cpu_deferred_token(be, layer, n);
-    if (chunk->n == 1 || chunk->drafts) {
+    if (!takes_chunk_form(chunk)) {
         assert(n + chunk->n <= CPU_MAX_STEPS);
         for (size_t r = chunk->first_row; r < chunk->first_row + (size_t)chunk->n; r++)
             tok[n++] = (struct cpu_token){be->q + r * Mp, be->k + r * Mp, be->log_alpha + r * Mp, be->u + r * Ep,
@@ -196,30 +217,25 @@ static void defer_drafts(const struct step *st, uint32_t member, uint32_t layer)
 /* E6 and E7 for channels [e0, e1), chunk by chunk. */
 static void recur_channels(const struct step *st, const struct cpu_layer *w, uint32_t layer, uint32_t e0, uint32_t e1) {
     struct backend *be = st->be;
-    const struct cpu_ops *ops = be->ops;
-    const size_t Ep = be->Ep, Mp = be->Mp;
+    const size_t Ep = be->Ep;
     for (uint32_t i = 0; i < st->n_chunks; i++) {
         const struct cpu_chunk *chunk = &be->chunks[i];
-        size_t r = chunk->first_row;
-        float *slot = cpu_slot(be, chunk->slot, layer), *S = slot + be->at.S;
-        if (chunk->drafts || chunk->n_deferred) recur_tokens(st, chunk, slot, e0, e1);
-        if (chunk->drafts || (chunk->n == 1 && chunk->n_deferred)) continue;
-        if (chunk->n == 1)
-            ops->gla_step(be->d.M, be->q + r * Mp, be->k + r * Mp, be->log_alpha + r * Mp, be->u + r * Ep, e0, e1, S,
-                          be->o + r * Ep);
-        else
-            ops->gla_chunk_apply(be->d.M, chunk->n, Mp, be->q_in + r * Mp, be->A + r * CPU_CHUNK, be->k_out + r * Mp,
-                                 be->decay + r * Mp, be->u + r * Ep, Ep, e0, e1, S, be->o + r * Ep, Ep);
+        float *slot = cpu_slot(be, chunk->slot, layer);
+        if (!takes_chunk_form(chunk) || chunk->n_deferred) recur_tokens(st, chunk, slot, e0, e1);
+        if (!takes_chunk_form(chunk)) continue;
+        const struct cpu_scan scan = scan_of(be, chunk);
+        be->ops->gla_chunk_apply(&scan, e0, e1, slot + be->at.S);
     }
     for (size_t r = 0; r < st->n_rows; r++)
-        ops->gate_out(be->o + r * Ep, w->residual, be->s + r * Ep, be->z + r * Ep, e0, e1);
+        be->ops->gate_out(be->o + r * Ep, w->residual, be->s + r * Ep, be->z + r * Ep, e0, e1);
 }
 
-/* Tells who watches that the layer's product at this place is next, and that x is its input. */
-static void watch_input(const struct step *st, uint32_t member, uint32_t layer, size_t weight, const float *x,
-                        size_t ld) {
+/* Tells who watches that the layer's product at this place is next. */
+static void watch_input(const struct step *st, uint32_t member, uint32_t layer, size_t weight,
+                        const struct cpu_product *next) {
     const struct cpu_watch *watch = &st->be->watch;
-    if (watch->input) watch->input(watch->arg, member, team_size(st->be->team), layer, weight, x, ld, st->n_rows);
+    if (watch->input)
+        watch->input(watch->arg, member, team_size(st->be->team), layer, weight, next->x, next->ldx, st->n_rows);
 }
 
 static void run_mixer(const struct step *st, uint32_t member, uint32_t layer, struct cpu_ahead *ahead) {
@@ -227,7 +243,7 @@ static void run_mixer(const struct step *st, uint32_t member, uint32_t layer, st
     const struct cpu_ops *ops = be->ops;
     const struct cpu_layer *w = &be->layers[layer];
     const struct model_dims *d = &be->d;
-    const size_t Dp = be->Dp, Ep = be->Ep, Mp = be->Mp, Rp = be->Rp;
+    const size_t Ep = be->Ep, Mp = be->Mp;
     const uint32_t n = st->n_rows;
     uint32_t first, last, e0, e1;
     team_range(be->team, member, be->Ep / CPU_PANEL, &e0, &e1);
@@ -235,44 +251,45 @@ static void run_mixer(const struct step *st, uint32_t member, uint32_t layer, st
 
     norm_rows(st, member, be->x, w->mixer_norm, d->D, be->Dp, be->h);
     team_barrier(be->team, member); /* h before E1 */
-    const struct product fc[] = {{&w->a, be->h, Dp, be->a, Ep}, {&w->z, be->h, Dp, be->z, Ep}};
-    watch_input(st, member, layer, offsetof(struct model_layer, fc), be->h, Dp);
+    const struct cpu_product fc[] = {product(st, &w->a, be->h, be->a), product(st, &w->z, be->h, be->z)};
+    watch_input(st, member, layer, offsetof(struct model_layer, fc), fc);
     apply_products(st, member, fc, 2, ahead);
     team_barrier(be->team, member); /* a before E2 and W_c0 */
     convolve_channels(st, w, layer, e0, e1);
     team_barrier(be->team, member); /* s before E3, E5 */
-    const struct product in[] = {{&w->q, be->s, Ep, be->q, Mp},
-                                 {&w->k, be->s, Ep, be->k, Mp},
-                                 {&w->g, be->s, Ep, be->g, Mp},
-                                 {&w->t, be->s, Ep, be->t, Mp},
-                                 {&w->c0, be->a, Ep, be->c0, Rp}};
+    const struct cpu_product in[] = {product(st, &w->q, be->s, be->q), product(st, &w->k, be->s, be->k),
+                                     product(st, &w->g, be->s, be->g), product(st, &w->t, be->s, be->t),
+                                     product(st, &w->c0, be->a, be->c0)};
     apply_products(st, member, in, 5, ahead);
     team_barrier(be->team, member); /* projections before gates; c0 before W_c1 */
     team_range(be->team, member, n, &first, &last);
-    for (size_t r = first; r < last; r++)
-        ops->gates(d->M, d->k_eps, be->q + r * Mp, be->k + r * Mp, be->g + r * Mp, w->g_b, be->t + r * Mp, w->t_b,
-                   be->log_alpha + r * Mp);
-    apply_product(st, member, &w->c1, n, be->c0, Rp, NULL, be->u, Ep, NULL);
+    for (size_t r = first; r < last; r++) {
+        const struct cpu_gates row = {.q = be->q + r * Mp,
+                                      .k = be->k + r * Mp,
+                                      .log_alpha = be->log_alpha + r * Mp,
+                                      .g = be->g + r * Mp,
+                                      .g_b = w->g_b,
+                                      .t = be->t + r * Mp,
+                                      .t_b = w->t_b};
+        ops->gates(d->M, d->k_eps, &row);
+    }
+    add_product(st, member, product(st, &w->c1, be->c0, be->u), NULL, NULL);
     for (size_t r = 0; r < n; r++)
         ops->gate_u(be->u + r * Ep, w->c1_b, be->a + r * Ep, e0, e1, be->u + r * Ep); /* own panels */
     team_barrier(be->team, member); /* q, k, log_alpha of all rows before E6 */
     if (st->any_chunk) {
         for (uint32_t i = member; i < st->n_chunks; i += team_size(be->team)) {
             const struct cpu_chunk *chunk = &be->chunks[i];
-            size_t at = chunk->first_row * Mp;
-            if (chunk->n > 1 && !chunk->drafts)
-                ops->gla_chunk_decays(d->M, chunk->n, Mp, be->q + at, be->k + at, be->log_alpha + at, be->b + at,
-                                      be->q_in + at, be->k_out + at, be->decay + at);
+            const struct cpu_scan scan = scan_of(be, chunk);
+            if (takes_chunk_form(chunk)) ops->gla_chunk_decays(&scan);
         }
         team_barrier(be->team, member); /* running sums before scores */
         uint32_t row = 0;
         for (uint32_t i = 0; i < st->n_chunks; i++) {
             const struct cpu_chunk *chunk = &be->chunks[i];
-            size_t at = chunk->first_row * Mp;
-            for (uint32_t t = 0; chunk->n > 1 && !chunk->drafts && t < chunk->n; t++, row++)
-                if (row % team_size(be->team) == member)
-                    ops->gla_chunk_scores(d->M, chunk->n, Mp, t, be->q + at, be->k + at, be->b + at,
-                                          be->A + (chunk->first_row + t) * (size_t)CPU_CHUNK);
+            const struct cpu_scan scan = scan_of(be, chunk);
+            for (uint32_t t = 0; takes_chunk_form(chunk) && t < chunk->n; t++, row++)
+                if (row % team_size(be->team) == member) ops->gla_chunk_scores(&scan, t);
         }
         team_barrier(be->team, member); /* scores before they are applied */
     }
@@ -285,8 +302,9 @@ static void run_mixer(const struct step *st, uint32_t member, uint32_t layer, st
         ahead_windows(st, member, layer, ahead);
     else
         ahead_states(st, member, layer + 1, ahead);
-    watch_input(st, member, layer, offsetof(struct model_layer, out_proj), be->o, Ep);
-    apply_product(st, member, &w->out, n, be->o, Ep, be->x, be->x, Dp, ahead);
+    const struct cpu_product out = product(st, &w->out, be->o, be->x);
+    watch_input(st, member, layer, offsetof(struct model_layer, out_proj), &out);
+    add_product(st, member, out, be->x, ahead);
     team_barrier(be->team, member); /* x_state */
 }
 
@@ -326,9 +344,10 @@ static void attend_row(const struct step *st, uint32_t member, uint32_t layer, s
     const struct model_dims *d = &be->d;
     const struct backend_segment *seg = &st->segs[be->rows[r].segment];
     const float *slot = cpu_slot(be, seg->slot, layer);
-    const struct cpu_window ring = {slot + be->at.k, slot + be->at.v, be->ring_keys, d->visible};
-    be->ops->window(h0, h1, d->Hk, d->Hv, d->P, be->aq + r * be->Qp, &ring, seg->pos + be->rows[r].index,
-                    be->window_scratch[member], be->att + r * be->Qp);
+    const struct cpu_window ring = {
+        {d->H, d->Hk, d->Hv, d->P}, slot + be->at.k, slot + be->at.v, be->ring_keys, d->visible};
+    be->ops->window(&ring, seg->pos + be->rows[r].index, h0, h1, be->aq + r * be->Qp, be->window_scratch[member],
+                    be->att + r * be->Qp);
 }
 
 /* Pieces of segments go phase by phase: a piece's keys enter the rings, then its rows read them. One phase, but for
@@ -378,15 +397,15 @@ static void run_attention_and_ffn(const struct step *st, uint32_t member, uint32
     struct backend *be = st->be;
     const struct cpu_layer *w = &be->layers[layer];
     const struct model_dims *d = &be->d;
-    const size_t Dp = be->Dp, Fp = be->Fp, Kvp = be->Kvp, Vvp = be->Vvp, Qp = be->Qp;
+    const size_t Kvp = be->Kvp, Qp = be->Qp;
     const uint32_t n = st->n_rows;
     uint32_t first, last;
 
     norm_rows(st, member, be->x, w->attn_norm, d->D, be->Dp, be->h);
     team_barrier(be->team, member); /* h2 before q, k, v */
-    const struct product qkv[] = {
-        {&w->aq, be->h, Dp, be->aq, Qp}, {&w->ak, be->h, Dp, be->ak, Kvp}, {&w->av, be->h, Dp, be->av, Vvp}};
-    watch_input(st, member, layer, offsetof(struct model_layer, q), be->h, Dp);
+    const struct cpu_product qkv[] = {product(st, &w->aq, be->h, be->aq), product(st, &w->ak, be->h, be->ak),
+                                      product(st, &w->av, be->h, be->av)};
+    watch_input(st, member, layer, offsetof(struct model_layer, q), qkv);
     apply_products(st, member, qkv, 3, ahead);
     team_barrier(be->team, member); /* q, k, v before rotary and the rings */
     team_range(be->team, member, n, &first, &last);
@@ -411,20 +430,21 @@ static void run_attention_and_ffn(const struct step *st, uint32_t member, uint32
         team_barrier(be->team, member); /* codes of att before W_ao */
     }
     ahead_states(st, member, layer + 1, ahead);
-    watch_input(st, member, layer, offsetof(struct model_layer, ao), be->att, Qp);
-    apply_product(st, member, &w->ao, n, be->att, Qp, be->x, be->y, Dp, ahead);
+    const struct cpu_product ao = product(st, &w->ao, be->att, be->y);
+    watch_input(st, member, layer, offsetof(struct model_layer, ao), &ao);
+    add_product(st, member, ao, be->x, ahead);
     team_barrier(be->team, member); /* y before its norm */
     norm_rows(st, member, be->y, w->ffn_norm, d->D, be->Dp, be->h);
     team_barrier(be->team, member); /* before W_f1 */
-    const struct product f1[] = {{&w->fa, be->h, Dp, be->fa, Fp}, {&w->fg, be->h, Dp, be->fg, Fp}};
-    watch_input(st, member, layer, offsetof(struct model_layer, f1), be->h, Dp);
+    const struct cpu_product f1[] = {product(st, &w->fa, be->h, be->fa), product(st, &w->fg, be->h, be->fg)};
+    watch_input(st, member, layer, offsetof(struct model_layer, f1), f1);
     apply_products(st, member, f1, 2, ahead);
     team_barrier(be->team, member); /* both halves before their product */
     activate_rows(st, member);
     team_barrier(be->team, member); /* before W_f2 */
-    watch_input(st, member, layer, offsetof(struct model_layer, f2), be->fa, Fp);
-    apply_product(st, member, &w->fout, n, be->fa, Fp, be->x, be->x, Dp,
-                  ahead); /* onto x_state, not onto y: the two-hop residual */
+    const struct cpu_product fout = product(st, &w->fout, be->fa, be->x);
+    watch_input(st, member, layer, offsetof(struct model_layer, f2), &fout);
+    add_product(st, member, fout, be->x, ahead); /* onto x_state, not onto y: the two-hop residual */
     team_barrier(be->team, member);
 }
 
@@ -444,7 +464,9 @@ static void output_rows(const struct step *st, uint32_t member) {
         }
     }
     team_barrier(be->team, member); /* normed rows before W_lm */
-    apply_product(st, member, &be->lm_head, st->n_out, be->h, be->Dp, NULL, be->logits, be->d.V, NULL);
+    struct cpu_product head = product(st, &be->lm_head, be->h, be->logits);
+    head.n_rows = st->n_out, head.ldy = be->d.V;
+    apply_products(st, member, &head, 1, NULL);
 }
 
 static void step_member(void *arg, uint32_t member) {

@@ -69,14 +69,22 @@ static void report_progress(const struct upload *up) {
     rod_progress(&up->config->progress, "loading weights", "B", up->bytes, up->total);
 }
 
-/* Rows [first, first + n) of w -> rows from row0 on of m, as pack places them. */
-static int upload_packed(struct upload *up, const struct weight *w, uint32_t first, uint32_t n, uint32_t row0,
-                         enum cuda_pack pack, const struct cuda_matrix *m, struct rod_error *err) {
+/* Rows [first, first + n) of w go to rows from row0 on of m, as pack places them. */
+struct rows {
+    const struct weight *w;
+    uint32_t first, n, row0;
+    enum cuda_pack pack;
+    const struct cuda_matrix *m;
+};
+
+static int upload_packed(struct upload *up, const struct rows *of, struct rod_error *err) {
+    const struct weight *w = of->w;
+    const uint32_t first = of->first, end = first + of->n;
     uint32_t base = 0;
     for (uint32_t p = 0; p < w->n_parts; base += w->part[p++].rows) {
         const struct weight_part *part = &w->part[p];
         const size_t row_bytes = w->cols * dtype_bytes(part->dtype);
-        uint32_t lo = first > base ? first - base : 0, hi = first + n > base ? first + n - base : 0;
+        uint32_t lo = first > base ? first - base : 0, hi = end > base ? end - base : 0;
         if (hi > part->rows) hi = part->rows;
         while (lo < hi) {
             uint32_t rows = (uint32_t)(STAGING_BYTES / row_bytes);
@@ -88,7 +96,7 @@ static int upload_packed(struct upload *up, const struct weight *w, uint32_t fir
             if (rc) return rc;
             weight_part_copy(part, (size_t)lo * w->cols, (size_t)rows * w->cols, up->host[i]);
             cudaMemcpyAsync(up->device[i], up->host[i], rows * row_bytes, cudaMemcpyHostToDevice, up->be->stream);
-            k_pack(up->device[i], dtype_of(part->dtype), row0 + base + lo - first, rows, w->cols, pack, m,
+            k_pack(up->device[i], dtype_of(part->dtype), of->row0 + base + lo - first, rows, w->cols, of->pack, of->m,
                    up->be->stream);
             rc = cuda_check(cudaEventRecord(up->done[i], up->be->stream), "uploading weights", err);
             if (rc) return rc;
@@ -137,15 +145,14 @@ static int check_scales(const struct coding *c, struct rod_error *err) {
 }
 
 /* upload_packed of a matrix of codes. */
-static int upload_codes(struct upload *up, const struct weight *w, const struct weight_quant *q, uint32_t first,
-                        uint32_t n, uint32_t row0, enum cuda_pack pack, const struct cuda_matrix *m,
-                        struct rod_error *err) {
+static int upload_codes(struct upload *up, const struct rows *of, const struct weight_quant *q, struct rod_error *err) {
+    const struct weight *w = of->w;
     const uint32_t groups = weight_quant_groups(q, w->cols);
     const size_t row_bytes = groups * sizeof(float) + w->cols + groups;
     const uint32_t most = (uint32_t)(STAGING_BYTES / row_bytes);
     if (most == 0) return rod_fail(err, ROD_EMODEL, "a weight's row of %zu bytes is too long", row_bytes);
-    for (uint32_t done = 0; done < n;) {
-        const uint32_t rows = n - done < most ? n - done : most;
+    for (uint32_t done = 0; done < of->n;) {
+        const uint32_t rows = of->n - done < most ? of->n - done : most;
         const size_t codes_at = (size_t)rows * groups * sizeof(float), zeros_at = codes_at + (size_t)rows * w->cols,
                      bytes = zeros_at + (q->zeros ? (size_t)rows * groups : 0);
         const int i = up->parity ^= 1;
@@ -155,7 +162,7 @@ static int upload_codes(struct upload *up, const struct weight *w, const struct 
         unsigned char *host = up->host[i], *device = up->device[i];
         struct coding c = {.w = w,
                            .q = q,
-                           .first = first + done,
+                           .first = of->first + done,
                            .n = rows,
                            .groups = groups,
                            .codes = host + codes_at,
@@ -165,7 +172,7 @@ static int upload_codes(struct upload *up, const struct weight *w, const struct 
         if ((rc = check_scales(&c, err))) return rc;
         cudaMemcpyAsync(device, host, bytes, cudaMemcpyHostToDevice, up->be->stream);
         k_pack_codes(device + codes_at, (const float *)(const void *)device, q->zeros ? device + zeros_at : NULL,
-                     row0 + done, rows, pack, m, up->be->stream);
+                     of->row0 + done, rows, of->pack, of->m, up->be->stream);
         rc = cuda_check(cudaEventRecord(up->done[i], up->be->stream), "uploading weights", err);
         if (rc) return rc;
         up->bytes += (uint64_t)rows * w->cols * dtype_bytes(w->part[0].dtype);
@@ -181,21 +188,20 @@ static enum cuda_format format_of(const struct weight_quant *q) {
     return q->format == WEIGHT_FP8 ? CUDA_FP8 : q->format == WEIGHT_INT8 ? CUDA_INT8 : CUDA_INT4;
 }
 
-/* Rows [first, first + n) of w to rows from row0 on of m, which is kept as w is. */
-static int upload_part(struct upload *up, const struct weight *w, uint32_t first, uint32_t n, uint32_t row0,
-                       enum cuda_pack pack, const struct cuda_matrix *m, struct rod_error *err) {
+/* m is kept as w is. */
+static int upload_part(struct upload *up, const struct rows *of, struct rod_error *err) {
+    const struct cuda_matrix *m = of->m;
     struct weight_quant q;
-    const bool coded = weight_quant_of(up->model, w, &q);
-    if (coded ? m->format != format_of(&q) || m->grouped != (q.group < w->cols) : m->format != CUDA_STORED)
+    const bool coded = weight_quant_of(up->model, of->w, &q);
+    if (coded ? m->format != format_of(&q) || m->grouped != (q.group < of->w->cols) : m->format != CUDA_STORED)
         return rod_fail_at(err, ROD_EUNSUPPORTED, "weights",
                            "weights: q, k and v of a layer are kept in formats of their own; a GPU runs one for all "
                            "three.");
-    return coded ? upload_codes(up, w, &q, first, n, row0, pack, m, err)
-                 : upload_packed(up, w, first, n, row0, pack, m, err);
+    return coded ? upload_codes(up, of, &q, err) : upload_packed(up, of, err);
 }
 static int upload_rows(struct upload *up, const struct weight *w, uint32_t first, uint32_t n, uint32_t row0,
                        const struct cuda_matrix *m, struct rod_error *err) {
-    return upload_part(up, w, first, n, row0, CUDA_PACK_ROWS, m, err);
+    return upload_part(up, &(struct rows){w, first, n, row0, CUDA_PACK_ROWS, m}, err);
 }
 
 /* Kept as `like` is. */
@@ -284,8 +290,8 @@ static int load_layer(struct upload *up, const struct model_layer *src, struct c
         if (!rc) rc = upload_rows(up, &src->v, 0, nv, nq + nk, &dst->qkv, err);
         if (!rc) rc = upload_matrix(up, &src->ao, &dst->ao, err);
         if (!rc) rc = new_matrix(up, &src->f1, 2 * be->shape.F, d->D, &dst->f1, err); /* rows past F: zeros */
-        if (!rc) rc = upload_part(up, &src->f1, 0, d->F, 0, CUDA_PACK_FIRST_EIGHTS, &dst->f1, err);
-        if (!rc) rc = upload_part(up, &src->f1, d->F, d->F, 0, CUDA_PACK_SECOND_EIGHTS, &dst->f1, err);
+        if (!rc) rc = upload_part(up, &(struct rows){&src->f1, 0, d->F, 0, CUDA_PACK_FIRST_EIGHTS, &dst->f1}, err);
+        if (!rc) rc = upload_part(up, &(struct rows){&src->f1, d->F, d->F, 0, CUDA_PACK_SECOND_EIGHTS, &dst->f1}, err);
         if (!rc) rc = upload_matrix(up, &src->f2, &dst->f2, err);
     }
     const struct {

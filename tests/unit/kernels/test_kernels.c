@@ -91,9 +91,11 @@ static void linear_equals_its_twin_over_ragged_sizes(void **state) {
         struct cpu_matrix m = random_matrix(rows, cols, dtype, W);
         for (uint32_t r = 0; r < n; r++) ref_linear(W, rows, cols, x + (size_t)r * cols, ref + (size_t)r * rows);
         FOR_EACH_ISA(ops) {
-            ops->linear(&m, 0, m.n_panels, n, x, cols, NULL, 0, y, rows, NULL);
+            struct cpu_product p = {.w = &m, .n_rows = n, .x = x, .ldx = cols, .y = y, .ldy = rows};
+            ops->linear(&p, 0, m.n_panels, NULL);
             check_close("linear", ops->isa, y, ref, (size_t)n * rows, 2e-6);
-            ops->linear(&m, 0, m.n_panels, n, x, cols, base, rows, y, rows, NULL);
+            p.base = base;
+            ops->linear(&p, 0, m.n_panels, NULL);
             for (size_t i = 0; i < (size_t)n * rows; i++) y[i] -= base[i];
             check_close("linear with a base", ops->isa, y, ref, (size_t)n * rows, 5e-6);
         }
@@ -109,10 +111,13 @@ static void a_row_of_linear_is_the_same_to_the_bit_beside_any_other_rows(void **
         struct cpu_matrix m = random_matrix(ROWS, COLS, (enum cpu_dtype)dtype, W);
         FOR_EACH_ISA(ops) {
             for (uint32_t n = 1; n <= N; n++) {
-                ops->linear(&m, 0, m.n_panels, n, x, COLS, NULL, 0, all, ROWS, NULL);
+                const struct cpu_product rows = {.w = &m, .n_rows = n, .x = x, .ldx = COLS, .y = all, .ldy = ROWS};
+                ops->linear(&rows, 0, m.n_panels, NULL);
                 for (uint32_t r = 0; r < n; r++) {
+                    const struct cpu_product row = {
+                        .w = &m, .n_rows = 1, .x = x + r * COLS, .ldx = COLS, .y = one, .ldy = ROWS};
                     for (uint32_t p = 0; p < m.n_panels; p++) /* panel by panel, as another thread count would */
-                        ops->linear(&m, p, p + 1, 1, x + r * COLS, COLS, NULL, 0, one, ROWS, NULL);
+                        ops->linear(&row, p, p + 1, NULL);
                     if (memcmp(one, all + r * ROWS, sizeof *one * ROWS))
                         fail_msg("%s: row %u of %u differs from the row alone", ops->isa, r, n);
                 }
@@ -136,7 +141,8 @@ static void half_precision_weights_are_read_exactly(void **state) {
         W[r] = (float)((half & 0x8000 ? -1.0 : 1.0) * (e ? ldexp(1024 + f, e - 25) : ldexp(f, -24)));
     }
     FOR_EACH_ISA(ops) {
-        ops->linear(&m, 0, m.n_panels, 1, &x, 1, NULL, 0, y, 65536, NULL);
+        const struct cpu_product p = {.w = &m, .n_rows = 1, .x = &x, .ldx = 1, .y = y, .ldy = 65536};
+        ops->linear(&p, 0, m.n_panels, NULL);
         for (uint32_t r = 0; r < 65536; r++)
             if (y[r] != W[r])
                 fail_msg("%s: half 0x%04x read as %.9g, is %.9g", ops->isa, r, (double)y[r], (double)W[r]);
@@ -198,8 +204,10 @@ static void gates_equal_their_twin_also_where_softplus_underflows(void **state) 
         FOR_EACH_ISA(ops) {
             for (int i = 0; i < 2; i++)
                 memcpy(mine[i], in[i], Mp * sizeof(float)), memcpy(ref[i], in[i], Mp * sizeof(float));
-            ops->gates(M, 1e-12f, mine[0], mine[1], in[2], in[3], in[4], in[5], mine[2]);
-            ref_gates(M, 1e-12f, ref[0], ref[1], in[2], in[3], in[4], in[5], ref[2]);
+            const struct cpu_gates row = {mine[0], mine[1], mine[2], in[2], in[3], in[4], in[5]};
+            const struct cpu_gates twin = {ref[0], ref[1], ref[2], in[2], in[3], in[4], in[5]};
+            ops->gates(M, 1e-12f, &row);
+            ref_gates(M, 1e-12f, &twin);
             check_close("gates q", ops->isa, mine[0], ref[0], M, 1e-6);
             check_close("gates k", ops->isa, mine[1], ref[1], M,
                         range > 100 ? 4e-5 : 2e-6); /* exponents of 100: 100 ulp */
@@ -228,17 +236,18 @@ static void check_recurrence(const struct cpu_ops *ops, uint32_t M, uint32_t E, 
           *A = floats((size_t)n * CPU_CHUNK);
     double *b = aligned_alloc(64, (size_t)n * Mp * sizeof *b + 64 - (size_t)n * Mp * sizeof *b % 64);
     memset(b, 0, (size_t)n * Mp * sizeof *b);
-    ref_gla(M, E, n, qd, kd, lad, ud, S_ref, o_ref);
+    ref_gla(M, E, n, &(struct cpu_token){qd, kd, lad, ud, o_ref}, S_ref);
     for (uint32_t t = 0; t < n;) {
         uint32_t c = cut ? (n - t < cut ? n - t : cut) : 1;
-        const float *qt = q + t * Mp, *kt = k + t * Mp, *lt = la + t * Mp;
+        const struct cpu_token tok = {q + t * Mp, k + t * Mp, la + t * Mp, u + (size_t)t * Ep, o + (size_t)t * Ep};
         if (cut == 0)
-            ops->gla_step(M, qt, kt, lt, u + (size_t)t * Ep, 0, Ep, S, o + (size_t)t * Ep);
+            ops->gla_steps(M, &tok, 1, 1, 0, Ep, S);
         else {
-            ops->gla_chunk_decays(M, c, Mp, qt, kt, lt, b, q_in, k_out, decay);
-            for (uint32_t i = 0; i < c; i++) ops->gla_chunk_scores(M, c, Mp, i, qt, kt, b, A + (size_t)i * CPU_CHUNK);
-            ops->gla_chunk_apply(M, c, Mp, q_in, A, k_out, decay, u + (size_t)t * Ep, Ep, 0, Ep, S, o + (size_t)t * Ep,
-                                 Ep);
+            const struct cpu_scan scan = {M, c,    Mp,    Ep,    tok.q, tok.k, tok.log_alpha,
+                                          b, q_in, k_out, decay, A,     tok.u, tok.o};
+            ops->gla_chunk_decays(&scan);
+            for (uint32_t i = 0; i < c; i++) ops->gla_chunk_scores(&scan, i);
+            ops->gla_chunk_apply(&scan, 0, Ep, S);
         }
         t += c;
     }
@@ -302,12 +311,12 @@ static void window_equals_its_twin_partly_filled_and_wrapped(void **state) {
                 k_ref[(size_t)j * Hk * P + i] = kt[((r / 32 * Hk * P) + i) * 32 + r % 32];
             memcpy(v_ref + (size_t)j * Hv * P, v + r * Hv * P, Hv * P * sizeof(float));
         }
-        ref_window(H, Hk, Hv, P, n, q, k_ref, v_ref, ref);
-        struct cpu_window ring = {kt, v, n_keys, visible};
+        const struct cpu_window ring = {{H, Hk, Hv, P}, kt, v, n_keys, visible};
+        ref_window(&ring.heads, n, q, k_ref, v_ref, ref);
         FOR_EACH_ISA(ops) {
-            ops->window(0, H, Hk, Hv, P, q, &ring, pos, scratch, out);
+            ops->window(&ring, pos, 0, H, q, scratch, out);
             check_close("window", ops->isa, out, ref, (size_t)H * P, 3e-6);
-            for (uint32_t i = 0; i < H; i++) ops->window(i, i + 1, Hk, Hv, P, q, &ring, pos, scratch, part);
+            for (uint32_t i = 0; i < H; i++) ops->window(&ring, pos, i, i + 1, q, scratch, part);
             if (memcmp(part, out, (size_t)H * P * sizeof(float)))
                 fail_msg("%s: a head alone differs from a head among others", ops->isa);
         }

@@ -142,19 +142,22 @@ static void products_are_the_twins_bits_over_ragged_sizes_in_every_format(void *
                        n = round % 5 == 0 ? 60 + pick_up_to(20) : pick_up_to(20);
         struct pair w = random_pair(f, rows, cols, round % 11 == 0);
         float *x = random_rows(n, cols, 3), *y = zeroed(sizeof *y * n * rows), *ref = zeroed(sizeof *y * n * rows),
-              *base = random_rows(n, rows, 1);
+              *base = zeroed(sizeof *base * n * rows);
+        for (size_t i = 0; i < (size_t)n * rows; i++) base[i] = (float)uniform(-1, 1);
         if (round % 11 == 0) /* the largest sums there are: every code at its end, all of one sign */
             for (size_t i = 0; i < (size_t)n * pad(cols); i++)
                 if (i % pad(cols) < cols) x[i] = -2;
         struct cpu_codes codes = make_codes(n, cols);
         for (int with_base = 0; with_base < 2; with_base++) {
             for (uint32_t r = 0; r < n; r++)
-                ref_quant_linear(&w.plain, x + (size_t)r * pad(cols), with_base ? base + (size_t)r * pad(rows) : NULL,
+                ref_quant_linear(&w.plain, x + (size_t)r * pad(cols), with_base ? base + (size_t)r * rows : NULL,
                                  ref + (size_t)r * rows);
             FOR_EACH_ISA(ops) {
                 encode_rows(ops, x, n, cols, &codes);
                 memset(y, 0x55, sizeof *y * n * rows);
-                ops->linear(&w.m, 0, w.m.n_panels, n, &codes, with_base ? base : NULL, pad(rows), y, rows);
+                const struct cpu_product p = {
+                    .w = &w.m, .n_rows = n, .codes = &codes, .base = with_base ? base : NULL, .y = y, .ldy = rows};
+                ops->linear(&p, 0, w.m.n_panels);
                 check_same("product", ops->isa, &f, y, ref, (size_t)n * rows);
             }
         }
@@ -175,11 +178,13 @@ static void a_row_is_the_same_to_the_bit_beside_any_other_rows_and_at_any_split_
                 struct cpu_codes row = codes;
                 row.code += (size_t)r * CPU_BLOCK;
                 row.scale += r, row.sum += r;
-                for (uint32_t p = 0; p < w.m.n_panels; p++)
-                    ops->linear(&w.m, p, p + 1, 1, &row, NULL, 0, one + (size_t)r * ROWS, ROWS);
+                const struct cpu_product alone = {
+                    .w = &w.m, .n_rows = 1, .codes = &row, .y = one + (size_t)r * ROWS, .ldy = ROWS};
+                for (uint32_t p = 0; p < w.m.n_panels; p++) ops->linear(&alone, p, p + 1);
             }
             for (uint32_t n = 1; n <= N; n += n < 16 ? 1 : 9) {
-                ops->linear(&w.m, 0, w.m.n_panels, n, &codes, NULL, 0, all, ROWS);
+                const struct cpu_product p = {.w = &w.m, .n_rows = n, .codes = &codes, .y = all, .ldy = ROWS};
+                ops->linear(&p, 0, w.m.n_panels);
                 check_same("rows together", ops->isa, &formats[k], all, one, (size_t)n * ROWS);
             }
         }
@@ -206,7 +211,8 @@ static void products_are_those_of_the_weights_that_the_codes_stand_for(void **st
             }
         FOR_EACH_ISA(ops) {
             encode_rows(ops, x, N, COLS, &codes);
-            ops->linear(&w.m, 0, w.m.n_panels, N, &codes, NULL, 0, y, ROWS);
+            const struct cpu_product p = {.w = &w.m, .n_rows = N, .codes = &codes, .y = y, .ldy = ROWS};
+            ops->linear(&p, 0, w.m.n_panels);
             for (uint32_t r = 0; r < N; r++) {
                 double diff = 0, norm = 0;
                 ref_linear(W, ROWS, COLS, x + (size_t)r * pad(COLS), ref);
@@ -233,7 +239,8 @@ static void an_activation_that_is_no_number_makes_no_finite_output(void **state)
         x[pad(COLS) + 150] = k ? INFINITY : NAN;
         FOR_EACH_ISA(ops) {
             encode_rows(ops, x, N, COLS, &codes);
-            ops->linear(&w.m, 0, w.m.n_panels, N, &codes, NULL, 0, y, ROWS);
+            const struct cpu_product p = {.w = &w.m, .n_rows = N, .codes = &codes, .y = y, .ldy = ROWS};
+            ops->linear(&p, 0, w.m.n_panels);
             for (uint32_t i = 0; i < N * ROWS; i++)
                 if (!isfinite(y[i]) != (i / ROWS == 1))
                     fail_msg("%s: output %u of row %u is %g", ops->isa, i % ROWS, i / ROWS, (double)y[i]);
