@@ -10,8 +10,9 @@
 #include <unistd.h>
 
 /* From half a millisecond (a token of a small model on a GPU) to two minutes (a long queue). */
-static const double bounds_s[METRICS_BOUNDS] = {0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1,
-                                                0.25,   0.5,   1,      2.5,   5,    10,    30,   120};
+static const uint64_t bounds_us[METRICS_BOUNDS] = {500,     1000,     2500,     5000,     10000,   25000,
+                                                   50000,   100000,   250000,   500000,   1000000, 2500000,
+                                                   5000000, 10000000, 30000000, 120000000};
 
 static const unsigned codes[METRICS_CODES] = {200, 201, 204, 400, 401, 403, 404, 405, 408, 411, 412, 413,
                                               415, 417, 423, 429, 431, 499, 500, 501, 503, 504, 507, 0};
@@ -25,7 +26,7 @@ void metrics_request(struct metrics *m, unsigned route, unsigned status) {
 
 void metrics_observe(struct metrics_histogram *h, double seconds) {
     unsigned at = 0;
-    while (at < METRICS_BOUNDS && seconds > bounds_s[at]) at++;
+    while (at < METRICS_BOUNDS && seconds * 1e6 > (double)bounds_us[at]) at++;
     h->count[at]++;
     h->sum_ns += seconds > 0 ? (uint64_t)(seconds * 1e9) : 0;
 }
@@ -34,57 +35,54 @@ static void put_head(struct buf *out, const char *name, const char *type, const 
     buf_addf(out, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
 
-static void put_value(struct buf *out, const char *name, const char *type, const char *help, double number) {
+/* A counter's name ends in _total. */
+static void put(struct buf *out, const char *name, const char *help, uint64_t number) {
+    const size_t n = strlen(name);
+    put_head(out, name, n > 6 && !strcmp(name + n - 6, "_total") ? "counter" : "gauge", help);
+    buf_addf(out, "%s %llu\n", name, (unsigned long long)number);
+}
+
+static void put_fraction(struct buf *out, const char *name, const char *type, const char *help, double number) {
     put_head(out, name, type, help);
     buf_addf(out, "%s %.15g\n", name, number);
 }
 
-static void put_histogram(struct buf *out, const char *name, const char *help, struct metrics_histogram *h) {
+/* Cumulative counts, the last one all; unit: what one of the bounds counts in. */
+static void put_buckets(struct buf *out, const char *name, const char *help, const uint64_t *bounds, double unit,
+                        const uint64_t *bucket, unsigned n, double sum) {
+    const unsigned long long all = bucket[n - 1];
     put_head(out, name, "histogram", help);
-    uint64_t n = 0;
-    for (unsigned i = 0; i < METRICS_BOUNDS; i++) {
-        n += h->count[i];
-        buf_addf(out, "%s_bucket{le=\"%g\"} %llu\n", name, bounds_s[i], (unsigned long long)n);
-    }
-    n += h->count[METRICS_BOUNDS];
-    buf_addf(out, "%s_bucket{le=\"+Inf\"} %llu\n%s_sum %.9g\n%s_count %llu\n", name, (unsigned long long)n, name,
-             (double)h->sum_ns * 1e-9, name, (unsigned long long)n);
+    for (unsigned i = 0; i + 1 < n; i++)
+        buf_addf(out, "%s_bucket{le=\"%g\"} %llu\n", name, (double)bounds[i] * unit, (unsigned long long)bucket[i]);
+    buf_addf(out, "%s_bucket{le=\"+Inf\"} %llu\n%s_sum %.9g\n%s_count %llu\n", name, all, name, sum, name, all);
 }
 
-/* Of the engine: cumulative counts, the last one all; unit: what one of the bounds counts in. */
-static void put_engine_histogram(struct buf *out, const char *name, const char *help, const uint64_t *bounds,
-                                 double unit, const uint64_t *bucket, unsigned n, double sum) {
-    put_head(out, name, "histogram", help);
-    for (unsigned i = 0; i + 1 < n; i++) {
-        buf_addf(out, "%s_bucket{le=\"%g\"} %llu\n", name, (double)bounds[i] * unit, (unsigned long long)bucket[i]);
-    }
-    buf_addf(out, "%s_bucket{le=\"+Inf\"} %llu\n%s_sum %.9g\n%s_count %llu\n", name, (unsigned long long)bucket[n - 1],
-             name, sum, name, (unsigned long long)bucket[n - 1]);
+static void put_histogram(struct buf *out, const char *name, const char *help, struct metrics_histogram *h) {
+    uint64_t bucket[METRICS_BOUNDS + 1], n = 0;
+    for (unsigned i = 0; i <= METRICS_BOUNDS; i++) bucket[i] = n += h->count[i];
+    put_buckets(out, name, help, bounds_us, 1e-6, bucket, METRICS_BOUNDS + 1, (double)h->sum_ns * 1e-9);
 }
 
 static void render_sessions(struct buf *out, const struct rod_stats *s) {
-    put_value(out, "rodimus_sessions", "gauge", "Sessions that this server knows.", (double)s->sessions);
+    put(out, "rodimus_sessions", "Sessions that this server knows.", s->sessions);
     put_head(out, "rodimus_sessions_by_tier", "gauge", "Of them: with the state in host memory, and in a file alone.");
     buf_addf(out, "rodimus_sessions_by_tier{tier=\"host\"} %llu\nrodimus_sessions_by_tier{tier=\"file\"} %llu\n",
              (unsigned long long)s->sessions_host, (unsigned long long)s->sessions_file);
-    put_value(out, "rodimus_sessions_expired_total", "counter", "Sessions removed at the end of their time to live.",
-              (double)s->sessions_expired);
-    put_value(out, "rodimus_sessions_evicted_total", "counter", "Sessions removed to keep within the budgets.",
-              (double)s->sessions_evicted);
-    put_value(out, "rodimus_state_host_bytes", "gauge", "States in host memory, and all else that sessions take of it.",
-              (double)(s->state_host_bytes + s->session_host_bytes));
-    put_value(out, "rodimus_state_file_bytes", "gauge", "What files in state_dir take of the disk, as last seen.",
-              (double)s->state_file_bytes);
-    put_value(out, "rodimus_state_saves_total", "counter", "States written to files.", (double)s->state_saves);
-    put_value(out, "rodimus_state_save_failures_total", "counter", "States that could not be written.",
-              (double)s->state_save_failures);
-    put_value(out, "rodimus_state_no_room_total", "counter",
-              "States that state_disk_bytes has no room for beside pinned ones.", (double)s->state_no_room);
-    put_value(out, "rodimus_state_loads_total", "counter", "States read back from files.", (double)s->state_loads);
-    put_value(out, "rodimus_state_refused_total", "counter", "Files found damaged or foreign.",
-              (double)s->state_refused);
-    put_value(out, "rodimus_idempotent_replays_total", "counter", "Turns answered again from their idempotency key.",
-              (double)s->idempotent_replays);
+    put(out, "rodimus_sessions_expired_total", "Sessions removed at the end of their time to live.",
+        s->sessions_expired);
+    put(out, "rodimus_sessions_evicted_total", "Sessions removed to keep within the budgets.", s->sessions_evicted);
+    put(out, "rodimus_state_host_bytes", "States in host memory, and all else that sessions take of it.",
+        s->state_host_bytes + s->session_host_bytes);
+    put(out, "rodimus_state_file_bytes", "What files in state_dir take of the disk, as last seen.",
+        s->state_file_bytes);
+    put(out, "rodimus_state_saves_total", "States written to files.", s->state_saves);
+    put(out, "rodimus_state_save_failures_total", "States that could not be written.", s->state_save_failures);
+    put(out, "rodimus_state_no_room_total", "States that state_disk_bytes has no room for beside pinned ones.",
+        s->state_no_room);
+    put(out, "rodimus_state_loads_total", "States read back from files.", s->state_loads);
+    put(out, "rodimus_state_refused_total", "Files found damaged or foreign.", s->state_refused);
+    put(out, "rodimus_idempotent_replays_total", "Turns answered again from their idempotency key.",
+        s->idempotent_replays);
 }
 
 static void render_engine(struct buf *out, const struct metrics *m, const struct metrics_view *view) {
@@ -94,125 +92,104 @@ static void render_engine(struct buf *out, const struct metrics *m, const struct
     buf_puts(out, "rodimus_model_info{model=");
     buf_json(out, view->model_name, strlen(view->model_name));
     buf_addf(out, ",arch=\"%s\",dtype=\"%s\",weights=\"%s\"} 1\n", info->arch, info->weight_dtype, info->weights);
-    put_value(out, "rodimus_slots", "gauge", "Session slots.", s->n_slots);
+    put(out, "rodimus_slots", "Session slots.", s->n_slots);
     const double used = s->n_slots ? (double)s->slots_used / (double)s->n_slots : 0;
-    put_value(out, "rodimus_slots_used", "gauge", "Session slots in use.", s->slots_used);
-    put_value(out, "rodimus_slots_used_ratio", "gauge", "Session slots in use, 0 to 1.", used);
-    put_value(out, "rodimus_requests_running", "gauge", "Requests that hold a slot.", s->running);
-    put_value(out, "rodimus_queue_requests", "gauge", "Requests that wait for a slot.", s->queued);
-    put_value(out, "rodimus_queue_requests_limit", "gauge", "Requests that may wait.", s->queued_max);
-    put_value(out, "rodimus_queue_tokens", "gauge", "Prompt tokens that wait.", (double)s->queued_tok);
-    put_value(out, "rodimus_session_bytes", "gauge", "State of one session, whatever its length.",
-              (double)info->session_bytes);
-    put_value(out, "rodimus_slot_pool_bytes", "gauge", "Device memory of all slots together.",
-              (double)info->session_bytes * s->n_slots);
-    put_value(out, "rodimus_weight_bytes", "gauge", "Device memory of the weights.", (double)info->weight_bytes);
-    put_value(out, "rodimus_engine_requests_finished_total", "counter", "Requests that ended by themselves.",
-              (double)s->requests_finished);
-    put_value(out, "rodimus_engine_requests_cancelled_total", "counter", "Requests whose client left.",
-              (double)s->requests_cancelled);
-    put_value(out, "rodimus_engine_requests_failed_total", "counter", "Requests that ended in an error.",
-              (double)s->requests_failed);
-    put_value(out, "rodimus_engine_requests_nan_total", "counter",
-              "Requests that failed because the logits were not numbers.", (double)s->requests_nan);
-    put_value(out, "rodimus_engine_requests_rejected_total", "counter", "Requests refused because the queue was full.",
-              (double)(s->requests_rejected + m->refused_early));
-    put_value(out, "rodimus_prefill_tokens_total", "counter", "Prompt tokens read.", (double)s->prefill_tok);
-    put_value(out, "rodimus_decode_tokens_total", "counter", "Tokens generated.", (double)s->decode_tok);
-    put_value(out, "rodimus_prompt_flights_total", "counter", "Pieces of long prompts that were read beside steps.",
-              (double)s->flights);
-    put_value(out, "rodimus_prompt_flight_tokens_total", "counter", "Prompt tokens that were read beside steps.",
-              (double)s->flight_tok);
-    put_value(out, "rodimus_steps_total", "counter", "Engine steps.", (double)s->steps);
-    put_value(out, "rodimus_step_rows_total", "counter", "Sessions that took part in a step, summed over the steps.",
-              (double)s->batch_rows_sum);
-    put_engine_histogram(out, "rodimus_step_duration_seconds", "Time of one engine step.", rod_step_bounds_ns, 1e-9,
-                         s->step_ns_bucket, 20, (double)s->step_ns_sum * 1e-9);
-    put_engine_histogram(out, "rodimus_step_batch_rows", "Sessions that took part in a step: the size of the batch.",
-                         rod_step_bounds_rows, 1, s->step_rows_bucket, ROD_STEP_ROWS_BUCKETS,
-                         (double)s->batch_rows_sum);
+    put(out, "rodimus_slots_used", "Session slots in use.", s->slots_used);
+    put_fraction(out, "rodimus_slots_used_ratio", "gauge", "Session slots in use, 0 to 1.", used);
+    put(out, "rodimus_requests_running", "Requests that hold a slot.", s->running);
+    put(out, "rodimus_queue_requests", "Requests that wait for a slot.", s->queued);
+    put(out, "rodimus_queue_requests_limit", "Requests that may wait.", s->queued_max);
+    put(out, "rodimus_queue_tokens", "Prompt tokens that wait.", s->queued_tok);
+    put(out, "rodimus_session_bytes", "State of one session, whatever its length.", info->session_bytes);
+    put(out, "rodimus_slot_pool_bytes", "Device memory of all slots together.", info->session_bytes * s->n_slots);
+    put(out, "rodimus_weight_bytes", "Device memory of the weights.", info->weight_bytes);
+    put(out, "rodimus_engine_requests_finished_total", "Requests that ended by themselves.", s->requests_finished);
+    put(out, "rodimus_engine_requests_cancelled_total", "Requests whose client left.", s->requests_cancelled);
+    put(out, "rodimus_engine_requests_failed_total", "Requests that ended in an error.", s->requests_failed);
+    put(out, "rodimus_engine_requests_nan_total", "Requests that failed because the logits were not numbers.",
+        s->requests_nan);
+    put(out, "rodimus_engine_requests_rejected_total", "Requests refused because the queue was full.",
+        s->requests_rejected + m->refused_early);
+    put(out, "rodimus_prefill_tokens_total", "Prompt tokens read.", s->prefill_tok);
+    put(out, "rodimus_decode_tokens_total", "Tokens generated.", s->decode_tok);
+    put(out, "rodimus_prompt_flights_total", "Pieces of long prompts that were read beside steps.", s->flights);
+    put(out, "rodimus_prompt_flight_tokens_total", "Prompt tokens that were read beside steps.", s->flight_tok);
+    put(out, "rodimus_steps_total", "Engine steps.", s->steps);
+    put(out, "rodimus_step_rows_total", "Sessions that took part in a step, summed over the steps.", s->batch_rows_sum);
+    put_buckets(out, "rodimus_step_duration_seconds", "Time of one engine step.", rod_step_bounds_ns, 1e-9,
+                s->step_ns_bucket, 20, (double)s->step_ns_sum * 1e-9);
+    put_buckets(out, "rodimus_step_batch_rows", "Sessions that took part in a step: the size of the batch.",
+                rod_step_bounds_rows, 1, s->step_rows_bucket, ROD_STEP_ROWS_BUCKETS, (double)s->batch_rows_sum);
     render_sessions(out, s);
     /* The names that balancers and autoscalers of the field look for. A slot is our unit of memory. */
-    put_value(out, "vllm:num_requests_running", "gauge", "Alias of rodimus_requests_running.", s->running);
-    put_value(out, "vllm:num_requests_waiting", "gauge", "Alias of rodimus_queue_requests.", s->queued);
-    put_value(out, "vllm:kv_cache_usage_perc", "gauge", "Slots in use, 0 to 1.", used);
-    put_value(out, "vllm:gpu_cache_usage_perc", "gauge", "Slots in use, 0 to 1.", used);
+    put(out, "vllm:num_requests_running", "Alias of rodimus_requests_running.", s->running);
+    put(out, "vllm:num_requests_waiting", "Alias of rodimus_queue_requests.", s->queued);
+    put_fraction(out, "vllm:kv_cache_usage_perc", "gauge", "Slots in use, 0 to 1.", used);
+    put_fraction(out, "vllm:gpu_cache_usage_perc", "gauge", "Slots in use, 0 to 1.", used);
 }
 
-/* ---- the prefix cache ---- */
-
 static void render_prefix(struct buf *out, const struct rod_stats *s) {
-    put_value(out, "rodimus_prefix_hits_total", "counter", "Prompts that began from a checkpoint.",
-              (double)s->prefix_hits);
-    put_value(out, "rodimus_prefix_tokens_saved_total", "counter", "Tokens of prompts that were not read again.",
-              (double)s->prefix_tok_saved);
+    put(out, "rodimus_prefix_hits_total", "Prompts that began from a checkpoint.", s->prefix_hits);
+    put(out, "rodimus_prefix_tokens_saved_total", "Tokens of prompts that were not read again.", s->prefix_tok_saved);
     put_head(out, "rodimus_prefix_misses_total", "counter",
              "Prompts of which nothing was found, or less than there once was, by reason.");
     for (int i = 0; i < ROD_PREFIX_N_MISSES; i++) {
         buf_addf(out, "rodimus_prefix_misses_total{reason=\"%s\"} %llu\n",
                  rod_prefix_miss_name((enum rod_prefix_miss)i), (unsigned long long)s->prefix_misses[i]);
     }
-    put_value(out, "rodimus_prefix_evicted_total", "counter", "Checkpoints that went for the budget.",
-              (double)s->prefix_evicted);
-    put_value(out, "rodimus_prefix_checkpoints", "gauge", "Checkpoints in the prefix cache.",
-              (double)s->prefix_entries);
-    put_value(out, "rodimus_prefix_bytes", "gauge", "Host memory of the prefix cache in use.", (double)s->prefix_bytes);
-    put_value(out, "rodimus_pinned_prefixes", "gauge", "Pinned prefixes.", (double)s->pinned_prefixes);
-    put_value(out, "rodimus_pinned_prefix_bytes", "gauge", "Host memory of pinned prefixes.", (double)s->pinned_bytes);
-    put_value(out, "rodimus_pinned_prefix_hits_total", "counter", "Prompts that began from a pinned prefix.",
-              (double)s->pinned_used);
+    put(out, "rodimus_prefix_evicted_total", "Checkpoints that went for the budget.", s->prefix_evicted);
+    put(out, "rodimus_prefix_checkpoints", "Checkpoints in the prefix cache.", s->prefix_entries);
+    put(out, "rodimus_prefix_bytes", "Host memory of the prefix cache in use.", s->prefix_bytes);
+    put(out, "rodimus_pinned_prefixes", "Pinned prefixes.", s->pinned_prefixes);
+    put(out, "rodimus_pinned_prefix_bytes", "Host memory of pinned prefixes.", s->pinned_bytes);
+    put(out, "rodimus_pinned_prefix_hits_total", "Prompts that began from a pinned prefix.", s->pinned_used);
 }
 
-/* ---- drafts ---- */
-
-static void render_drafts(struct buf *out, const struct rod_stats *s) {
-    put_head(out, "rodimus_draft_tokens_total", "counter", "Tokens that steps read ahead as drafts, by their source.");
+static void put_drafts(struct buf *out, const char *name, const char *help, const uint64_t n_tok[ROD_DRAFT_N_KINDS]) {
+    put_head(out, name, "counter", help);
     for (int i = 0; i < ROD_DRAFT_N_KINDS; i++)
-        buf_addf(out, "rodimus_draft_tokens_total{kind=\"%s\"} %llu\n", rod_draft_name((enum rod_draft)i),
-                 (unsigned long long)s->drafted[i]);
-    put_head(out, "rodimus_draft_accepted_tokens_total", "counter", "Of these, tokens that came.");
-    for (int i = 0; i < ROD_DRAFT_N_KINDS; i++)
-        buf_addf(out, "rodimus_draft_accepted_tokens_total{kind=\"%s\"} %llu\n", rod_draft_name((enum rod_draft)i),
-                 (unsigned long long)s->accepted[i]);
+        buf_addf(out, "%s{kind=\"%s\"} %llu\n", name, rod_draft_name((enum rod_draft)i), (unsigned long long)n_tok[i]);
 }
 
-/* ---- keys ---- */
-
-/* One family after the other, as the format wants it: a walk over the keys for each. */
 struct key_family {
-    struct buf *out;
-    const char *name, *kind; /* kind: a second label, or NULL */
+    const char *name, *kind, *type, *help; /* kind: a second label, or NULL; type NULL: of the family before it */
     size_t offset;
+};
+static const struct key_family key_families[] = {
+    {"rodimus_key_requests_in_flight", NULL, "gauge", "Requests in flight, by the name of their key.",
+     offsetof(struct key, n_requests)},
+    {"rodimus_key_requests_total", NULL, "counter",
+     "Requests that a key's limits let in, of the routes that work for it.", offsetof(struct key, requests_total)},
+    {"rodimus_key_rejected_total", NULL, "counter", "Requests refused because of a key's own limits.",
+     offsetof(struct key, rejected_total)},
+    {"rodimus_key_tokens_total", "prompt", "counter",
+     "Tokens of a key's requests, kind prompt, completion or text (the tokenizer's routes).",
+     offsetof(struct key, prompt_tok)},
+    {"rodimus_key_tokens_total", "completion", NULL, NULL, offsetof(struct key, completion_tok)},
+    {"rodimus_key_tokens_total", "text", NULL, NULL, offsetof(struct key, text_tok)},
+};
+
+struct key_line {
+    struct buf *out;
+    const struct key_family *family;
 };
 
 static void put_key(void *arg, const struct key *key) {
-    const struct key_family *f = arg;
+    const struct key_line *line = arg;
+    const struct key_family *f = line->family;
     const _Atomic uint64_t *number = (const _Atomic uint64_t *)(const void *)((const char *)key + f->offset);
-    buf_addf(f->out, "%s{key=\"%s\"", f->name, key->name);
-    if (f->kind) buf_addf(f->out, ",kind=\"%s\"", f->kind);
-    buf_addf(f->out, "} %llu\n", (unsigned long long)*number);
+    buf_addf(line->out, "%s{key=\"%s\"", f->name, key->name);
+    if (f->kind) buf_addf(line->out, ",kind=\"%s\"", f->kind);
+    buf_addf(line->out, "} %llu\n", (unsigned long long)*number);
 }
 
+/* The format wants one family after the other: a walk over the keys for each. */
 static void render_keys(struct buf *out, struct keys *keys) {
-    struct key_family family = {out, "rodimus_key_requests_in_flight", NULL, offsetof(struct key, n_requests)};
-    put_head(out, family.name, "gauge", "Requests in flight, by the name of their key.");
-    keys_each(keys, put_key, &family);
-    family = (struct key_family){out, "rodimus_key_requests_total", NULL, offsetof(struct key, requests_total)};
-    put_head(out, family.name, "counter", "Requests that a key's limits let in, of the routes that work for it.");
-    keys_each(keys, put_key, &family);
-    family = (struct key_family){out, "rodimus_key_rejected_total", NULL, offsetof(struct key, rejected_total)};
-    put_head(out, family.name, "counter", "Requests refused because of a key's own limits.");
-    keys_each(keys, put_key, &family);
-    family = (struct key_family){out, "rodimus_key_tokens_total", "prompt", offsetof(struct key, prompt_tok)};
-    put_head(out, family.name, "counter",
-             "Tokens of a key's requests, kind prompt, completion or text (the tokenizer's routes).");
-    keys_each(keys, put_key, &family);
-    family.kind = "completion";
-    family.offset = offsetof(struct key, completion_tok);
-    keys_each(keys, put_key, &family);
-    family.kind = "text";
-    family.offset = offsetof(struct key, text_tok);
-    keys_each(keys, put_key, &family);
+    for (size_t i = 0; i < sizeof key_families / sizeof *key_families; i++) {
+        const struct key_family *f = &key_families[i];
+        if (f->type) put_head(out, f->name, f->type, f->help);
+        keys_each(keys, put_key, &(struct key_line){out, f});
+    }
 }
 
 /* ---- the process: the names that every dashboard knows ---- */
@@ -223,22 +200,18 @@ static void render_process(struct buf *out, const struct metrics *m) {
     FILE *statm = fopen("/proc/self/statm", "re");
     unsigned long long pages = 0, resident = 0;
     if (statm && fscanf(statm, "%llu %llu", &pages, &resident) == 2) {
-        put_value(out, "process_resident_memory_bytes", "gauge", "Host memory in use.",
-                  (double)resident * (double)sysconf(_SC_PAGESIZE));
+        put(out, "process_resident_memory_bytes", "Host memory in use.", resident * (uint64_t)sysconf(_SC_PAGESIZE));
     }
     if (statm) fclose(statm);
     if (!getrusage(RUSAGE_SELF, &usage)) {
-        put_value(out, "process_cpu_seconds_total", "counter", "CPU time of all threads.",
-                  (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
-                      (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6);
+        put_fraction(out, "process_cpu_seconds_total", "counter", "CPU time of all threads.",
+                     (double)(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
+                         (double)(usage.ru_utime.tv_usec + usage.ru_stime.tv_usec) * 1e-6);
     }
-    put_value(out, "process_start_time_seconds", "gauge", "When the process began, in seconds since 1970.",
-              (double)m->started_s);
+    put(out, "process_start_time_seconds", "When the process began, in seconds since 1970.", (uint64_t)m->started_s);
     if (!getrlimit(RLIMIT_NOFILE, &files))
-        put_value(out, "process_max_fds", "gauge", "Open files and sockets that are allowed.", (double)files.rlim_cur);
+        put(out, "process_max_fds", "Open files and sockets that are allowed.", files.rlim_cur);
 }
-
-/* ---- all of it ---- */
 
 static void render_http(struct buf *out, struct metrics *m, const struct metrics_view *view) {
     put_head(out, "rodimus_http_requests_total", "counter", "Requests by route and status (499: the client left).");
@@ -255,16 +228,12 @@ static void render_http(struct buf *out, struct metrics *m, const struct metrics
             buf_addf(out, "\"} %llu\n", n);
         }
     }
-    put_value(out, "rodimus_http_connections", "gauge", "Open connections to the main port.",
-              (double)view->connections);
-    put_value(out, "rodimus_http_connections_limit", "gauge", "Connections that may be open at once.",
-              (double)view->connections_limit);
-    put_value(out, "rodimus_http_streams", "gauge", "Streams in progress.", (double)m->streams);
-    put_value(out, "rodimus_http_disconnects_total", "counter", "Clients that left before their answer ended.",
-              (double)m->disconnects);
-    put_value(out, "rodimus_http_slow_clients_total", "counter", "Streams cancelled because the client did not read.",
-              (double)m->slow_clients);
-    put_value(out, "rodimus_http_pings_total", "counter", "Ping comments sent.", (double)m->pings);
+    put(out, "rodimus_http_connections", "Open connections to the main port.", view->connections);
+    put(out, "rodimus_http_connections_limit", "Connections that may be open at once.", view->connections_limit);
+    put(out, "rodimus_http_streams", "Streams in progress.", m->streams);
+    put(out, "rodimus_http_disconnects_total", "Clients that left before their answer ended.", m->disconnects);
+    put(out, "rodimus_http_slow_clients_total", "Streams cancelled because the client did not read.", m->slow_clients);
+    put(out, "rodimus_http_pings_total", "Ping comments sent.", m->pings);
 }
 
 void metrics_render(struct metrics *m, const struct metrics_view *view, struct buf *out) {
@@ -272,28 +241,26 @@ void metrics_render(struct metrics *m, const struct metrics_view *view, struct b
     assert(!(view->ready && view->stalled));
     put_head(out, "rodimus_build_info", "gauge", "The build; always 1.");
     buf_addf(out, "rodimus_build_info{version=\"%s\",commit=\"%s\"} 1\n", version_string(), version_commit());
-    put_value(out, "rodimus_ready", "gauge", "1 when new requests are taken.", view->ready);
-    put_value(out, "rodimus_stalled", "gauge", "1 when no step has ended for stall_ms although work waits.",
-              view->stalled);
-    put_value(out, "rodimus_config_reloads_total", "counter", "Configurations applied after SIGHUP.",
-              (double)m->reloads);
-    put_value(out, "rodimus_config_reload_failures_total", "counter", "Configurations refused after SIGHUP.",
-              (double)m->reloads_failed);
-    put_value(out, "rodimus_log_lines_dropped_total", "counter", "Log lines dropped because their reader was too slow.",
-              (double)view->log_lines_dropped);
+    put(out, "rodimus_ready", "1 when new requests are taken.", view->ready);
+    put(out, "rodimus_stalled", "1 when no step has ended for stall_ms although work waits.", view->stalled);
+    put(out, "rodimus_config_reloads_total", "Configurations applied after SIGHUP.", m->reloads);
+    put(out, "rodimus_config_reload_failures_total", "Configurations refused after SIGHUP.", m->reloads_failed);
+    put(out, "rodimus_log_lines_dropped_total", "Log lines dropped because their reader was too slow.",
+        view->log_lines_dropped);
     render_process(out, m);
     render_http(out, m, view);
-    put_value(out, "rodimus_prompt_tokens_total", "counter",
-              "Prompt tokens of requests that were taken, without what a session has read before.",
-              (double)m->prompt_tok);
-    put_value(out, "rodimus_completion_tokens_total", "counter", "Tokens of their answers, as far as they came.",
-              (double)m->completion_tok);
+    put(out, "rodimus_prompt_tokens_total",
+        "Prompt tokens of requests that were taken, without what a session has read before.", m->prompt_tok);
+    put(out, "rodimus_completion_tokens_total", "Tokens of their answers, as far as they came.", m->completion_tok);
     put_histogram(out, "rodimus_time_to_first_token_seconds", "From the request to its first token.", &m->ttft);
     put_histogram(out, "rodimus_inter_token_seconds", "Between two deliveries of a choice.", &m->inter_token);
     put_histogram(out, "rodimus_request_duration_seconds", "From the request to its last token.", &m->request);
     put_histogram(out, "rodimus_queue_duration_seconds", "Waiting for a slot.", &m->queue);
     if (view->keys) render_keys(out, view->keys);
-    if (view->stats && view->info) render_engine(out, m, view);
-    if (view->stats) render_prefix(out, view->stats);
-    if (view->stats) render_drafts(out, view->stats);
+    if (!view->stats) return;
+    render_engine(out, m, view);
+    render_prefix(out, view->stats);
+    put_drafts(out, "rodimus_draft_tokens_total", "Tokens that steps read ahead as drafts, by their source.",
+               view->stats->drafted);
+    put_drafts(out, "rodimus_draft_accepted_tokens_total", "Of these, tokens that came.", view->stats->accepted);
 }
