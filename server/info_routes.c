@@ -1,6 +1,5 @@
 /* info_routes.c - see info_routes.h. */
 #include "info_routes.h"
-#include "server/api/api_routes.h"
 #include "server/base/version.h"
 #include "server/api/api_put.h"
 
@@ -15,11 +14,20 @@ bool info_routes_loaded(struct http_call *call) {
     return false;
 }
 
+/* A model as its form's list has it, else as OpenAI's. */
 static void put_model(struct http_call *call, struct buf *body, const char *name) {
-    if (call->form->model)
-        call->form->model(body, name, call->server->info->created_unix_s);
-    else
-        api_render_model(body, name, call->server->model_name, call->server->adapter, call->server->info);
+    const struct server *s = call->server;
+    const struct rod_model_info *i = s->info;
+    if (call->form->model) {
+        call->form->model(body, name, i->created_unix_s);
+        return;
+    }
+    buf_pack(body, "{s:s,s:s,s:I,s:s,s:s,s:s?,s:n,s:I,s:I,s:s,s:s,s:s,s:I,s:I,s:i,s:n,s:o,s:i,s:b}", "id", name,
+             "object", "model", "created", i->created_unix_s, "owned_by", "rodimus", "root", s->model_name, "adapter",
+             api_some(s->adapter), "parent", "max_model_len", i->max_prompt_tok, "session_bytes", i->session_bytes,
+             "arch", i->arch, "dtype", i->weight_dtype, "weights", i->weights, "weight_bytes", i->weight_bytes,
+             "n_params", i->n_params, "vocab_size", (int)i->vocab_size, "context_length", "window",
+             api_number_or_null(i->window_tok), "slots", (int)i->n_slots, "chat", i->has_chat);
 }
 
 /* The i-th name of the model; false: it has no more. */
@@ -95,16 +103,12 @@ void info_routes_model(struct http_call *call) {
 }
 
 /* A token as its text; null where there is none, or no text that JSON could hold. */
-static void put_special(struct buf *out, const char *name, const struct server *s, int32_t id) {
-    size_t n = 0, at = 0;
+static json_t *special_json(const struct server *s, int32_t id) {
+    size_t n = 0;
     bool special = false;
     const char *bytes = id >= 0 ? rod_token_bytes(s->engine, id, &n, &special) : NULL;
-    while (bytes && at < n && buf_utf8(bytes + at, n - at)) at += buf_utf8(bytes + at, n - at);
-    buf_addf(out, "\"%s\":", name);
-    if (bytes && at == n)
-        buf_json(out, bytes, n);
-    else
-        buf_puts(out, "null");
+    json_t *text = bytes ? json_stringn(bytes, n) : NULL;
+    return text ? text : json_null();
 }
 
 /* Whether the tokenizer puts its first token in front of a text. */
@@ -125,56 +129,34 @@ void info_routes_tokenizer(struct http_call *call) {
         return;
     }
     struct buf body = {0};
-    buf_puts(&body, "{\"tokenizer_class\":\"PreTrainedTokenizerFast\",");
-    put_special(&body, "bos_token", s, s->info->bos_id);
-    buf_putc(&body, ',');
-    put_special(&body, "eos_token", s, s->info->eos_id);
-    buf_addf(&body, ",\"pad_token\":null,\"unk_token\":null,\"add_bos_token\":%s,\"add_eos_token\":false",
-             api_bool(begins_texts(s)));
-    buf_addf(&body, ",\"vocab_size\":%u,\"model_max_length\":", s->info->vocab_size);
-    api_put_number_or_null(&body, (int64_t)s->info->max_prompt_tok);
-    buf_puts(&body, ",\"chat_template\":null}");
+    buf_pack(&body, "{s:s,s:o,s:o,s:n,s:n,s:b,s:b,s:i,s:o,s:n}", "tokenizer_class", "PreTrainedTokenizerFast",
+             "bos_token", special_json(s, s->info->bos_id), "eos_token", special_json(s, s->info->eos_id), "pad_token",
+             "unk_token", "add_bos_token", begins_texts(s), "add_eos_token", 0, "vocab_size", (int)s->info->vocab_size,
+             "model_max_length", api_number_or_null(s->info->max_prompt_tok), "chat_template");
     http_call_respond(call, 200, JSON, &body);
 }
 
 /* The model's name stands for its path, which is not for clients. */
-static void put_names(struct buf *body, const struct server *s) {
-    buf_puts(body, "{\"model_path\":");
-    api_put_text(body, s->model_name);
-    buf_puts(body, ",\"tokenizer_path\":");
-    api_put_text_or_null(body, s->info->has_tokenizer ? s->model_name : NULL);
-    buf_puts(body, ",\"served_model_name\":");
-    api_put_text(body, s->model_name);
-}
-
 void info_routes_server(struct http_call *call) {
     const struct server *s = call->server;
     if (!info_routes_loaded(call)) return;
     struct buf body = {0};
-    put_names(&body, s);
-    buf_puts(&body, ",\"version\":");
-    api_put_text(&body, version_string());
-    buf_addf(&body,
-             ",\"dp_size\":1,\"tp_size\":1,\"max_running_requests\":%u,\"max_prefill_tokens\":%u,\"max_total_tokens\":"
-             "null,\"max_req_input_len\":",
-             s->info->n_slots, s->info->max_batch_tok);
-    api_put_number_or_null(&body, (int64_t)s->info->max_prompt_tok);
-    buf_puts(&body, ",\"device\":");
-    api_put_text(&body, s->info->device);
-    buf_puts(&body, ",\"dtype\":");
-    api_put_text(&body, s->info->weight_dtype);
-    buf_putc(&body, '}');
+    buf_pack(&body, "{s:s,s:s?,s:s,s:s,s:i,s:i,s:i,s:i,s:n,s:o,s:s,s:s}", "model_path", s->model_name, "tokenizer_path",
+             s->info->has_tokenizer ? s->model_name : NULL, "served_model_name", s->model_name, "version",
+             version_string(), "dp_size", 1, "tp_size", 1, "max_running_requests", (int)s->info->n_slots,
+             "max_prefill_tokens", (int)s->info->max_batch_tok, "max_total_tokens", "max_req_input_len",
+             api_number_or_null(s->info->max_prompt_tok), "device", s->info->device, "dtype", s->info->weight_dtype);
     http_call_respond(call, 200, JSON, &body);
 }
 
+/* architectures: the name in the published configurations. */
 void info_routes_model_facts(struct http_call *call) {
     const struct server *s = call->server;
     if (!info_routes_loaded(call)) return;
     struct buf body = {0};
-    put_names(&body, s);
-    buf_puts(&body, ",\"is_generation\":true,\"has_image_understanding\":false,\"has_audio_understanding\":false,"
-                    "\"preferred_sampling_params\":null,\"weight_version\":\"default\",\"model_type\":");
-    api_put_text(&body, s->info->arch);
-    buf_puts(&body, ",\"architectures\":[\"RodimusForCausalLM\"]}"); /* the name in the published configurations */
+    buf_pack(&body, "{s:s,s:s?,s:s,s:b,s:b,s:b,s:n,s:s,s:s,s:[s]}", "model_path", s->model_name, "tokenizer_path",
+             s->info->has_tokenizer ? s->model_name : NULL, "served_model_name", s->model_name, "is_generation", 1,
+             "has_image_understanding", 0, "has_audio_understanding", 0, "preferred_sampling_params", "weight_version",
+             "default", "model_type", s->info->arch, "architectures", "RodimusForCausalLM");
     http_call_respond(call, 200, JSON, &body);
 }

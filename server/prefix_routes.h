@@ -1,12 +1,12 @@
-/* prefix_routes.h - the routes of pinned prefixes, for the admin key: all are jobs on the pool. */
+/* prefix_routes.h - the routes of pinned prefixes, for the admin key: all are jobs. */
 #ifndef PREFIX_ROUTES_H
 #define PREFIX_ROUTES_H
 
-#include "server/call/http_call.h"
+#include "server/call/job.h"
 
-void prefix_routes_pin(struct http_call *call);
-void prefix_routes_get(struct http_call *call);
-void prefix_routes_list(struct http_call *call);
-void prefix_routes_unpin(struct http_call *call);
+int prefix_routes_pin(struct job *j, struct rod_error *err);
+int prefix_routes_get(struct job *j, struct rod_error *err);
+int prefix_routes_list(struct job *j, struct rod_error *err);
+int prefix_routes_unpin(struct job *j, struct rod_error *err);
 
 #endif

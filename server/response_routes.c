@@ -1,10 +1,8 @@
 /* response_routes.c - see response_routes.h. */
 #include "response_routes.h"
+#include "server/api/api_routes.h"
 #include "server/api/responses/responses.h"
-#include "server/completion/completion.h"
 #include "engine/base/fail.h"
-#include "server/call/job.h"
-#include "session_routes.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -13,67 +11,15 @@
 
 enum { ITEMS_DEFAULT = 20, ITEMS_MAX = 100 };
 
-static struct rod_chat chat_of(const struct api_request *q) {
-    return (struct rod_chat){.messages = q->messages,
-                             .n_messages = q->n_messages,
-                             .tools = (const char *const *)q->tools.lines,
-                             .n_tools = q->tools.n,
-                             .generation = q->end.generation};
-}
-
-/* Of the whole conversation, as usage has it when the request is answered. */
-static int count_turn(const struct job *j, const struct api_request *q, uint64_t *n, struct rod_error *err) {
-    const struct rod_engine *e = j->server->engine;
-    const struct rod_chat chat = chat_of(q);
-    struct rod_session_info before;
-    int32_t *ids = NULL;
-    size_t n_ids = 0;
-    int rc = rod_session_get(j->server->engine, j->tenant, q->session.from, &before, err);
-    if (rc == ROD_ENOTFOUND) snprintf(err->param, sizeof err->param, "previous_response_id");
-    struct rod_turn *turn = rc ? NULL : calloc(1, sizeof *turn);
-    if (!rc && !turn) rc = rod_fail_no_memory(err);
-    if (!rc) rc = rod_chat_encode_turn(e, &chat, turn, &ids, &n_ids, err);
-    if (!rc) *n = rod_turn_tokens(turn, &before, n_ids);
-    completion_session_free(turn);
-    free(ids);
-    return rc;
-}
-
-static int count_alone(const struct job *j, const struct api_request *q, uint64_t *n, struct rod_error *err) {
-    const struct rod_chat chat = chat_of(q);
-    int32_t *ids = NULL;
-    size_t n_ids = 0;
-    const int rc = rod_chat_encode(j->server->engine, &chat, &ids, &n_ids, err);
-    *n = n_ids;
-    free(ids);
-    return rc;
-}
-
-static void run_count(struct job *j) {
-    struct api_request q;
-    struct rod_error rod = {0};
-    uint64_t n = 0;
-    j->failed = responses_parse(j->body ? j->body : "", j->body_len, &j->server->defaults, &q, &j->err) != 0;
-    if (j->failed) return;
-    if (q.session.from ? count_turn(j, &q, &n, &rod) : count_alone(j, &q, &n, &rod)) {
-        if (!strncmp(rod.param, "messages", 8)) snprintf(rod.param, sizeof rod.param, "input");
-        job_fail(j, &rod);
-        if (rod.code == ROD_ENOTFOUND) j->err.code = "previous_response_not_found";
-    } else {
-        buf_addf(&j->out, "{\"object\":\"response.input_tokens\",\"input_tokens\":%llu}", (unsigned long long)n);
-        j->n_tok = n;
-    }
-    api_request_fini(&q);
-}
-
-void response_routes_count(struct http_call *call) { job_start_text(call, run_count, true); }
-
-/* ---- a response that is kept ---- */
-
-static void fail_not_kept(struct job *j, const char *why) {
-    j->failed = true;
+static int fail_not_kept(struct job *j, const char *why) {
     api_error_set(&j->err, 404, API_INVALID, "response_not_stored", "", "The texts of %s are not kept: %s.", j->name,
                   why);
+    return JOB_REFUSED;
+}
+
+static int name_missing(const struct job *j, int rc, struct rod_error *err) {
+    if (rc == ROD_ENOTFOUND) snprintf(err->message, sizeof err->message, "There is no response %s.", j->name);
+    return rc;
 }
 
 /* Its label begins with the response's id. */
@@ -82,24 +28,19 @@ static bool is_of(const struct rod_answer *a, const char *id) {
     return !strncmp(a->label, id, n) && a->label[n] == ' ';
 }
 
-/* The session's first answer is the response's. False: the job has failed. */
-static bool take_kept(struct job *j, struct rod_answer *a, struct responses_kept *kept) {
-    struct rod_error rod = {0};
+/* The session's first answer is the response's. */
+static int take_kept(struct job *j, struct rod_answer *a, struct responses_kept *kept, struct rod_error *err) {
     *a = (struct rod_answer){0};
     *kept = (struct responses_kept){0};
-    if (rod_session_answer(j->server->engine, j->tenant, j->name, a, &rod)) {
-        if (rod.code == ROD_ENOTFOUND) snprintf(rod.message, sizeof rod.message, "There is no response %s.", j->name);
-        job_fail(j, &rod);
-    } else if (!a->label || !is_of(a, j->name)) {
-        fail_not_kept(j, "its answer was too long, later turns of its session have taken its place, or it was not made "
-                         "by POST /v1/responses of this version");
-    } else if (!a->text) {
-        static_assert(ROD_MAX_TURN_TEXT == 1 << 20, "the message says so");
-        fail_not_kept(j, "those of its request have more than 1 MiB, or are of a version that kept none");
-    } else {
-        j->failed = responses_parse_kept(a->text, a->n_text, kept, &j->err) != 0;
-    }
-    return !j->failed;
+    const int rc = rod_session_answer(j->server->engine, j->tenant, j->name, a, err);
+    if (rc) return name_missing(j, rc, err);
+    if (!a->label || !is_of(a, j->name))
+        return fail_not_kept(j, "its answer was too long, later turns of its session have taken its place, or it was "
+                                "not made by POST /v1/responses of this version");
+    static_assert(ROD_MAX_TURN_TEXT == 1 << 20, "the message says so");
+    if (!a->text)
+        return fail_not_kept(j, "those of its request have more than 1 MiB, or are of a version that kept none");
+    return responses_parse_kept(a->text, a->n_text, kept, &j->err) ? JOB_REFUSED : 0;
 }
 
 /* A chat format without calls has replaced the one of then: what they were is text. */
@@ -142,26 +83,32 @@ static bool answer_again(struct job *j, const struct rod_answer *from, struct re
     return done;
 }
 
-static void run_get(struct job *j) {
+static int run_get(struct job *j, struct rod_error *err) {
     struct rod_answer a;
     struct responses_kept kept;
-    struct rod_error damaged;
-    if (take_kept(j, &a, &kept) && !answer_again(j, &a, &kept)) {
-        rod_fail(&damaged, ROD_ESTATE, "The answer that is kept of the response is damaged.");
-        job_fail(j, &damaged);
-    }
+    int rc = take_kept(j, &a, &kept, err);
+    if (!rc && !answer_again(j, &a, &kept))
+        rc = rod_fail(err, ROD_ESTATE, "The answer that is kept of the response is damaged.");
     responses_kept_fini(&kept);
     free(a.label);
+    return rc;
 }
 
-static void run_items(struct job *j) {
+static int run_items(struct job *j, struct rod_error *err) {
     struct rod_answer a;
     struct responses_kept kept;
-    const struct responses_page page = {j->limit, j->rising, *j->after ? j->after : NULL};
-    if (take_kept(j, &a, &kept))
-        j->failed = !responses_render_input_items(&j->out, j->name, kept.input, &page, &j->err);
+    const struct responses_page page = {j->page.limit, j->page.rising, *j->page.after ? j->page.after : NULL};
+    int rc = take_kept(j, &a, &kept, err);
+    if (!rc && !responses_render_input_items(&j->out, j->name, kept.input, &page, &j->err)) rc = JOB_REFUSED;
     responses_kept_fini(&kept);
     free(a.label);
+    return rc;
+}
+
+int response_routes_delete(struct job *j, struct rod_error *err) {
+    const int rc = rod_session_delete(j->server->engine, j->tenant, j->name, err);
+    if (!rc) api_render_deleted(&j->out, "response", j->name);
+    return name_missing(j, rc, err);
 }
 
 /* What is to be shown beside the texts, as in the body of a POST: there is no reasoning to show. */
@@ -183,26 +130,20 @@ void response_routes_get(struct http_call *call) {
         http_call_invalid(call, 400, "", "stream", "stream must be false: a response that is kept comes whole.");
         return;
     }
-    struct job *j = check_include(call) ? session_routes_job(call, run_get) : NULL;
+    struct job *j = check_include(call) ? job_new_named(call, run_get, false) : NULL;
     if (j) job_start(j, true);
 }
 
 void response_routes_items(struct http_call *call) {
-    const char *after = http_query(call->http, "after"), *order = http_query(call->http, "order");
-    size_t limit = ITEMS_DEFAULT;
-    if (!http_call_limit(call, ITEMS_MAX, &limit) || !check_include(call)) return;
-    if (order && strcmp(order, "asc") != 0 && strcmp(order, "desc") != 0) {
+    const char *order = http_query(call->http, "order");
+    struct job_page page = {.limit = ITEMS_DEFAULT, .rising = order && !strcmp(order, "asc")};
+    if (!job_take_page(call, ITEMS_MAX, "an item", &page) || !check_include(call)) return;
+    if (order && !page.rising && strcmp(order, "desc") != 0) {
         http_call_invalid(call, 400, "", "order", "order must be asc or desc.");
         return;
     }
-    if (after && !api_session_id(after)) {
-        http_call_invalid(call, 400, "", "after", "after must be the id of an item.");
-        return;
-    }
-    struct job *j = session_routes_job(call, run_items);
+    struct job *j = job_new_named(call, run_items, false);
     if (!j) return;
-    j->limit = limit;
-    j->rising = order && !strcmp(order, "asc");
-    snprintf(j->after, sizeof j->after, "%s", after ? after : "");
+    j->page = page;
     job_start(j, true);
 }

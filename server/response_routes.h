@@ -5,10 +5,10 @@
 #ifndef RESPONSE_ROUTES_H
 #define RESPONSE_ROUTES_H
 
-#include "server/call/http_call.h"
+#include "server/call/job.h"
 
-void response_routes_count(struct http_call *call); /* POST /v1/responses/input_tokens */
 void response_routes_get(struct http_call *call);   /* GET /v1/responses/{id} */
 void response_routes_items(struct http_call *call); /* GET /v1/responses/{id}/input_items */
+int response_routes_delete(struct job *j, struct rod_error *err);
 
 #endif

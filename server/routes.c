@@ -3,11 +3,11 @@
 #include "server/call/access.h"
 #include "engine/base/quota.h"
 #include "info_routes.h"
-#include "server/call/job.h"
 #include "routes.h"
 #include "prefix_routes.h"
 #include "response_routes.h"
 #include "session_routes.h"
+#include "text_routes.h"
 #include "server/api/chats/chats.h"
 #include "server/api/completions/completions.h"
 #include "server/api/messages/messages.h"
@@ -31,11 +31,14 @@ struct route {
     const char *method, *path; /* a path that ends in '/' takes what follows as a name */
     const char *tail; /* what follows the name, which then has no '/'; NULL: the name is the rest of the path */
     void (*run)(struct http_call *call);
-    bool open;      /* needs no key */
-    bool engine;    /* 503 while loading or draining */
-    bool bare;      /* its body may be left out */
-    bool slot;      /* takes a slot: refused while the queue is full */
-    bool tokens;    /* uses tokens of its key's minute */
+    int (*job)(struct job *j, struct rod_error *err); /* what the pool does in its place */
+    bool open;                                        /* needs no key */
+    bool engine;                                      /* 503 while loading or draining */
+    bool bare;                                        /* its body may be left out */
+    bool slot;                                        /* takes a slot: refused while the queue is full */
+    bool tokens;                                      /* uses tokens of its key's minute */
+    bool files;     /* of a job that does: it may wait for files too, as all others may */
+    bool any_name;  /* the job checks the characters of its name */
     bool admin;     /* asks for the admin key, if there is one */
     bool on_admin;  /* on the admin port too: its handler touches what any thread may */
     bool bare_path; /* /v1/x also as /x, for clients whose base URL lacks /v1 */
@@ -64,31 +67,34 @@ static const struct route routes[] = {
     {"POST", "/v1/responses", .run = post_answer, .form = &responses_form, .engine = true, .slot = true, .tokens = true,
      .bare_path = true},
     {"POST", "/v1/messages", .run = post_answer, .form = &messages_form, .engine = true, .slot = true, .tokens = true},
-    {"POST", "/v1/messages/count_tokens", .run = job_count_tokens, .engine = true, .tokens = true},
-    {"POST", "/v1/responses/input_tokens", .run = response_routes_count, .engine = true, .tokens = true,
-     .bare_path = true},
+    {"POST", "/v1/messages/count_tokens", .job = text_routes_count_message, .engine = true, .tokens = true},
+    {"POST", "/v1/responses/input_tokens", .job = text_routes_count_response, .files = true, .engine = true,
+     .tokens = true, .bare_path = true},
     {"GET", "/v1/responses/", .tail = "", .run = response_routes_get, .engine = true, .bare_path = true},
     {"GET", "/v1/responses/", .tail = "/input_items", .run = response_routes_items, .engine = true, .bare_path = true},
-    {"DELETE", "/v1/responses/", .tail = "", .run = session_routes_delete_response, .engine = true, .bare_path = true},
+    {"DELETE", "/v1/responses/", .tail = "", .job = response_routes_delete, .engine = true, .bare_path = true},
     {"GET", "/v1/sessions", .run = session_routes_list, .engine = true},
-    {"POST", "/v1/sessions", .run = session_routes_create, .engine = true, .bare = true},
-    {"GET", "/v1/sessions/", .tail = "", .run = session_routes_get, .engine = true},
-    {"PATCH", "/v1/sessions/", .tail = "", .run = session_routes_change, .engine = true, .bare = true},
-    {"DELETE", "/v1/sessions/", .tail = "", .run = session_routes_delete, .engine = true},
-    {"POST", "/v1/sessions/", .tail = "/fork", .run = session_routes_fork, .engine = true, .bare = true},
-    {"GET", "/v1/sessions/", .tail = "/state", .run = session_routes_export, .engine = true, .admin = true,
+    {"POST", "/v1/sessions", .job = session_routes_create, .engine = true, .bare = true},
+    {"GET", "/v1/sessions/", .tail = "", .job = session_routes_get, .engine = true},
+    {"PATCH", "/v1/sessions/", .tail = "", .job = session_routes_change, .engine = true, .bare = true},
+    {"DELETE", "/v1/sessions/", .tail = "", .job = session_routes_delete, .engine = true},
+    {"POST", "/v1/sessions/", .tail = "/fork", .job = session_routes_fork, .engine = true, .bare = true},
+    {"GET", "/v1/sessions/", .tail = "/state", .job = session_routes_export, .engine = true, .admin = true,
      .on_admin = true, .tenants = true, .state = true},
-    {"PUT", "/v1/sessions/", .tail = "/state", .run = session_routes_import, .engine = true, .admin = true,
+    {"PUT", "/v1/sessions/", .tail = "/state", .job = session_routes_import, .engine = true, .admin = true,
      .on_admin = true, .tenants = true, .state = true},
-    {"GET", "/v1/prefixes", .run = prefix_routes_list, .engine = true, .admin = true, .tenants = true},
-    {"PUT", "/v1/prefixes/", .tail = "", .run = prefix_routes_pin, .engine = true, .admin = true, .tenants = true},
-    {"GET", "/v1/prefixes/", .tail = "", .run = prefix_routes_get, .engine = true, .admin = true, .tenants = true},
-    {"DELETE", "/v1/prefixes/", .tail = "", .run = prefix_routes_unpin, .engine = true, .admin = true, .tenants = true},
+    {"GET", "/v1/prefixes", .job = prefix_routes_list, .engine = true, .admin = true, .tenants = true},
+    {"PUT", "/v1/prefixes/", .tail = "", .job = prefix_routes_pin, .engine = true, .admin = true, .tenants = true,
+     .any_name = true},
+    {"GET", "/v1/prefixes/", .tail = "", .job = prefix_routes_get, .engine = true, .admin = true, .tenants = true,
+     .any_name = true},
+    {"DELETE", "/v1/prefixes/", .tail = "", .job = prefix_routes_unpin, .engine = true, .admin = true, .tenants = true,
+     .any_name = true},
     {"GET", "/v1/models", .run = info_routes_models, .bare_path = true, .by_client = true},
     {"GET", "/v1/models/", .run = info_routes_model, .bare_path = true, .by_client = true},
-    {"POST", "/tokenize", .run = job_tokenize, .engine = true, .tokens = true},
-    {"POST", "/detokenize", .run = job_detokenize, .engine = true, .tokens = true},
-    {"POST", "/apply-template", .run = job_apply_template, .engine = true, .tokens = true},
+    {"POST", "/tokenize", .job = text_routes_tokenize, .engine = true, .tokens = true},
+    {"POST", "/detokenize", .job = text_routes_detokenize, .engine = true, .tokens = true},
+    {"POST", "/apply-template", .job = text_routes_apply_template, .engine = true, .tokens = true},
     {"GET", "/health", .run = get_health, .open = true, .on_admin = true},
     {"GET", "/health/ready", .run = get_health, .open = true, .on_admin = true},
     {"GET", "/health/live", .run = get_live, .open = true, .on_admin = true},
@@ -503,6 +509,16 @@ static bool pool_has_room(struct http_call *call) {
     return false;
 }
 
+static void start_job(struct http_call *call, const struct route *route) {
+    if (route->tokens) {
+        job_start_text(call, route->job, route->files);
+        return;
+    }
+    struct job *j =
+        route->tail ? job_new_named(call, route->job, route->any_name) : job_new(call->server, call, route->job);
+    if (j) job_start(j, true);
+}
+
 static void on_request(void *arg, struct http_request *r) {
     struct http_call *call = http_user(r);
     (void)arg;
@@ -510,7 +526,11 @@ static void on_request(void *arg, struct http_request *r) {
     assert(call->route < N_ROUTES); /* a call without a route was answered at its headers */
     const struct route *route = &routes[call->route];
     if (!pool_has_room(call)) return;
-    if (!route->engine || taking_requests(call)) route->run(call); /* a drain may have begun while the body came in */
+    if (route->engine && !taking_requests(call)) return; /* a drain may have begun while the body came in */
+    if (route->job)
+        start_job(call, route);
+    else
+        route->run(call);
 }
 
 static void on_gone(void *arg, struct http_request *r) {
@@ -605,11 +625,13 @@ static void on_log(void *arg, const char *line) {
 static void check_table(void) {
     for (unsigned i = 0; i < N_ROUTES; i++) {
         const struct route *r = &routes[i];
-        assert(r->run && *r->path == '/');
+        assert(!r->run != !r->job && *r->path == '/');
         assert(!r->bare_path || !strncmp(r->path, VERSION_PREFIX "/", strlen(VERSION_PREFIX "/")));
         assert(!r->tail || r->path[strlen(r->path) - 1] == '/'); /* a name stands before a tail */
         assert(!r->slot || (r->engine && r->tokens && !r->open && !r->on_admin));
         assert(!r->tokens || r->engine);
+        assert(!r->files || (r->job && r->tokens));
+        assert(!r->any_name || (r->job && r->tail));
         assert(!r->bare || takes_body(r));
         assert((r->run == post_answer) == (r->form != NULL) && !(r->form && r->by_client));
         assert(!r->open || (!r->admin && !r->engine)); /* without a key nothing runs */

@@ -4,6 +4,7 @@
 
 #include "request.h"
 
+#include <jansson.h>
 #include <string.h>
 
 static inline void api_put_text(struct buf *out, const char *text) { buf_json(out, text, strlen(text)); }
@@ -27,13 +28,10 @@ static inline void api_put_any_or_null(struct buf *out, const char *text) {
     }
 }
 
-/* null stands for 0. */
-static inline void api_put_number_or_null(struct buf *out, int64_t number) {
-    if (number) {
-        buf_int(out, number);
-    } else {
-        buf_puts(out, "null");
-    }
+/* For json_pack, null: "s?" of "", "o" of 0. */
+static inline const char *api_some(const char *text) { return *text ? text : NULL; }
+static inline json_t *api_number_or_null(uint64_t number) {
+    return number ? json_integer((json_int_t)number) : json_null();
 }
 
 /* A last member of an error. */

@@ -50,8 +50,4 @@ void api_render_session(struct buf *out, const struct rod_session_info *info);
 void api_render_sessions(struct buf *out, const struct rod_session_info *infos, size_t n, bool more);
 void api_render_deleted(struct buf *out, const char *object, const char *id);
 
-/* root: the model's first name. */
-void api_render_model(struct buf *out, const char *name, const char *root, const char *adapter,
-                      const struct rod_model_info *info);
-
 #endif

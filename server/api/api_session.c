@@ -172,41 +172,28 @@ void api_session_new_fini(struct api_session_new *s) {
     *s = (struct api_session_new){0};
 }
 
-static void put_member(struct buf *out, const char *name, const char *text) {
-    buf_addf(out, ",\"%s\":", name);
-    api_put_text_or_null(out, text);
+static json_t *session_json(const struct rod_session_info *i) {
+    assert(api_session_id(i->id));
+    return json_pack("{s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:o,s:b,s:b,s:b,s:s?,s:s?}", "object", "session", "id", i->id,
+                     "version", i->version, "tokens", i->n_tok, "state_bytes", i->state_bytes, "created_at",
+                     i->created_unix_s, "used_at", i->used_unix_s, "expires_at",
+                     api_number_or_null((uint64_t)i->expires_unix_s), "pinned", i->pinned, "busy", i->busy, "durable",
+                     i->durable, "tier", api_some(i->tier), "parent", api_some(i->parent));
 }
 
-void api_render_session(struct buf *out, const struct rod_session_info *i) {
-    assert(api_session_id(i->id));
-    buf_puts(out, "{\"object\":\"session\"");
-    put_member(out, "id", i->id);
-    buf_addf(out, ",\"version\":%llu,\"tokens\":%llu,\"state_bytes\":%llu,\"created_at\":%lld,\"used_at\":%lld",
-             (unsigned long long)i->version, (unsigned long long)i->n_tok, (unsigned long long)i->state_bytes,
-             (long long)i->created_unix_s, (long long)i->used_unix_s);
-    buf_puts(out, ",\"expires_at\":");
-    api_put_number_or_null(out, i->expires_unix_s);
-    buf_addf(out, ",\"pinned\":%s,\"busy\":%s,\"durable\":%s", api_bool(i->pinned), api_bool(i->busy),
-             api_bool(i->durable));
-    put_member(out, "tier", i->tier);
-    put_member(out, "parent", i->parent);
-    buf_putc(out, '}');
+void api_render_session(struct buf *out, const struct rod_session_info *info) {
+    buf_pack(out, "o", session_json(info));
 }
 
 void api_render_sessions(struct buf *out, const struct rod_session_info *infos, size_t n, bool more) {
-    buf_puts(out, "{\"object\":\"list\",\"data\":[");
-    for (size_t i = 0; i < n; i++) {
-        api_put_comma(out, i);
-        api_render_session(out, &infos[i]);
-    }
-    buf_addf(out, "],\"has_more\":%s", api_bool(more));
-    put_member(out, "first_id", n ? infos[0].id : NULL);
-    put_member(out, "last_id", n ? infos[n - 1].id : NULL);
-    buf_putc(out, '}');
+    json_t *list = json_array();
+    bool made = list != NULL;
+    for (size_t i = 0; made && i < n; i++) made = !json_array_append_new(list, session_json(&infos[i]));
+    buf_pack(out, "{s:s,s:o,s:b,s:s?,s:s?}", "object", "list", "data", list, "has_more", more, "first_id",
+             n ? infos[0].id : NULL, "last_id", n ? infos[n - 1].id : NULL);
+    if (!made) out->failed = true;
 }
 
 void api_render_deleted(struct buf *out, const char *object, const char *id) {
-    buf_addf(out, "{\"object\":\"%s\"", object);
-    put_member(out, "id", id);
-    buf_puts(out, ",\"deleted\":true}");
+    buf_pack(out, "{s:s,s:s,s:b}", "object", object, "id", id, "deleted", 1);
 }

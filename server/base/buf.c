@@ -4,6 +4,7 @@
 #include "engine/base/utf8.h"
 
 #include <assert.h>
+#include <jansson.h>
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -67,6 +68,20 @@ void buf_addf(struct buf *b, const char *format, ...) {
         b->len += (size_t)n;
     }
     va_end(again);
+}
+
+static int add_json(const char *bytes, size_t len, void *b) {
+    buf_add(b, bytes, len);
+    return 0;
+}
+
+void buf_pack(struct buf *b, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    json_t *value = json_vpack_ex(NULL, 0, format, args);
+    va_end(args);
+    if (!value || json_dump_callback(value, add_json, b, JSON_COMPACT)) b->failed = true;
+    json_decref(value);
 }
 
 void buf_int(struct buf *b, int64_t value) {

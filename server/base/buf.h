@@ -23,6 +23,8 @@ void buf_add(struct buf *b, const void *bytes, size_t len);
 void buf_puts(struct buf *b, const char *text);
 void buf_putc(struct buf *b, char c);
 void buf_addf(struct buf *b, const char *format, ...) __attribute__((format(printf, 2, 3)));
+/* JSON as json_pack makes it, without blanks. What cannot be made, as of text that is no UTF-8, is `failed`. */
+void buf_pack(struct buf *b, const char *format, ...);
 void buf_int(struct buf *b, int64_t value);
 void buf_json(struct buf *b, const char *text, size_t len); /* "text" with quotes, escaped; text is UTF-8 */
 /* Quotes and escapes any bytes, for readers of logs too: bytes that are no character become U+FFFD; characters that are

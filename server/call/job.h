@@ -8,12 +8,20 @@
 
 #include "http_call.h"
 
+enum { JOB_REFUSED = 1 }; /* codes of the engine are below 0 */
+
+struct job_page {
+    size_t limit;
+    char after[API_SESSION_ID_MAX + 1]; /* where it goes on; "" = from the beginning */
+    bool rising;                        /* of the items of an input: in their order */
+};
+
 struct job {
     struct server *server;
-    struct http_call *call; /* NULL: the client left, or the job has none */
-    uv_loop_t *loop;        /* the call's */
-    void (*run)(struct job *j);
-    atomic_bool left;  /* the client, while the work runs */
+    struct http_call *call;                           /* NULL: the client left, or the job has none */
+    uv_loop_t *loop;                                  /* the call's */
+    int (*run)(struct job *j, struct rod_error *err); /* 0, the engine's code with err, or JOB_REFUSED with j->err */
+    atomic_bool left;                                 /* the client, while the work runs */
     bool failed, idle; /* failed: err is the answer; idle: the work changes nothing, so that without a client it may
                           stay undone */
     char *body;
@@ -28,25 +36,23 @@ struct job {
     struct pool_work work; /* of one on the admin thread uv alone */
     /* of a session */
     char tenant[128], name[API_SESSION_ID_MAX + 1]; /* name: of the path */
-    char after[API_SESSION_ID_MAX + 1];             /* of a list: where it goes on; "" = from the beginning */
-    size_t limit;
-    bool rising;           /* of the items of an input: in their order */
-    uint64_t max_sessions; /* of the key; 0 = a quota, as in rod_session_new */
+    struct job_page page;                           /* of a list */
+    uint64_t max_sessions;                          /* of the key; 0 = a quota, as in rod_session_new */
 };
 
 /* NULL, after an answer of 500: out of memory. call may be NULL: then nobody gets the answer. */
-struct job *job_new(struct server *server, struct http_call *call, void (*run)(struct job *j));
+struct job *job_new(struct server *server, struct http_call *call, int (*run)(struct job *j, struct rod_error *err));
+/* With the name in the call's path, which any_name leaves to run to check. NULL after an answer. */
+struct job *job_new_named(struct http_call *call, int (*run)(struct job *j, struct rod_error *err), bool any_name);
+/* The query's part of a list, whose limit is set and at most so large. of: whose ids stand in after. False after a 400.
+ */
+bool job_take_page(struct http_call *call, size_t most, const char *of, struct job_page *page);
 /* Answers and frees. wait: it may wait for files, so it runs on the pool; else only where the body is long. */
 void job_start(struct job *job, bool wait);
 /* The job of a call that uses tokens of its key's minute: made and started. */
-void job_start_text(struct http_call *call, void (*run)(struct job *j), bool wait);
-void job_fail(struct job *job, const struct rod_error *rod);
+void job_start_text(struct http_call *call, int (*run)(struct job *j, struct rod_error *err), bool wait);
 void job_gone(struct job *job); /* the client left, or the request is done */
-
-/* ---- the text routes, on the pool when long ---- */
-void job_tokenize(struct http_call *call);
-void job_count_tokens(struct http_call *call); /* of /v1/messages */
-void job_detokenize(struct http_call *call);
-void job_apply_template(struct http_call *call);
+/* Where no count of tokens is known. */
+static inline uint64_t job_estimate_tokens(size_t n_bytes) { return (n_bytes + 3) / 4; }
 
 #endif

@@ -97,9 +97,8 @@ void completion_session_error(const struct completion *c, struct api_error *err,
 
 /* ---- a session that nobody may go on from ---- */
 
-static void session_run_discard(struct job *j) {
-    struct rod_error rod = {0};
-    if (rod_session_delete(j->server->engine, j->tenant, j->name, &rod)) job_fail(j, &rod);
+static int session_run_discard(struct job *j, struct rod_error *err) {
+    return rod_session_delete(j->server->engine, j->tenant, j->name, err);
 }
 
 void completion_session_discard(struct server *s, const char *tenant, const char *id) {
