@@ -66,6 +66,11 @@ static void fill_rings(struct inputs *in, const struct gpu_rows *rows, const str
         }
     }
 }
+/* For initcheck, which does not see what tensor copies store, as k_prompt_linear and k_prompt_heads do; elsewhere poison
+ * shows what nobody wrote. */
+static void seen_as_written(void *p, size_t bytes) {
+    if (!gpu.poison) gpu_expect(gpu.k->fill(p, 0xff, bytes, gpu.stream), "poisoning memory");
+}
 /* One call, or one after the other each with one part of every prompt. */
 static struct outputs attend(struct inputs *in, const struct gpu_rows *rows, const struct prompts *calls,
                              uint32_t n_calls) {
@@ -78,9 +83,7 @@ static struct outputs attend(struct inputs *in, const struct gpu_rows *rows, con
     if (!gpu.poison) /* rows that are no prompt's are read back too */
         gpu_expect(gpu.k->fill(act, 0, gpu.k->cuda_activation_bytes(n_rows, s->H * s->P, s->dtype), gpu.stream),
                    "clearing the outputs");
-    /* initcheck does not see what tensor copies store, as k_prompt_heads does; else poison shows what nobody wrote */
-    if (!gpu.poison && in->w)
-        gpu_expect(gpu.k->fill(work, 0xff, gpu.k->cuda_prompt_window_bytes(s, n_rows), gpu.stream), "poisoning memory");
+    if (in->w) seen_as_written(work, gpu.k->cuda_prompt_window_bytes(s, n_rows));
     for (uint32_t i = 0; i < n_calls; i++) {
         struct cuda_prompt_tile *tile = host_bytes(n_rows * sizeof *tile);
         struct cuda_prompts prompts = gpu.k->cuda_prompt_tiles(s, calls[i].part, calls[i].n, rows->pos, tile);
@@ -271,6 +274,7 @@ static void heads_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     const struct outputs got = attend(&in, &rows, &p, 1);
     if (gpu.breaks) return;
     in.w = NULL, in.qkv = gpu_floats((size_t)n_rows * O);
+    seen_as_written(in.qkv, (size_t)n_rows * O * sizeof *in.qkv);
     GPU_RUN(k_prompt_linear, &m, &in.normed, n_rows, in.qkv, O);
     const struct outputs want = attend(&in, &rows, &p, 1);
     gpu_check_same("attention of heads turned in their product", got.act, want.act, (size_t)n_rows * s->H * s->P);
