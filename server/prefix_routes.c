@@ -35,7 +35,7 @@ int prefix_routes_pin(struct job *j, struct rod_error *err) {
     const struct rod_chat chat = {.messages = t.messages,
                                   .n_messages = t.n_messages,
                                   .tools = (const char *const *)t.tools.lines,
-                                  .n_tools = t.tools.n};
+                                  .n_tools = t.tools.n_head};
     int rc = t.n_messages ? rod_chat_encode(s->engine, &chat, &ids, &n, err)
                           : rod_tokenize(s->engine, t.text, t.len, t.parse_special, t.add_special, &ids, &n, err);
     const struct rod_prefix_new wanted = {.id = j->name, .ids = ids, .n_ids = n, .stopped = pin_is_unwanted, .arg = j};

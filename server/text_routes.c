@@ -16,7 +16,7 @@ static struct rod_chat chat_of_text(const struct api_tokenize *t) {
     return (struct rod_chat){.messages = t->messages,
                              .n_messages = t->n_messages,
                              .tools = (const char *const *)t->tools.lines,
-                             .n_tools = t->tools.n,
+                             .n_tools = t->tools.n_head,
                              .generation = t->end.generation,
                              .go_on = t->end.go_on};
 }
@@ -136,7 +136,7 @@ static int count(struct job *j, const struct api_request *q, struct rod_error *e
     const struct rod_chat chat = {.messages = q->messages,
                                   .n_messages = q->n_messages,
                                   .tools = (const char *const *)q->tools.lines,
-                                  .n_tools = q->tools.n,
+                                  .n_tools = q->tools.n_head,
                                   .generation = q->end.generation,
                                   .go_on = q->end.go_on};
     int32_t *ids = NULL;

@@ -20,6 +20,11 @@ bool field_bad(const struct api_fields *p, const char *param, const char *format
 
 bool field_no_memory(const struct api_fields *p) { return api_error_no_memory(p->err); }
 
+void field_ignore(const struct api_fields *p, enum api_ignored part) {
+    assert(part < API_N_IGNORED);
+    if (p->ignored) *p->ignored |= 1u << part;
+}
+
 const char *field_type(const json_t *value) {
     switch (json_typeof(value)) {
     case JSON_OBJECT: return "an object";

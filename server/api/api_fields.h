@@ -10,11 +10,12 @@
 
 #include <jansson.h>
 
-struct api_fields { /* borrows all four */
+struct api_fields { /* borrows all five */
     const json_t *root;
     const struct api_defaults *defaults;
     struct api_error *err;
     const struct api_dialect *dialect; /* of a request for an answer, else NULL */
+    uint32_t *ignored;                 /* of the request; NULL = nobody asks */
 };
 
 /* How an API reads its body: what all have in common asks this for what differs. Each function is called once, in the
@@ -42,7 +43,8 @@ json_t *api_load(const char *body, size_t len, struct api_error *err);
 bool field_bad(const struct api_fields *p, const char *param, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 bool field_no_memory(const struct api_fields *p);
-const char *field_type(const json_t *value); /* "an object" ... */
+void field_ignore(const struct api_fields *p, enum api_ignored part); /* the request has it, and it is left out */
+const char *field_type(const json_t *value);                          /* "an object" ... */
 /* The value, or NULL where it is missing or null: for an optional field that is the same. */
 const json_t *field_get(const struct api_fields *p, const char *name);
 bool field_asks(const json_t *value); /* null, false, "", [] and {} ask for nothing */

@@ -303,7 +303,7 @@ int api_parse(const struct api_dialect *dialect, const char *body, size_t len, c
               struct api_request *out, struct api_error *err) {
     *out = (struct api_request){0};
     json_t *root = api_load(body, len, err);
-    const struct api_fields fields = {root, defaults, err, dialect}, *p = &fields;
+    const struct api_fields fields = {root, defaults, err, dialect, &out->ignored}, *p = &fields;
     if (!root) return -1;
     bool ok = !dialect->check || dialect->check(p);
     if (ok) {

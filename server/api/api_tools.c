@@ -140,7 +140,7 @@ bool api_tools_add(const struct api_fields *p, const struct api_tool *tool, stru
     }
     out->lines[out->n] = buf_take(line, NULL);
     out->names[out->n] = field_copy(tool->name, &len);
-    out->n++;
+    out->n_head = ++out->n;
     return (out->lines[out->n - 1] && out->names[out->n - 1]) || field_no_memory(p);
 }
 

@@ -21,6 +21,7 @@ struct api_tools { /* owns its strings; n 0: none, or none that the model is to 
     char **names;  /* [n] */
     bool *allowed; /* [n] may be called */
     size_t n;
+    size_t n_head; /* the first ones stand before the messages; the model reads of the others where they were found */
     struct buf schemas; /* of those that may be called, as JSON: [{"name","parameters","strict"},...] */
     enum api_tool_choice choice;
     bool parallel; /* an answer may have several calls */

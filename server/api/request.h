@@ -8,11 +8,12 @@
 #define API_REQUEST_H
 
 #include "api_error.h"
+#include "api_ignored.h"
 #include "api_tools.h"
 
 struct api_defaults { /* defaults of a request, and the limits of its numbers */
     const char *model_name;
-    const char *model_names; /* with its other names, separated by commas; NULL = it has none */
+    const char *model_names; /* with its other names, separated by commas, * is any; NULL = it has none */
     uint32_t vocab_size;
     struct rod_sampling sampling;
     uint32_t chat_max_tokens;
@@ -73,6 +74,8 @@ struct api_request {
     struct api_chat_end end;
     struct api_cache cache; /* of messages */
     struct api_session session;
+    uint32_t ignored; /* parts that were left out: bits of enum api_ignored */
+    char *model;      /* the name that was asked for where any is served; NULL = the server's own */
     char *answer_id;  /* the answer's id, where the API makes it of the request; NULL = the call's */
     struct buf again; /* the fields that the answer says again, as JSON; empty = none */
     struct rod_sampling sampling;

@@ -213,6 +213,15 @@ static void render_process(struct buf *out, const struct metrics *m) {
         put(out, "process_max_fds", "Open files and sockets that are allowed.", files.rlim_cur);
 }
 
+static void render_ignored(struct buf *out, const struct metrics *m) {
+    static const char name[] = "rodimus_request_parts_ignored_total";
+    put_head(out, name, "counter", "Requests with a part that the server leaves out, by part.");
+    for (int i = 0; i < API_N_IGNORED; i++) {
+        const unsigned long long n = m->ignored[i];
+        if (n) buf_addf(out, "%s{part=\"%s\"} %llu\n", name, api_ignored_names[i], n);
+    }
+}
+
 static void render_http(struct buf *out, struct metrics *m, const struct metrics_view *view) {
     put_head(out, "rodimus_http_requests_total", "counter", "Requests by route and status (499: the client left).");
     for (unsigned r = 0; r < view->n_routes; r++) {
@@ -234,6 +243,7 @@ static void render_http(struct buf *out, struct metrics *m, const struct metrics
     put(out, "rodimus_http_disconnects_total", "Clients that left before their answer ended.", m->disconnects);
     put(out, "rodimus_http_slow_clients_total", "Streams cancelled because the client did not read.", m->slow_clients);
     put(out, "rodimus_http_pings_total", "Ping comments sent.", m->pings);
+    render_ignored(out, m);
 }
 
 void metrics_render(struct metrics *m, const struct metrics_view *view, struct buf *out) {

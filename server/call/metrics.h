@@ -6,6 +6,7 @@
 #ifndef METRICS_H
 #define METRICS_H
 
+#include "server/api/api_ignored.h"
 #include "server/base/buf.h"
 #include "server/settings/keys.h"
 
@@ -28,6 +29,7 @@ struct metrics {
     _Atomic uint64_t refused_early; /* for a full queue, before the body was read */
     _Atomic uint64_t streams;       /* now */
     _Atomic uint64_t reloads, reloads_failed;
+    _Atomic uint64_t ignored[API_N_IGNORED]; /* requests that had such a part */
     struct metrics_histogram ttft, inter_token, request, queue;
     int64_t started_s; /* since 1970; set once, before others look */
 };

@@ -17,7 +17,7 @@ static size_t place_of_mark(struct completion *c, const struct completion_prompt
                             .n_tools = mark->n_tools};
     int32_t *ids;
     size_t n, same = 0;
-    if (mark->n_tools > q->tools.n) return 0;
+    if (mark->n_tools > q->tools.n_head) return 0;
     if (!mark->n_tools) {
         struct rod_message *last = &cut[mark->message];
         for (size_t i = 0; i <= mark->message; i++) cut[i] = q->messages[i];
@@ -25,7 +25,7 @@ static size_t place_of_mark(struct completion *c, const struct completion_prompt
         last->content_len = mark->len;
         chat.messages = cut;
         chat.n_messages = mark->message + 1;
-        chat.n_tools = q->tools.n;
+        chat.n_tools = q->tools.n_head;
     }
     if (rod_chat_encode(c->server->engine, &chat, &ids, &n, NULL)) return 0; /* no memory: a hint less */
     while (same < n && same < p->shown.n_ids && ids[same] == p->shown.ids[same]) same++;

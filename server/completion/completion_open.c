@@ -66,7 +66,7 @@ static int encode_chat(struct completion *c, struct completion_prompt *p, struct
     struct rod_chat chat = {.messages = q->messages,
                             .n_messages = q->n_messages,
                             .tools = (const char *const *)q->tools.lines,
-                            .n_tools = q->tools.n,
+                            .n_tools = q->tools.n_head,
                             .generation = q->end.generation,
                             .go_on = q->end.go_on};
     if (c->turn.asked) {
@@ -370,10 +370,22 @@ static void account_prompt(struct completion *c, bool taken) {
     if (!taken && c->account.key) key_settle(c->account.key, &c->account.tokens, 0);
 }
 
+/* An operator reads in the log of each part once, and counts it in the metrics. */
+static void note_ignored(struct server *s, uint32_t ignored) {
+    for (int i = 0; i < API_N_IGNORED; i++) {
+        if (!(ignored >> i & 1) || s->metrics.ignored[i]++) continue;
+        log_text(&s->log, LOG_INFO,
+                 "A request had %s, which this server reads and leaves out; "
+                 "rodimus_request_parts_ignored_total counts such requests.",
+                 api_ignored_names[i]);
+    }
+}
+
 static void completion_submit(struct completion *c) {
     struct server *s = c->server;
     assert(server_on_loop(s));
     assert(c->call && !c->over && !c->working && !c->choices);
+    if (!c->way.failed) note_ignored(s, c->request.ignored);
     if (!s->info->has_tokenizer) c->request.return_token_ids = true; /* there is no text to answer with */
     if (c->way.failed || !completion_fits(c) || !key_allows(c) || !key_affords(c)) {
         completion_fail(c, &c->way.err);

@@ -161,16 +161,20 @@ def test_a_result_goes_on_from_its_call(server, claude):
 
 @pytest.mark.parametrize("more, param", [
     ({"max_tokens": None}, "max_tokens"), ({"max_tokens": 0}, "max_tokens"), ({"messages": []}, "messages"), ({"messages": "a"}, "messages"),
-    ({"messages": [{"role": "system", "content": "a"}]}, "messages[0].role"), ({"messages": [{"role": "user"}]}, "messages[0].content"),
-    ({"messages": [{"role": "user", "content": [{"type": "image", "source": {}}]}]}, "messages[0].content[0]"),
+    ({"messages": [{"role": "tool", "content": "a"}]}, "messages[0].role"), ({"messages": [{"role": "user"}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": [{"type": "audio", "source": {}}]}]}, "messages[0].content[0]"),
+    ({"messages": [{"role": "system", "content": [{"type": "image", "source": {}}]}]}, "messages[0].content[0]"),
+    ({"messages": [{"role": "user", "content": [{"type": "tool_reference", "tool_name": "a"}]}]}, "messages[0].content[0]"),
     ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0]"),
-    ({"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": [{"type": "image"}]}]}]}, "messages[0].content[0].content[0]"),
+    ({"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": [{"type": "tool_reference"}]}]}]}, "messages[0].content[0].content[0]"),
+    ({"messages": [{"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": [{"type": "tool_use"}]}]}]}, "messages[0].content[0].content[0]"),
     ({"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "b"}]}]}, "messages[0].content[0]"),
     ({"messages": [{"role": "user", "content": [{"type": "text", "text": "a", "cache_control": {"type": "x"}}]}]}, "messages[0].content[0].cache_control"),
     ({"system": [{"type": "text", "text": "a", "cache_control": {"type": "ephemeral", "ttl": "2h"}}]}, "system[0].cache_control"),
     ({"messages": [{"role": "user", "content": "a", "cache_control": {"type": "ephemeral"}}]}, "messages[0].cache_control"),
     ({"system": 7}, "system"), ({"stop": "a"}, "stop"), ({"stop_sequences": [""]}, "stop_sequences"), ({"n": 2}, "n"),
-    ({"thinking": {"type": "enabled", "budget_tokens": 1024}}, "thinking"), ({"suffix": []}, "suffix"), ({"mcp_servers": [{"url": "x"}]}, "mcp_servers"),
+    ({"thinking": {"type": "deep"}}, "thinking"), ({"thinking": True}, "thinking"), ({"context_management": []}, "context_management"),
+    ({"context_management": {"edits": [{"type": "clear_tool_uses_20250919"}]}}, "context_management.edits[0]"), ({"suffix": []}, "suffix"), ({"mcp_servers": [{"url": "x"}]}, "mcp_servers"),
     ({"output_config": {"format": {"type": "xml"}}}, "output_config.format"), ({"output_config": {"format": {"type": "json_schema", "schema": {"not": {}}}}}, "output_config.format"),
     ({"messages": [{"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "", "input": {}}]}]}, "messages[0].content[0]"),
     ({"output_format": {"type": "xml"}}, "output_format"), ({"output_format": 7}, "output_format"),
@@ -179,7 +183,8 @@ def test_a_result_goes_on_from_its_call(server, claude):
     ({"structured_outputs": {"regex": "("}, "output_config": {}}, "structured_outputs.regex"),
     ({"tools": [{"name": "a", "input_schema": {}}, {"name": "a b", "input_schema": {}}]}, "tools[1].name"),
     ({"tools": [{"name": "a", "input_schema": {}, "description": 7}]}, "tools[0].description"), ({"tools": [{"name": "a", "input_schema": {}, "strict": 1}]}, "tools[0].strict"),
-    ({"tools": [{"type": "web_search_20250305", "name": "a"}]}, "tools[0].type"), ({"tools": [{"name": "a"}]}, "tools[0].input_schema"),
+    ({"tools": [{"type": "web_search_20250305", "name": "a"}]}, "tools"), ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type"),
+    ({"tools": [{"name": "a", "input_schema": {}, "defer_loading": 1}]}, "tools[0].defer_loading"), ({"tools": [{"name": "a"}]}, "tools[0].input_schema"),
     ({"tools": [{"name": 7, "input_schema": {}}]}, "tools[0].name"), ({"tool_choice": {"type": "x"}}, "tool_choice"),
 ])
 def test_a_fault_names_its_field_in_anthropics_form(server, more, param):
@@ -251,3 +256,88 @@ def test_models_are_listed_in_anthropics_form_where_its_version_is_named(server,
     assert many.models.list(after_id="d").data == []
     with pytest.raises(anthropic.BadRequestError):
         many.models.list(limit=0)
+
+
+# ---- what coding agents send ----
+
+def counted(server, **more):
+    answer = server.post(f"{PATH}/count_tokens", {"messages": ASK["messages"], **more})
+    assert answer.status == 200, answer
+    return answer.json["input_tokens"]
+
+
+def answered(server, **more):
+    answer = server.post(PATH, {**ASK, **more})
+    assert answer.status == 200, answer
+    return answer.json["content"][0]["text"]
+
+
+def test_thinking_and_its_edits_change_nothing(server):
+    want = answered(server)
+    for more in ({"thinking": {"type": "adaptive", "display": "updates"}}, {"thinking": {"type": "enabled", "budget_tokens": 1024}}, {"thinking": {"type": "disabled"}},
+                 {"context_management": {"edits": [{"type": "clear_thinking_20251015", "keep": "all"}]}}, {"context_management": {}}, {"output_config": {"effort": "medium"}}):
+        assert answered(server, **more) == want, more
+
+
+def test_a_message_of_the_system_is_one_in_its_place(server):
+    ask = ASK["messages"][0]
+    said = {"role": "system", "content": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}], "output_config": {"effort": "medium"}}
+    assert answered(server, messages=[ask, said]) == chat_text(server, [ask, {"role": "system", "content": "Be brief."}])
+    assert answered(server, messages=[ask, {"role": "system", "content": "Be brief."}, ask]) == chat_text(server, [ask, {"role": "system", "content": "Be brief."}, ask])
+
+
+def test_digits_for_the_bill_are_no_words_for_the_model(server):
+    bill = {"type": "text", "text": "x-anthropic-billing-header: cc_version=2.1; cch=1f2e3;"}
+    bard = {"type": "text", "text": "You are a bard."}
+    assert counted(server, system=[bill, bard]) == counted(server, system=[bard])
+    assert counted(server, messages=[{"role": "user", "content": [bill]}]) > 20  # a user may say so
+
+
+def test_what_cannot_be_seen_is_a_line_that_says_so(server):
+    image = {"type": "image", "source": {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}
+    document = {"type": "document", "source": {"type": "base64", "media_type": "application/pdf", "data": "JVBERi0="}}
+    text = {"type": "document", "title": "A tale", "source": {"type": "text", "media_type": "text/plain", "data": "The fox ran."}}
+    seen = {"image": "[image: not shown, this model reads text alone]", "document": "[document: not shown, this model reads text alone]"}
+    want = chat_text(server, [{"role": "user", "content": f"Look.\n{seen['image']}\n{seen['document']}\nA tale\nThe fox ran."}])
+    assert answered(server, messages=[{"role": "user", "content": [{"type": "text", "text": "Look."}, image, document, text]}]) == want
+    call = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}
+    result = {"type": "tool_result", "tool_use_id": "toolu_1", "content": [{"type": "text", "text": "Here:"}, image]}
+    history = [ASK["messages"][0], {"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
+    called = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "id": "a", "function": {"name": "look", "arguments": "{}"}}]}
+    assert answered(server, messages=history) == chat_text(server, [ASK["messages"][0], called, {"role": "tool", "tool_call_id": "a", "content": f"Here:\n{seen['image']}"}])
+
+
+def test_a_deferred_tool_stands_where_a_result_names_it(server):
+    found = {**TOOL, "name": "get_time", "defer_loading": True}
+    assert counted(server, tools=[TOOL, found]) == counted(server, tools=[TOOL]) == counted(server, tools=[found, TOOL])
+    assert counted(server, tools=[found]) == counted(server)
+    call = {"type": "tool_use", "id": "toolu_1", "name": "ToolSearch", "input": {}}
+
+    def history(content):
+        return [ASK["messages"][0], {"role": "assistant", "content": [call]}, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": content}]}]
+    line = json.dumps({"type": "function", "function": {"name": "get_time", "description": TOOL["description"], "parameters": TOOL["input_schema"]}})
+    reference, as_text = [{"type": "tool_reference", "tool_name": "get_time"}], [{"type": "text", "text": line}]
+    more = {"max_tokens": 60, "tool_choice": {"type": "tool", "name": "get_time"}}
+    whole = [server.post(PATH, {**ASK, **more, "tools": [TOOL, found], "messages": history(content)}).json for content in (reference, as_text)]
+    assert [a["content"][0]["name"] for a in whole] == ["get_time"] * 2 and whole[0]["content"][0]["input"] == whole[1]["content"][0]["input"]
+    assert whole[0]["usage"]["output_tokens"] == whole[1]["usage"]["output_tokens"]
+    # a tool that stands in the head needs no second definition
+    assert counted(server, tools=[TOOL], messages=history([{"type": "tool_reference", "tool_name": "get_weather"}])) == counted(server, tools=[TOOL], messages=history('"get_weather"'))
+    # where Anthropic's servers would search, nobody names it
+    search = {"type": "tool_search_tool_regex_20251119", "name": "tool_search_tool_regex"}
+    assert counted(server, tools=[TOOL, found, search]) == counted(server, tools=[TOOL, {**found, "defer_loading": False}])
+
+
+def test_what_is_left_out_is_in_the_log_once_and_in_a_metric(own_server):
+    s = own_server()
+    web = {"type": "web_search_20250305", "name": "web_search", "max_uses": 8}
+    for _ in range(2):
+        answer = s.post(PATH, {**ASK, "max_tokens": 1, "tools": [web, TOOL], "thinking": {"type": "adaptive"}})
+        assert answer.status == 200, answer
+    assert s.post(PATH, {**ASK, "tools": [web]}).status == 400
+    named = s.post(PATH, {**ASK, "tools": [web, TOOL], "tool_choice": {"type": "tool", "name": "web_search"}})
+    assert named.status == 400 and named.error["param"] == "tool_choice", named
+    metrics = s.metrics()
+    found = {k: v for k, v in metrics.items() if k.startswith("rodimus_request_parts_ignored_total")}
+    assert found == {f'rodimus_request_parts_ignored_total{{part="{part}"}}': 2 for part in ("web_search", "thinking")}
+    assert [s.log().count(f"A request had {part},") for part in ("web_search", "thinking")] == [1, 1]
