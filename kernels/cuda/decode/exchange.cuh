@@ -15,7 +15,13 @@ __device__ __forceinline__ uint32_t n_blocks_now() {
     return n;
 }
 
-enum { EXCHANGE_WAIT_CLOCKS = 34 }; // a wait of 2^34 clocks, some nine seconds, is a fault
+// A wait of 2^34 clocks, some nine seconds, is a fault; where other programs have the GPU in turn and racecheck slows the
+// step a thousand times, only one of minutes.
+#ifdef ROD_KERNEL_RACECHECK
+enum { EXCHANGE_WAIT_CLOCKS = 39 };
+#else
+enum { EXCHANGE_WAIT_CLOCKS = 34 };
+#endif
 
 struct word_piece {
     uint32_t first, first_epoch, second, second_epoch;
