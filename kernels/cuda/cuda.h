@@ -492,8 +492,8 @@ void k_plain_rows(const void *act, uint32_t n_rows, uint32_t cols, void *to, voi
 
 /* ---- sampling ---- */
 
-/* CUDA_TURNS: a step has one or two parts, each a turn; two steps are on their way. */
-enum { CUDA_TURNS = 4, CUDA_MAX_TOP = 20, CUDA_ADMIT_IDS = 512, CUDA_SAMPLE_MAX_V = 2048 * 1024 };
+/* CUDA_STEP_PARTS: a step has one or two parts; two steps are on their way. */
+enum { CUDA_STEP_PARTS = 4, CUDA_MAX_TOP = 20, CUDA_ADMIT_IDS = 512, CUDA_SAMPLE_MAX_V = 2048 * 1024 };
 enum { CUDA_TOKEN_NAN = 1, CUDA_TOKEN_FORBIDDEN, CUDA_TOKEN_INFINITE }; /* as enum sampler_status */
 
 /* How a slot's tokens are chosen (engine/backend/sampler.h), and how far it is. */
@@ -524,15 +524,15 @@ struct cuda_piece {
     uint32_t broken;
     uint32_t drawn; /* of a row's first piece, in a step with drafts: its token, and above it its status */
 };
-struct cuda_sampler {                      /* by value */
-    uint32_t V, n_slots, mask_rows;        /* mask_rows: 1, or 1 + CUDA_DRAFTS where steps have drafts */
-    struct cuda_sampling *slots;           /* [n_slots] */
-    uint32_t *marks;                       /* [n_slots][V]: end id, seen, wait, how often generated */
-    uint32_t *masks;                       /* [n_slots][mask_rows][CUDA_MASK_WORDS(V)], where constrained */
-    float *bias;                           /* [n_slots][V], read where the slot is biased */
-    struct cuda_piece *pieces;             /* [most rows][cuda_sample_pieces(V)] */
-    uint32_t *turn;                        /* how many so far: which block of rows and which results are this one's */
-    struct cuda_token *tokens[CUDA_TURNS]; /* [most rows], in the host's memory */
+struct cuda_sampler {               /* by value */
+    uint32_t V, n_slots, mask_rows; /* mask_rows: 1, or 1 + CUDA_DRAFTS where steps have drafts */
+    struct cuda_sampling *slots;    /* [n_slots] */
+    uint32_t *marks;                /* [n_slots][V]: end id, seen, wait, how often generated */
+    uint32_t *masks;                /* [n_slots][mask_rows][CUDA_MASK_WORDS(V)], where constrained */
+    float *bias;                    /* [n_slots][V], read where the slot is biased */
+    struct cuda_piece *pieces;      /* [most rows][cuda_sample_pieces(V)] */
+    uint32_t *n_parts;              /* of steps, so far: which block of rows and which results are this one's */
+    struct cuda_token *tokens[CUDA_STEP_PARTS]; /* [most rows], in the host's memory */
 };
 /* A step's rows with the lists that go with them. tok -1: the slot's last token. */
 struct cuda_step {
@@ -560,19 +560,20 @@ void k_admit(const struct cuda_sampler *s, const struct cuda_admission *host, vo
 /* n masks, of a slot behind a number of drafts once, from pinned memory (masks, and their words) to the device, before
  * a step that draws under them. Bytes over PCIe: V / 8 a mask. */
 void k_masks(const struct cuda_sampler *s, const struct cuda_mask *masks, uint32_t n, void *stream);
-/* First kernel of a step: this turn's rows from pinned memory to the device. A row that reads its slot's last token
+/* First kernel of a step's part: its rows from pinned memory to the device. A row that reads its slot's last token
  * works in the padding slot if the slot has ended or waits; other tokens are marked as seen where penalties need it.
- * Ends the turn's input: the host may write it again when the step is done. Bytes over PCIe: 32 a row. n_deferred: the
+ * The host may write them again when the step is done. Bytes over PCIe: 32 a row. n_deferred: the
  * shape's, where the step defers (else NULL); device->rows.deferred is written: each slot's S is written back at every
  * (CUDA_DEFERRED + 1)th position, in each step those of about as many slots. */
-void k_step_rows(const struct cuda_sampler *s, const struct cuda_step host[CUDA_TURNS], const struct cuda_step *device,
-                 uint32_t n_rows, uint32_t n_segs, uint32_t n_out, uint32_t *n_deferred, void *stream);
+void k_step_rows(const struct cuda_sampler *s, const struct cuda_step host[CUDA_STEP_PARTS],
+                 const struct cuda_step *device, uint32_t n_rows, uint32_t n_segs, uint32_t n_out, uint32_t *n_deferred,
+                 void *stream);
 /* k_step_rows of a step with drafts: deferred and lead come from the host, too, but a slot in which plain steps left
  * tokens (n_deferred, which may be NULL) has these, and none after the step. Drafts are not marked as seen. n_segs is
  * n_rows. */
-void k_step_draft_rows(const struct cuda_sampler *s, const struct cuda_step host[CUDA_TURNS],
+void k_step_draft_rows(const struct cuda_sampler *s, const struct cuda_step host[CUDA_STEP_PARTS],
                        const struct cuda_step *device, uint32_t n_rows, uint32_t *n_deferred, void *stream);
-/* A token for each row out[0..n_out) with logits [n_out][V]; results go to s->tokens of this turn. Masses are integers,
+/* A token for each row out[0..n_out) with logits [n_out][V]; results go to s->tokens of this part. Masses are integers,
  * 2^40 for the largest logit, so sums have no order; log-probabilities are summed by pieces of 2,048 in order. Bytes:
  * logits once (greedy), 2 times (a draw over all), 4 times (top_p or top_k). Twin engine/backend/sampler.c, which
  * rounds masses to fp32. V up to CUDA_SAMPLE_MAX_V. draws: a temperature above 0 is among them, so several blocks may

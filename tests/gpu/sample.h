@@ -30,8 +30,8 @@ struct setup {
     struct row *rows;
     float *logits;  /* [n_rows][V] */
     int32_t *slots; /* [n_rows] */
-    struct cuda_step host[CUDA_TURNS], device;
-    uint32_t turn, *n_deferred; /* NULL: no step defers */
+    struct cuda_step host[CUDA_STEP_PARTS], device;
+    uint32_t n_parts, *n_deferred; /* NULL: no step defers */
 };
 
 static inline void random_logits(float *x, uint32_t V, uint32_t kind) {
@@ -129,9 +129,9 @@ static inline struct setup set_up(uint32_t V, uint32_t n_rows) {
                               .bias = gpu_floats((size_t)n_slots * V),
                               .masks = gpu_bytes((size_t)n_slots * mask_rows * CUDA_MASK_WORDS(V) * sizeof *b.s.masks),
                               .pieces = gpu_bytes(n_rows * gpu.k->cuda_sample_pieces(V) * sizeof *b.s.pieces),
-                              .turn = gpu_zeros(sizeof *b.s.turn)};
+                              .n_parts = gpu_zeros(sizeof *b.s.n_parts)};
     const size_t bytes = step_bytes(n_rows);
-    for (int i = 0; i < CUDA_TURNS; i++) {
+    for (int i = 0; i < CUDA_STEP_PARTS; i++) {
         b.s.tokens[i] = gpu_bytes(n_rows * sizeof **b.s.tokens);
         b.host[i] = step_at(gpu_zeros(bytes), n_rows);
     }

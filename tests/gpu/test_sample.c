@@ -37,14 +37,15 @@ static struct cuda_token *run(struct setup *b, uint32_t first, uint32_t n, const
         ((int64_t *)(uintptr_t)step.rows.pos)[i] = (int64_t)b->rows[first + i].pos;
         ((int32_t *)(uintptr_t)step.out)[i] = (int32_t)i;
     }
-    gpu_expect(gpu.k->write((void *)(uintptr_t)b->host[b->turn % CUDA_TURNS].rows.pos, block, bytes, gpu.stream),
-               "writing rows");
+    gpu_expect(
+        gpu.k->write((void *)(uintptr_t)b->host[b->n_parts % CUDA_STEP_PARTS].rows.pos, block, bytes, gpu.stream),
+        "writing rows");
     gpu.k->k_step_rows(&b->s, b->host, &b->device, n, n, n, b->n_deferred, gpu.stream);
     GPU_RUN(k_sample, &b->s, &b->device.rows, b->device.out, n, !for_racecheck(), logits);
     struct cuda_token *tokens = host_bytes(n * sizeof *tokens);
-    gpu_expect(gpu.k->read(tokens, b->s.tokens[b->turn % CUDA_TURNS], n * sizeof *tokens, gpu.stream),
+    gpu_expect(gpu.k->read(tokens, b->s.tokens[b->n_parts % CUDA_STEP_PARTS], n * sizeof *tokens, gpu.stream),
                "reading tokens");
-    b->turn++;
+    b->n_parts++;
     free(block);
     return tokens;
 }

@@ -28,8 +28,9 @@ static const struct cuda_token *run_drafts(struct setup *b, const struct draft_s
         ((int32_t *)(uintptr_t)step.out)[i] = (int32_t)i;
         if (x->lead) ((int32_t *)(uintptr_t)step.rows.lead)[i] = x->lead[i];
     }
-    gpu_expect(gpu.k->write((void *)(uintptr_t)b->host[b->turn % CUDA_TURNS].rows.pos, block, bytes, gpu.stream),
-               "writing rows");
+    gpu_expect(
+        gpu.k->write((void *)(uintptr_t)b->host[b->n_parts % CUDA_STEP_PARTS].rows.pos, block, bytes, gpu.stream),
+        "writing rows");
     const float *logits = gpu_from(x->logits, (size_t)x->n * b->V);
     if (x->lead) {
         GPU_RUN(k_step_draft_rows, &b->s, b->host, &b->device, x->n, NULL);
@@ -41,7 +42,7 @@ static const struct cuda_token *run_drafts(struct setup *b, const struct draft_s
         GPU_RUN(k_sample, &b->s, &device.rows, b->device.out, x->n, !for_racecheck(), logits);
     }
     struct cuda_token *tokens = host_bytes(x->n * sizeof *tokens);
-    gpu_expect(gpu.k->read(tokens, b->s.tokens[b->turn++ % CUDA_TURNS], x->n * sizeof *tokens, gpu.stream),
+    gpu_expect(gpu.k->read(tokens, b->s.tokens[b->n_parts++ % CUDA_STEP_PARTS], x->n * sizeof *tokens, gpu.stream),
                "reading tokens");
     return tokens;
 }

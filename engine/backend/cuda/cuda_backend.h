@@ -3,8 +3,8 @@
  *
  * Ownership: struct backend owns all device memory, pinned memory, the stream and the graphs. Threads: one at a time;
  * copies of states run on streams of their own. Invariants: after open nothing is allocated or moved, so that graphs
- * keep their pointers; turn n of the rows and tokens is written again only when the step of turn n - CUDA_TURNS is
- * over.
+ * keep their pointers; part n's pinned rows and tokens are written again only when the step of part n -
+ * CUDA_STEP_PARTS is over.
  */
 #ifndef CUDA_BACKEND_H
 #define CUDA_BACKEND_H
@@ -60,7 +60,7 @@ enum { CUDA_N_KINDS = 2 * CUDA_N_BUCKETS, CUDA_DRAFT_BUCKETS = 12 };
 enum cuda_end { CUDA_LOGITS, CUDA_GREEDY, CUDA_DRAWS, CUDA_N_ENDS };
 
 /* What is enqueued at once: a step, or one of its two parts, the decode rows at its front and the rest. A part takes a
- * turn of the rows in pinned memory and of the tokens.
+ * block of the rows in pinned memory and of the tokens.
  *
  * Of a session's rows, those alone between two multiples of the chunk have the kernels of decode steps: list holds
  * them, n_head that come before others of their session and n_tail that come after or are its only one. prompts: the
@@ -75,9 +75,9 @@ struct step {
     enum cuda_end end;
 };
 
-/* The parts of a step on its way: their turns and rows of logits. */
+/* The parts of a step on its way: their blocks and rows of logits. */
 struct cuda_flight {
-    uint32_t n_parts, n_out[2], turn[2];
+    uint32_t n_parts, n_out[2], block[2];
     uint32_t kind;  /* of a step of decode rows: its bucket, with drafts behind all these; CUDA_N_KINDS: another */
     uint64_t n_ops; /* those that have run when it has */
 };
@@ -113,14 +113,15 @@ struct backend {
 
     /* Of a part of a step: the rows, in one block of pinned memory and its copy on the device. list: rows as struct
      * step says; out: rows whose logits are wanted. The prompts' tiles go the same way. */
-    struct cuda_step host[CUDA_TURNS]; /* turn n fills host[n % CUDA_TURNS], while those before may still be read */
-    struct cuda_prompt *host_prompts;  /* of the part that is being started */
-    struct cuda_prompt_tile *host_tiles[CUDA_TURNS], *tiles;
+    struct cuda_step
+        host[CUDA_STEP_PARTS];        /* part n fills host[n % CUDA_STEP_PARTS], while those before may still be read */
+    struct cuda_prompt *host_prompts; /* of the part that is being started */
+    struct cuda_prompt_tile *host_tiles[CUDA_STEP_PARTS], *tiles;
     struct cuda_rows rows, draft_rows; /* draft_rows: the same with lead */
     int32_t *list, *out;
     uint32_t *alone_end, *phase_end; /* [phases of the longest piece] */
     void *host_block, *block;
-    uint64_t n_steps, n_turns;
+    uint64_t n_steps, n_step_parts;
     struct cuda_sampling_parts *sampling; /* cuda_sample.c */
     struct cuda_sampler sampler;
     struct state_layout state;
@@ -261,7 +262,7 @@ int cuda_forward_capture(struct backend *be, struct rod_error *err);
 
 int cuda_step_forward(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, const float **logits,
                       struct rod_error *err);
-/* Starts a step, to end with logits in host_logits or with its turns' tokens. */
+/* Starts a step, to end with logits in host_logits or with its parts' tokens. */
 int cuda_step_start(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, enum cuda_end how,
                     struct cuda_flight *flight, struct rod_error *err);
 

@@ -91,7 +91,7 @@ static int make_lane(struct backend *be, struct rod_error *err) {
     const struct backend_config sizes = {.n_slots = 1};
     *lane = *be;
     lane->device_part = NULL, lane->host_block = NULL, lane->host_logits = NULL, lane->n_allocations = 0,
-    lane->n_turns = 0;
+    lane->n_step_parts = 0;
     lane->alone_end = lane->phase_end = NULL, lane->host_prompts = NULL;
     lane->stream = part->stream[PROMPTS], lane->graphs = NULL;
     lane->info.max_out = 1;
@@ -99,12 +99,12 @@ static int make_lane(struct backend *be, struct rod_error *err) {
     lane->allocations = calloc(CUDA_MOST_ALLOCATIONS, sizeof *lane->allocations);
     if (!lane->allocations) return rod_fail_no_memory(err);
     int rc = cuda_workspaces_open(lane, &sizes, err);
-    lane->sampler = (struct cuda_sampler){0}; /* its counter of turns is the lane's own */
-    if (!rc && !(lane->sampler.turn = cuda_take(lane, sizeof *lane->sampler.turn, "a workspace", err)))
+    lane->sampler = (struct cuda_sampler){0}; /* its counter of parts is the lane's own */
+    if (!rc && !(lane->sampler.n_parts = cuda_take(lane, sizeof *lane->sampler.n_parts, "a workspace", err)))
         rc = err ? err->code : ROD_ENOMEM;
     if (!rc)
-        rc = cuda_check(cudaMemsetAsync(lane->sampler.turn, 0, sizeof *lane->sampler.turn, lane->stream),
-                        "clearing the turn", err);
+        rc = cuda_check(cudaMemsetAsync(lane->sampler.n_parts, 0, sizeof *lane->sampler.n_parts, lane->stream),
+                        "clearing the count of parts", err);
     return rc ? rc : cuda_check(cudaStreamSynchronize(lane->stream), "setting up", err);
 }
 
@@ -159,8 +159,8 @@ int cuda_device_part_capture(struct backend *be, struct rod_error *err) {
         be->one_launch; /* a step as one launch has as many blocks as the device holds */
     lane->shape = be->shape, lane->info.n_slots = be->info.n_slots;
     lane->accepted = be->accepted, lane->may_be_deferred = be->may_be_deferred;
-    uint32_t *const turn = lane->sampler.turn;
-    lane->sampler = be->sampler, lane->sampler.turn = turn;
+    uint32_t *const n_parts = lane->sampler.n_parts;
+    lane->sampler = be->sampler, lane->sampler.n_parts = n_parts;
     memset(be->one_launch.runs, 0, sizeof be->one_launch.runs);
     go(be, true);
     cuda_launch_on(be->processors);

@@ -73,11 +73,13 @@ static int open_memory(struct backend *be, size_t n_rows, struct rod_error *err)
         !(s->marks = cuda_take(be, per_slot * sizeof *s->marks, what, err)) ||
         !(s->bias = cuda_take(be, per_slot * sizeof *s->bias, what, err)) ||
         !(s->pieces = cuda_take(be, n_rows * cuda_sample_pieces(s->V) * sizeof *s->pieces, what, err)) ||
-        !(s->turn = cuda_take(be, sizeof *s->turn, what, err)))
+        !(s->n_parts = cuda_take(be, sizeof *s->n_parts, what, err)))
         return err ? err->code : ROD_ENOMEM;
     int rc = cuda_check(cudaMemsetAsync(s->slots, 0, slots, be->stream), "clearing the slots' sampling", err);
-    if (!rc) rc = cuda_check(cudaMemsetAsync(s->turn, 0, sizeof *s->turn, be->stream), "clearing the turn", err);
-    for (int i = 0; !rc && i < CUDA_TURNS; i++)
+    if (!rc)
+        rc = cuda_check(cudaMemsetAsync(s->n_parts, 0, sizeof *s->n_parts, be->stream), "clearing the count of parts",
+                        err);
+    for (int i = 0; !rc && i < CUDA_STEP_PARTS; i++)
         rc = cuda_check(cudaMallocHost((void **)&s->tokens[i], n_rows * sizeof *s->tokens[i]),
                         "taking pinned memory for tokens", err);
     if (!rc)
@@ -117,7 +119,7 @@ void cuda_sample_close(struct backend *be) {
         if (p->admitted[i]) cudaEventDestroy(p->admitted[i]);
     for (int i = 0; i < 2; i++)
         if (p->done[i]) cudaEventDestroy(p->done[i]);
-    for (int i = 0; i < CUDA_TURNS; i++)
+    for (int i = 0; i < CUDA_STEP_PARTS; i++)
         if (be->sampler.tokens[i]) cudaFreeHost(be->sampler.tokens[i]);
     if (p->ring) cudaFreeHost(p->ring);
     for (int i = 0; i < 2; i++) {
@@ -307,7 +309,7 @@ int cuda_sample_collect(struct backend *be, const struct backend_token **tokens,
     be->n_ops_over = f->n_ops;
     struct backend_token *to = p->tokens;
     for (uint32_t part = 0; part < f->n_parts; part++)
-        for (uint32_t i = 0; i < f->n_out[part]; i++) take_token(be, &be->sampler.tokens[f->turn[part]][i], to++);
+        for (uint32_t i = 0; i < f->n_out[part]; i++) take_token(be, &be->sampler.tokens[f->block[part]][i], to++);
     *tokens = p->tokens;
     return 0;
 }

@@ -10,14 +10,14 @@
 
 static_assert((int)CUDA_DRAFTS == BACKEND_MAX_DRAFTS, "one bound of drafts");
 
-struct host_rows { /* of a turn, to be written */
+struct host_rows { /* of a part, to be written */
     int32_t *tok, *slot, *seg_first, *seg_n, *list, *out, *lead;
     uint32_t *deferred;
     int64_t *pos;
 };
 
 static struct host_rows host_rows(const struct backend *be) {
-    const struct cuda_step *host = &be->host[be->n_turns % CUDA_TURNS];
+    const struct cuda_step *host = &be->host[be->n_step_parts % CUDA_STEP_PARTS];
 #define WRITABLE(p) ((void *)(uintptr_t)(p))
     return (struct host_rows){.tok = WRITABLE(host->rows.tok),
                               .slot = WRITABLE(host->rows.slot),
@@ -62,7 +62,7 @@ static struct alone alone_of(const struct backend_segment *seg, uint32_t chunk) 
 /* Rows that are alone in their chunk go to the list, what is between them to the prompts. */
 static void list_prompts(struct backend *be, const struct backend_segment *segs, const struct host_rows *h,
                          struct step *st) {
-    const uint32_t chunk = be->info.chunk_tok, turn = be->n_turns % CUDA_TURNS;
+    const uint32_t chunk = be->info.chunk_tok, block = be->n_step_parts % CUDA_STEP_PARTS;
     struct cuda_prompt *prompt = be->host_prompts;
     uint32_t n_prompts = 0;
     for (uint32_t i = 0; i < st->n_segs; i++) {
@@ -74,7 +74,7 @@ static void list_prompts(struct backend *be, const struct backend_segment *segs,
     }
     for (uint32_t i = 0; i < st->n_segs; i++)
         if (alone_of(&segs[i], chunk).tail) h->list[st->n_head + st->n_tail++] = h->seg_first[i] + h->seg_n[i] - 1;
-    struct cuda_prompt_tile *tile = be->host_tiles[turn];
+    struct cuda_prompt_tile *tile = be->host_tiles[block];
     st->prompts = cuda_prompt_tiles(&be->shape, prompt, n_prompts, h->pos, tile);
     st->prompts.tile = be->tiles;
     assert(st->n_head + st->n_tail <= st->n_rows && n_prompts <= st->n_segs);
@@ -193,7 +193,7 @@ int cuda_step_prompts(struct backend *lane, const struct backend_segment *segs, 
                       struct rod_error *err) {
     uint32_t n_out = 0;
     const int rc = start_prompts(lane, segs, n_segs, 0, CUDA_GREEDY, &n_out, err);
-    lane->n_turns++;
+    lane->n_step_parts++;
     return rc;
 }
 
@@ -231,7 +231,7 @@ int cuda_step_start(struct backend *be, const struct backend_segment *segs, uint
         else
             rc = start_prompts(be, segs + first, n_segs - first, decode_rows, how, part_out, err);
         assert(flight->n_parts < 2 && flight->n_out[flight->n_parts] <= be->info.max_out);
-        flight->turn[flight->n_parts++] = be->n_turns++ % CUDA_TURNS;
+        flight->block[flight->n_parts++] = be->n_step_parts++ % CUDA_STEP_PARTS;
         first = decode ? n_decode : n_segs;
     }
     cuda_launch_on(0);

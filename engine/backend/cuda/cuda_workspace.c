@@ -15,15 +15,15 @@ static int make_rows(struct backend *be, struct rod_error *err) {
     const size_t N = be->info.max_batch_tok;
     const size_t tiles = be->prompt_window ? N * sizeof *be->tiles : 0,
                  bytes = (N * (8 * sizeof(int32_t) + sizeof(int64_t)) + tiles + 15) / 16 * 16;
-    int rc = cuda_check(cudaMallocHost(&be->host_block, CUDA_TURNS * bytes), "taking pinned memory", err);
+    int rc = cuda_check(cudaMallocHost(&be->host_block, CUDA_STEP_PARTS * bytes), "taking pinned memory", err);
     if (rc || !(be->block = cuda_take(be, bytes, "the rows of a step", err))) return rc ? rc : ROD_ENOMEM;
-    memset(be->host_block, 0, CUDA_TURNS * bytes);
-    for (int i = 0; i <= CUDA_TURNS; i++) { /* the last is the device's */
-        int64_t *pos = i == CUDA_TURNS ? be->block : (void *)((char *)be->host_block + (size_t)i * bytes);
+    memset(be->host_block, 0, CUDA_STEP_PARTS * bytes);
+    for (int i = 0; i <= CUDA_STEP_PARTS; i++) { /* the last is the device's */
+        int64_t *pos = i == CUDA_STEP_PARTS ? be->block : (void *)((char *)be->host_block + (size_t)i * bytes);
         int32_t *p = (int32_t *)(pos + N);
         const struct cuda_rows rows = {p, p + N, pos, p + 2 * N, p + 3 * N, (const uint32_t *)p + 6 * N, p + 7 * N};
         struct cuda_prompt_tile *tile = (struct cuda_prompt_tile *)(p + 8 * N);
-        if (i < CUDA_TURNS) {
+        if (i < CUDA_STEP_PARTS) {
             be->host[i] = (struct cuda_step){rows, p + 4 * N, p + 5 * N};
             be->host_tiles[i] = tile;
         } else {

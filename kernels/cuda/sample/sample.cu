@@ -567,7 +567,7 @@ __global__ void __launch_bounds__(PICK_THREADS)
     wait_for_inputs();
     const team t = {n_blocks, blockIdx.x % n_blocks};
     const uint32_t o = blockIdx.x / n_blocks, r = (uint32_t)out[o], slot = (uint32_t)rows.slot[r], thread = threadIdx.x;
-    cuda_token *token = s.tokens[(*s.turn - 1) % CUDA_TURNS] + o;
+    cuda_token *token = s.tokens[(*s.n_parts - 1) % CUDA_STEP_PARTS] + o;
     if (slot >= s.n_slots) {
         if (thread == 0 && t.rank == 0) token->masked = 1;
         return;
@@ -626,7 +626,7 @@ __global__ void accept_kernel(cuda_sampler s, cuda_rows rows, uint32_t n_rows, c
     const uint32_t first = blockIdx.x * blockDim.x + threadIdx.x;
     if (first >= n_rows || rows.lead[first]) return;
     const uint32_t slot = (uint32_t)rows.slot[first];
-    cuda_token *tokens = s.tokens[(*s.turn - 1) % CUDA_TURNS];
+    cuda_token *tokens = s.tokens[(*s.n_parts - 1) % CUDA_STEP_PARTS];
     bool goes_on = slot < s.n_slots;
     for (uint32_t r = first; r < n_rows && (r == first || rows.lead[r]); r++) {
         if (r > first && goes_on) goes_on = s.slots[slot].last == rows.tok[r];

@@ -4,8 +4,8 @@
 
 // ---- the rows of a step ----
 
-struct all_turns {
-    cuda_step of[CUDA_TURNS];
+struct all_blocks {
+    cuda_step of[CUDA_STEP_PARTS];
 };
 // Slots that begin together are written back one after the other: by the digits of the slot's number, so that also a
 // few neighbours differ.
@@ -16,11 +16,11 @@ __device__ __forceinline__ bool is_written_back(uint32_t slot, int64_t pos) {
 }
 // DRAFTS: of a step with drafts.
 template <bool DRAFTS>
-__global__ void step_rows_kernel(cuda_sampler s, all_turns host, cuda_step to, uint32_t n_rows, uint32_t n_segs,
+__global__ void step_rows_kernel(cuda_sampler s, all_blocks host, cuda_step to, uint32_t n_rows, uint32_t n_segs,
                                  uint32_t n_out, uint32_t *n_deferred) {
     wait_for_inputs();
-    const uint32_t turn = *s.turn;
-    const cuda_step from = host.of[turn % CUDA_TURNS];
+    const uint32_t part = *s.n_parts;
+    const cuda_step from = host.of[part % CUDA_STEP_PARTS];
     for (uint32_t r = threadIdx.x; r < n_rows; r += blockDim.x) {
         const int32_t list = from.list[r], out = r < n_out ? from.out[r] : 0; // all loads over the bus first
         const int32_t seg_first = r < n_segs ? from.rows.seg_first[r] : 0, seg_n = r < n_segs ? from.rows.seg_n[r] : 0;
@@ -57,26 +57,27 @@ __global__ void step_rows_kernel(cuda_sampler s, all_turns host, cuda_step to, u
         if (r < n_segs) ((int32_t *)to.rows.seg_first)[r] = seg_first, ((int32_t *)to.rows.seg_n)[r] = seg_n;
         if (r < n_out) ((int32_t *)to.out)[r] = out;
     }
-    __syncthreads(); // everyone has read the turn
-    if (threadIdx.x == 0) *s.turn = turn + 1;
+    __syncthreads(); // everyone has read the part's number
+    if (threadIdx.x == 0) *s.n_parts = part + 1;
 }
 
 template <bool DRAFTS>
-static void step_rows(const struct cuda_sampler *s, const struct cuda_step host[CUDA_TURNS],
+static void step_rows(const struct cuda_sampler *s, const struct cuda_step host[CUDA_STEP_PARTS],
                       const struct cuda_step *device, uint32_t n_rows, uint32_t n_segs, uint32_t n_out,
                       uint32_t *n_deferred, void *stream) {
     assert(n_rows > 0 && n_segs <= n_rows && n_out <= n_rows);
     assert(!(DRAFTS || n_deferred) || device->rows.deferred);
-    all_turns turns;
-    for (int i = 0; i < CUDA_TURNS; i++) turns.of[i] = host[i];
+    all_blocks blocks;
+    for (int i = 0; i < CUDA_STEP_PARTS; i++) blocks.of[i] = host[i];
     launch(step_rows_kernel<DRAFTS>, dim3(1), dim3(n_rows < 1024 ? (n_rows + 31) / 32 * 32 : 1024), 0, stream, *s,
-           turns, *device, n_rows, n_segs, n_out, n_deferred);
+           blocks, *device, n_rows, n_segs, n_out, n_deferred);
 }
-void k_step_rows(const struct cuda_sampler *s, const struct cuda_step host[CUDA_TURNS], const struct cuda_step *device,
-                 uint32_t n_rows, uint32_t n_segs, uint32_t n_out, uint32_t *n_deferred, void *stream) {
+void k_step_rows(const struct cuda_sampler *s, const struct cuda_step host[CUDA_STEP_PARTS],
+                 const struct cuda_step *device, uint32_t n_rows, uint32_t n_segs, uint32_t n_out, uint32_t *n_deferred,
+                 void *stream) {
     step_rows<false>(s, host, device, n_rows, n_segs, n_out, n_deferred, stream);
 }
-void k_step_draft_rows(const struct cuda_sampler *s, const struct cuda_step host[CUDA_TURNS],
+void k_step_draft_rows(const struct cuda_sampler *s, const struct cuda_step host[CUDA_STEP_PARTS],
                        const struct cuda_step *device, uint32_t n_rows, uint32_t *n_deferred, void *stream) {
     step_rows<true>(s, host, device, n_rows, n_rows, n_rows, n_deferred, stream);
 }
