@@ -94,8 +94,8 @@ static inline void cuda_lay_out_deferred(struct cuda_shape *s, uint32_t n_layers
     s->deferred_slot = n_layers * s->deferred_layer;
 }
 
-/* Where rows of a weight go in the packed matrix: as they are, or, of two halves taken by eights in turn (a2 and g2 of
- * W_f1, so that 16 outputs hold pairs), the first or the second. */
+/* Where rows of a weight go in the packed matrix: as they are, or, of two halves taken by eights, one after the other
+ * (a2 and g2 of W_f1, so that 16 outputs hold pairs), the first or the second. */
 enum cuda_pack { CUDA_PACK_ROWS, CUDA_PACK_FIRST_EIGHTS, CUDA_PACK_SECOND_EIGHTS };
 /* Rows of a weight, row-major on the device in their own dtype, -> rows [row0, row0 + rows), as `pack` places them, of
  * dst (zeroed before), packed. */
@@ -318,7 +318,7 @@ void k_draft_window(const struct cuda_window *a, void *stream);
 struct cuda_ffn_act {
     uint32_t n_rows, F;
     enum cuda_dtype dtype;
-    struct cuda_parts in;   /* of 2 F8 columns: a2, g2 by eights in turn, F8 = F rounded up to 8 */
+    struct cuda_parts in;   /* of 2 F8 columns: a2, g2 by eights, F8 = F rounded up to 8 */
     const float *row_scale; /* [n_rows], of `in`; NULL: 1 */
     void *act;              /* [n_rows][F] packed */
 };

@@ -206,8 +206,8 @@ enum { GPU_EDGES = 15 };
 /* Of all rounds a third: each number of rows at an edge in one type, another with the next seed, and three between. */
 static inline bool gpu_in_third(bool fp32, enum cuda_dtype dtype, uint32_t i) {
     if (i >= 3 * GPU_EDGES) return i < 3 * GPU_EDGES + 3;
-    const uint64_t turn = gpu.seed % 6 + i % GPU_EDGES * 2;
-    return (uint64_t)dtype == (fp32 ? turn % 3 : 1 + turn / 2 % 2);
+    const uint64_t round = gpu.seed % 6 + i % GPU_EDGES * 2;
+    return (uint64_t)dtype == (fp32 ? round % 3 : 1 + round / 2 % 2);
 }
 /* Calls round(n_rows, dtype, i) for every number of rows that lies at an edge, then some between, in all three types;
  * where fewer are asked for, for some of these, none in fp32 where a test has little to do there. breaks: a third. */
@@ -237,8 +237,8 @@ static inline void gpu_rounds(void (*round)(uint32_t n_rows, enum cuda_dtype dty
 }
 #define GPU_WHAT(...) snprintf(gpu.what + strlen(gpu.what), sizeof gpu.what - strlen(gpu.what), __VA_ARGS__)
 
-/* Sizes of the golden sets and of the published models, in turn; plus: only those with attention. D, E, F, M, R and
- * the layers are then the test's to change. */
+/* Sizes of the golden sets and of the published models, one after the other; plus: only those with attention. D, E, F,
+ * M, R and the layers are then the test's to change. */
 static inline struct model_dims gpu_dims(uint32_t i, bool plus) {
     static const char *const files[] = {
         "tests/vectors/rodimus-plus-options",

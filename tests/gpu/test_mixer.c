@@ -234,11 +234,11 @@ static void fused_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
                             .s = gpu_from(x.s, n * Ep),
                             .residual = gpu_from(x.residual, E),
                             .act_norm = gpu_from(x.act_norm, E)};
-    float *turned = host_floats(R * Ep);
+    float *transposed = host_floats(R * Ep);
     io.row_scale = i % 2 ? gpu_from(host_random(n, 0.5, 2, CUDA_F32), n) : NULL;
     for (uint32_t e = 0; e < E; e++)
-        for (uint32_t j = 0; j < R; j++) turned[j * Ep + e] = x.c1[e * R + j];
-    const float *c1[2] = {gpu_from(x.c1, (size_t)E * R), gpu_from(turned, R * Ep)};
+        for (uint32_t j = 0; j < R; j++) transposed[j * Ep + e] = x.c1[e * R + j];
+    const float *c1[2] = {gpu_from(x.c1, (size_t)E * R), gpu_from(transposed, R * Ep)};
     float *states[2], *read_outs[2], *all_sums[2];
     const uint8_t *padding = gpu_pad_rows(&rows);
     shape.n_slots = rows.n_slots;

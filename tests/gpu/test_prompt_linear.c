@@ -313,24 +313,24 @@ static void behind_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
         void *act[2] = {gpu_zeros(gpu.k->cuda_activation_bytes(whole, cols, dtype)),
                         gpu_zeros(gpu.k->cuda_activation_bytes(whole, cols, dtype))},
              *more = gpu_act_out(whole, cols, dtype);
-        for (int turn = 0; turn < 2; turn++) {
-            const struct cuda_normed normed = {x, squares[turn], 1e-5f, K};
-            const uint32_t rows = turn ? n : whole;
+        for (int pass = 0; pass < 2; pass++) {
+            const struct cuda_normed normed = {x, squares[pass], 1e-5f, K};
+            const uint32_t rows = pass ? n : whole;
             if (k == 0)
-                GPU_RUN(k_prompt_ffn, &m, &normed, rows, act[turn]);
+                GPU_RUN(k_prompt_ffn, &m, &normed, rows, act[pass]);
             else if (k == 1)
                 GPU_RUN(k_prompt_residual,
                         &(struct cuda_residual){.w = &m,
                                                 .x = x,
-                                                .sums = {squares[turn], n_sums, K, 1e-5f},
+                                                .sums = {squares[pass], n_sums, K, 1e-5f},
                                                 .base = base,
                                                 .y = y,
                                                 .next_norm = w,
-                                                .act = act[turn],
+                                                .act = act[pass],
                                                 .squares = left},
                         rows);
             else
-                GPU_RUN(k_prompt_az, &az, &normed, cols, rows, act[turn], more);
+                GPU_RUN(k_prompt_az, &az, &normed, cols, rows, act[pass], more);
         }
         const float *got = gpu_fetch_act(act[1], whole, cols, dtype);
         for (size_t j = (size_t)n * cols; j < (size_t)whole * cols; j++)

@@ -129,7 +129,7 @@ static void a_row_of_nan_changes_no_other_row_s_sum_or_norm(void **state) {
 static void ffn_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     const struct model_dims d = gpu_dims(i, true);
     const uint32_t F = gpu_pick(0, 2) ? gpu_pick(1, 900) : d.F, splits = gpu_pick(1, 9);
-    const uint32_t F8 = (F + 7) / 8 * 8; /* a2, g2 by eights in turn */
+    const uint32_t F8 = (F + 7) / 8 * 8; /* a2, g2 by eights */
     const size_t stride = (size_t)n_rows * 2 * F8 + gpu_pick(0, 2) * 16;
     GPU_WHAT(", F %u, %u splits", F, splits);
     const bool scaled = gpu_pick(0, 1);

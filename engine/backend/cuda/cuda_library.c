@@ -86,14 +86,14 @@ static void close_library(struct cuda_library *lib) {
     free(lib);
 }
 
-/* Its column-major terms: y [O x n] = W [K x O] turned times x [K x n], all rows of ours its columns. */
+/* Its column-major terms: y [O x n] = W [K x O] transposed times x [K x n], all rows of ours its columns. */
 static bool make_shape(const struct cuda_library *lib, enum cuda_dtype dtype, uint32_t O, uint32_t K, struct shape *s) {
     const struct lt_api *lt = &lib->api;
-    const int turned = LT_OP_T, type = dtype == CUDA_F32 ? LT_R_32F : dtype == CUDA_F16 ? LT_R_16F : LT_R_16BF;
+    const int transposed = LT_OP_T, type = dtype == CUDA_F32 ? LT_R_32F : dtype == CUDA_F16 ? LT_R_16F : LT_R_16BF;
     *s = (struct shape){.O = O, .K = K};
     return !lt->desc_create(&s->desc, dtype == CUDA_F32 ? LT_COMPUTE_32F_PEDANTIC : LT_COMPUTE_32F, LT_R_32F) &&
-           !lt->desc_set(s->desc, LT_DESC_TRANSA, &turned, sizeof turned) && !lt->layout_create(&s->w, type, K, O, K) &&
-           !lt->layout_create(&s->x, type, K, HEURISTIC_ROWS, K) &&
+           !lt->desc_set(s->desc, LT_DESC_TRANSA, &transposed, sizeof transposed) &&
+           !lt->layout_create(&s->w, type, K, O, K) && !lt->layout_create(&s->x, type, K, HEURISTIC_ROWS, K) &&
            !lt->layout_create(&s->y, LT_R_32F, O, HEURISTIC_ROWS, O);
 }
 

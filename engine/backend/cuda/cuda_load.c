@@ -254,18 +254,18 @@ static float *upload_vector(struct backend *be, const struct weight *w, size_t f
 }
 
 /* [E, n] -> [n, Ep] */
-static float *upload_turned(struct backend *be, const struct weight *w, uint32_t n, struct rod_error *err) {
+static float *upload_transposed(struct backend *be, const struct weight *w, uint32_t n, struct rod_error *err) {
     const uint32_t E = be->d.E, Ep = be->shape.Ep;
     assert((size_t)w->rows * w->cols == (size_t)E * n && Ep % 32 == 0 && Ep >= E);
-    float *rows = malloc(sizeof *rows * E * n), *turned = calloc((size_t)n * Ep, sizeof *turned), *dst = NULL;
-    if (rows && turned) {
+    float *rows = malloc(sizeof *rows * E * n), *transposed = calloc((size_t)n * Ep, sizeof *transposed), *dst = NULL;
+    if (rows && transposed) {
         weight_to_f32(w, rows);
         for (uint32_t e = 0; e < E; e++)
-            for (uint32_t j = 0; j < n; j++) turned[(size_t)j * Ep + e] = rows[(size_t)e * n + j];
-        dst = upload_floats(be, turned, (size_t)n * Ep, err);
+            for (uint32_t j = 0; j < n; j++) transposed[(size_t)j * Ep + e] = rows[(size_t)e * n + j];
+        dst = upload_floats(be, transposed, (size_t)n * Ep, err);
     } else
         rod_fail_no_memory(err);
-    free(rows), free(turned);
+    free(rows), free(transposed);
     return dst;
 }
 
@@ -316,8 +316,8 @@ static int load_layer(struct upload *up, const struct model_layer *src, struct c
         if (vectors[i].w->n_parts &&
             !(*vectors[i].v = upload_vector(be, vectors[i].w, vectors[i].first, vectors[i].n, err)))
             rc = err ? err->code : ROD_ENOMEM;
-    if (!rc && (!(dst->conv = upload_turned(be, &src->conv, d->K, err)) ||
-                !(dst->c1_t = upload_turned(be, &src->c1, d->R, err))))
+    if (!rc && (!(dst->conv = upload_transposed(be, &src->conv, d->K, err)) ||
+                !(dst->c1_t = upload_transposed(be, &src->c1, d->R, err))))
         rc = err ? err->code : ROD_ENOMEM;
     return rc;
 }

@@ -41,8 +41,8 @@ struct lt_api {
                   void *workspace, size_t workspace_bytes, void *stream);
 };
 
-/* The library of this major version, by the names in turn (NULL-terminated; an empty one: the program itself, for
- * tests). note: what was found, "cuBLASLt 13.1.0", or what was not. It stays loaded, as the plugin does. */
+/* The library of this major version, by the names, one after the other (NULL-terminated; an empty one: the program
+ * itself, for tests). note: what was found, "cuBLASLt 13.1.0", or what was not. It stays loaded, as the plugin does. */
 bool cuda_lt_load(struct lt_api *api, const char *const names[], size_t major, char *note, size_t note_bytes);
 
 #endif

@@ -45,7 +45,7 @@ __device__ __forceinline__ void ask_panel(const float *S, uint32_t bytes) {
 #endif
 }
 
-// Blocks of a multiprocessor at once: each waits for S, gates and barriers in turn, and others work meanwhile.
+// Blocks of a multiprocessor at once: each waits for S, then gates, then barriers, and others work meanwhile.
 template <int I> constexpr uint32_t AT_ONCE = I <= 4 ? 4 : 2;
 
 template <class T, int I, bool WHOLE>

@@ -147,7 +147,7 @@ __global__ void __launch_bounds__(THREADS, 1)
 
     const float scale = rsqrtf((float)P) * 1.4426950408889634f; // powers of two
     bool new_row = true;
-    for (uint32_t turn = 0; q < q1; turn ^= 1) {
+    for (uint32_t parity = 0; q < q1; parity ^= 1) {
         const uint32_t b = q - first[at];
         const uint32_t next_at = row_after(first, at, q, q1);
         const many_row of = rows[at];
@@ -184,9 +184,9 @@ __global__ void __launch_bounds__(THREADS, 1)
 #pragma unroll
                 for (int c = 0; c < VALUE; c++) tiles.template add<T>(k, c, w, head, value[k][c]);
         }
-        tiles.template leave<HEADS>(sums[turn][warp], sums_ml[turn][warp]);
+        tiles.template leave<HEADS>(sums[parity][warp], sums_ml[parity][warp]);
         __syncthreads(); // the warps' sums; those of the range before are free
-        fold_warps<P, HEADS>(a, sums[turn], sums_ml[turn], ((size_t)at * a.n_ranges + b) * s.H + h0);
+        fold_warps<P, HEADS>(a, sums[parity], sums_ml[parity], ((size_t)at * a.n_ranges + b) * s.H + h0);
         new_row = next_at != at, at = next_at, q++;
     }
 }

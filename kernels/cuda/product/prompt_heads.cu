@@ -132,7 +132,7 @@ __device__ __forceinline__ void leave(const float (&acc)[G::N / 2], broad_place 
     for (int c = 0; c < G::N / 32; c++) {
         if (c * 32 >= my.rows) break;
         at.first = my.row0 + c * 32;
-        const uint32_t boxes = mine + my.turn * 4096;
+        const uint32_t boxes = mine + my.parity * 4096;
         float2 scale[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) scale[i] = my.scale_of(c * 32 + i * 8);
@@ -144,7 +144,7 @@ __device__ __forceinline__ void leave(const float (&acc)[G::N / 2], broad_place 
             float own[8], given[8], other[8];
 #pragma unroll
             for (int j = 0; j < 8; j++) own[j] = my.wg ? v[1][j] : v[0][j], given[j] = my.wg ? v[0][j] : v[1][j];
-            exchange(given, other, my, mine + 8192 + my.turn * 4096, theirs + 8192 + my.turn * 4096);
+            exchange(given, other, my, mine + 8192 + my.parity * 4096, theirs + 8192 + my.parity * 4096);
             uint32_t own_bits[4], other_bits[4];
             turn_rows<T>(own, other, turn, my, by, own_bits, other_bits);
             if (c * 32 + 32 < my.rows) fetch_turns(turn, my, out, at.first + 32);
@@ -165,7 +165,7 @@ __device__ __forceinline__ void leave(const float (&acc)[G::N / 2], broad_place 
         if (my.elected) {
 #pragma unroll
             for (int b = 0; b < 2; b++)
-                leave_rows(my.out + my.turn * 4096 + b * HEAD_BOX, &maps.act, at.head * HEAD + at.column(my, b),
+                leave_rows(my.out + my.parity * 4096 + b * HEAD_BOX, &maps.act, at.head * HEAD + at.column(my, b),
                            at.row(my, b));
             leave_together();
         }
@@ -174,7 +174,7 @@ __device__ __forceinline__ void leave(const float (&acc)[G::N / 2], broad_place 
             at.first += 32;
             if (c * 32 + 32 < my.rows) fetch_places(place, my, out, at);
         }
-        my.turn ^= 1;
+        my.parity ^= 1;
     }
 }
 #endif

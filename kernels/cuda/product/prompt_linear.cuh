@@ -144,7 +144,7 @@ struct broad_place {
     bool elected, norms;          // one thread of the warpgroup lets things leave
     const float *scales;          // of the tile's rows
     unsigned char *out;           // broad::OUT bytes
-    uint32_t turn;                // which half of them
+    uint32_t parity;              // which half of them
     __device__ __forceinline__ void sync() const {
         delay(16);
         asm volatile("bar.sync %0, 128;" ::"r"(bar) : "memory");
@@ -244,18 +244,18 @@ __device__ __forceinline__ void leave(const float (&acc)[G::N / 2], broad_place 
             const float2 scale = my.scale_of(c * 32 + i * 8);
 #pragma unroll
             for (int e = 0; e < 4; e++)
-                shared_store(at + my.turn * 8192 + i * 1024 + to[e],
+                shared_store(at + my.parity * 8192 + i * 1024 + to[e],
                              acc[c * 16 + i * 4 + e] * (e % 2 ? scale.y : scale.x));
         }
         written_for_wgmma();
         my.sync();
         if (my.elected) {
-            const unsigned char *from = my.out + my.turn * 8192;
+            const unsigned char *from = my.out + my.parity * 8192;
             leave_rows(from, &maps.y, my.o, my.row0 + c * 32),
                 leave_rows(from + 4096, &maps.y, my.o + 32, my.row0 + c * 32);
             leave_together();
         }
-        my.turn ^= 1;
+        my.parity ^= 1;
     }
 }
 
@@ -270,7 +270,7 @@ __device__ __forceinline__ void leave(const float (&acc)[G::N / 2], broad_place 
 #pragma unroll
     for (int c = 0; c < NB / 32; c++) {
         if (c * 32 >= my.rows) break;
-        const uint32_t to = matrix + my.turn * (ROWS * 128) + c * 32 % ROWS * 64;
+        const uint32_t to = matrix + my.parity * (ROWS * 128) + c * 32 % ROWS * 64;
         if (c * 32 % ROWS == 0) {
             if (my.elected) wait_left<1>();
             my.sync(); // this half is free
@@ -291,12 +291,12 @@ __device__ __forceinline__ void leave(const float (&acc)[G::N / 2], broad_place 
             for (int half = 0; half < 2; half++) { // 32 outputs are all of a or all of z
                 const uint32_t o = my.o + half * 32;
                 const bool is_z = o >= out.Ep;
-                leave_tiles(my.out + my.turn * (ROWS * 128) + half * (ROWS * 64), is_z ? &maps.more : &maps.act,
+                leave_tiles(my.out + my.parity * (ROWS * 128) + half * (ROWS * 64), is_z ? &maps.more : &maps.act,
                             (is_z ? o - out.Ep : o) / 16, (my.row0 + c * 32 / ROWS * ROWS) / 8);
             }
             leave_together();
         }
-        my.turn ^= 1;
+        my.parity ^= 1;
     }
 }
 
@@ -445,21 +445,21 @@ __device__ __forceinline__ void leave_residual(const float (&acc)[N], broad_plac
         const uint32_t base = shared_address(stage) + box;
         broad_left left;
         add_base<T, NB>(acc, my, c, base, to, norm_w, leaves, left);
-        if (packs) leave_packed(my, matrix + my.turn * 4096, parts + my.turn * 128, left);
+        if (packs) leave_packed(my, matrix + my.parity * 4096, parts + my.parity * 128, left);
         written_for_wgmma();
         my.sync();
         if (my.elected) {
             const unsigned char *from = stage + my.wg * 2 * G::BASE_BOX;
             const uint32_t r = my.row0 + c * 32;
             if (leaves) leave_rows(from, &maps.y, my.o, r), leave_rows(from + G::BASE_BOX, &maps.y, my.o + 32, r);
-            if (packs) leave_tiles(my.out + my.turn * 4096, &maps.act, my.o / 16, r / 8);
+            if (packs) leave_tiles(my.out + my.parity * 4096, &maps.act, my.o / 16, r / 8);
             leave_together();
         }
         if (packs && my.warp == 0 && c * 32 + my.lane < my.rows && my.o < out.D) {
             out.squares[(size_t)(my.row0 + c * 32 + my.lane) * ((out.D + 63) / 64) + my.o / 64] =
-                sum_of_warps(parts + my.turn * 128 + my.lane);
+                sum_of_warps(parts + my.parity * 128 + my.lane);
         }
-        my.turn ^= 1;
+        my.parity ^= 1;
         if (c % EACH == EACH - 1 || c * 32 + 32 >= my.rows) {
             if (my.elected)
                 held[1] = at.s;

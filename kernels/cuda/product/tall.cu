@@ -119,9 +119,9 @@ __device__ __forceinline__ void tall_feed(unsigned char *ring, uint64_t *full, u
 template <class T, class Out>
 __device__ __forceinline__ void tall_scales(float (&scales)[2][TALL_ROWS], const Out &outs, const tall_order &order) {
     wait_for_inputs();
-    uint32_t turn = 0;
+    uint32_t parity = 0;
 #pragma unroll 1
-    for (uint32_t t = blockIdx.x; t < order.blocks * order.row_blocks; t += gridDim.x, turn ^= 1) {
+    for (uint32_t t = blockIdx.x; t < order.blocks * order.row_blocks; t += gridDim.x, parity ^= 1) {
         uint32_t row0, block;
         tall_place(order, t, row0, block);
         const bool second = block >= order.blocks_one;
@@ -130,10 +130,10 @@ __device__ __forceinline__ void tall_scales(float (&scales)[2][TALL_ROWS], const
 #pragma unroll 1
         for (uint32_t first = (threadIdx.x / 32 - 9) * 4; first < TALL_ROWS; first += 12)
             scales_of<T, 4>(
-                scales[turn], out.norm, row0, [&](uint32_t i) { return first + i; },
+                scales[parity], out.norm, row0, [&](uint32_t i) { return first + i; },
                 [&](uint32_t r) { return row0 + r < order.n_rows; });
         delay(16);
-        asm volatile("bar.sync %0, 352;" ::"r"(3 + turn)
+        asm volatile("bar.sync %0, 352;" ::"r"(3 + parity)
                      : "memory"); // the tile's scales; those of two tiles ago are read
     }
 }
@@ -162,7 +162,7 @@ __device__ __forceinline__ void tall_total(float (&sum)[N], float (&total)[M], f
 }
 // A warpgroup's part of tile t, whose sums it has left: what becomes of it.
 template <class T, class G, class Out>
-__device__ __forceinline__ void tall_finish(const Out &outs, const tall_order &order, uint32_t t, uint32_t turn,
+__device__ __forceinline__ void tall_finish(const Out &outs, const tall_order &order, uint32_t t, uint32_t parity,
                                             const float *sums, const float *scales, uint32_t O_one, uint32_t O_two) {
     using F = typename out_of<Out>::type;
     const uint32_t wg = threadIdx.x / 128;
@@ -179,7 +179,7 @@ __device__ __forceinline__ void tall_finish(const Out &outs, const tall_order &o
     delay(16);
     asm volatile("bar.sync %0, 128;" ::"r"(1 + wg) : "memory"); // the tile's sums are there
     delay(16);
-    if (scaled) asm volatile("bar.sync %0, 352;" ::"r"(3 + turn) : "memory");
+    if (scaled) asm volatile("bar.sync %0, 352;" ::"r"(3 + parity) : "memory");
 #pragma unroll 2 // once a tile: its instructions come from afar
     for (uint32_t r = threadIdx.x % 128 / 16; r < G::ROWS; r += 8) {
         const bool there = r < rows && o < O;
@@ -231,12 +231,12 @@ __global__ void __launch_bounds__(tall<BITS>::THREADS, 1)
                             (shared_address(ring + G::W_STAGE) & 0x3ffff) >> 4;
         const uint32_t a0 = shared_address(ring);
         uint4 a[SK];
-        uint32_t s = 0, phase = 0, turn = 0;                                             // stage
+        uint32_t s = 0, phase = 0, parity = 0;                                           // stage
         uint32_t left = tall_steps<SK>(KT) * ((n_tiles - blockIdx.x + step - 1) / step); // steps until the end
         barrier_wait(full, 0);
         load_half<T, 0>(a, w, a0, 0, slice_at(KT, 1));
         hold<0, HALF>(a);
-        for (uint32_t t = blockIdx.x; t < n_tiles; t += step, turn ^= 1) {
+        for (uint32_t t = blockIdx.x; t < n_tiles; t += step, parity ^= 1) {
 #pragma unroll 1
             for (uint32_t slice = 0; slice < SLICES; slice++) {
                 const uint32_t k0 = slice_at(KT, slice), n = slice_at(KT, slice + 1) - k0;
@@ -288,7 +288,7 @@ __global__ void __launch_bounds__(tall<BITS>::THREADS, 1)
                 float &x = G::CODED ? sum[i] : total[G::CODED ? 0 : i];
                 sums[mine + (i / 4 * 8 + i % 2) * G::LD + i / 2 % 2 * 8] = x, x = -0.0f;
             }
-            tall_finish<T, G>(outs, order, t, turn, sums, scales[turn], one.O, two.O);
+            tall_finish<T, G>(outs, order, t, parity, sums, scales[parity], one.O, two.O);
         }
     }
 #endif

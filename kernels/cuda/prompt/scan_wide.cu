@@ -95,10 +95,10 @@ __device__ __forceinline__ void carry_state(const wide_place &p, const wide_barr
         S[i / 2 * 4 + i % 2] = x.x, S[i / 2 * 4 + i % 2 + 2] = x.y;
     }
     wait_for_inputs();
-    float4 f[8];                                      // S as first operand
-    auto start = [&](uint32_t stage, uint32_t turn) { // S as it is before a piece, then what its tokens leave of it
+    float4 f[8];                                       // S as first operand
+    auto start = [&](uint32_t stage, uint32_t phase) { // S as it is before a piece, then what its tokens leave of it
         const float *decay_from = (const float *)(p.memory + stage * mem::STAGE + mem::DECAY) + p.pair;
-        barrier_wait(b.full + stage, turn & 1);
+        barrier_wait(b.full + stage, phase & 1);
 #pragma unroll
         for (uint32_t x = 0; x < 8; x++) {
             f[x] = make_float4(tf32_for_product(S[4 * x]), tf32_for_product(S[4 * x + 2]),
@@ -110,7 +110,7 @@ __device__ __forceinline__ void carry_state(const wide_place &p, const wide_barr
     };
     if (p.begin < p.end) start(0, 0);
     uint32_t n;
-    for (uint32_t lo = p.begin, it = 0, stage = 0, turn = 0; lo < p.end; lo += n, it++) {
+    for (uint32_t lo = p.begin, it = 0, stage = 0, phase = 0; lo < p.end; lo += n, it++) {
         n = piece_length(p.pos, lo, p.end);
         const unsigned char *at = p.memory + stage * mem::STAGE;
         const float4 *u_from =
@@ -141,8 +141,8 @@ __device__ __forceinline__ void carry_state(const wide_place &p, const wide_barr
 #pragma unroll
         for (uint32_t x = 0; x < 8; x++) in_registers(f[x]);
         const uint32_t done = stage;
-        if (++stage == STAGES) stage = 0, turn++;
-        if (lo + n < p.end) start(stage, turn);
+        if (++stage == STAGES) stage = 0, phase++;
+        if (lo + n < p.end) start(stage, phase);
         wgmma_wait<0>();
         keep(o), keep(o_late);
         barrier_arrive(b.empty + done);

@@ -37,7 +37,7 @@ struct prompt_shared {
     uint64_t *full, *empty, *ready;
     prompt_told *told;
 };
-// The jobs of a block. They come with most keys first; every other round turns about.
+// The jobs of a block. They come with most keys first; every other round begins at the other end.
 struct prompt_jobs {
     uint32_t n_pairs, n_mine; // jobs of pairs, of all blocks; this block's jobs
     __device__ __forceinline__ static uint32_t at(uint32_t round) {
@@ -139,12 +139,12 @@ __device__ __forceinline__ void fetch_jobs(const prompt_window &a, const prompt_
 
 // ---- the warpgroups that attend ----
 
-// The warpgroups issue products in turn.
-template <int GROUPS> __device__ __forceinline__ void my_turn(uint32_t group) {
+// The warpgroups issue products one after the other.
+template <int GROUPS> __device__ __forceinline__ void wait_to_issue(uint32_t group) {
     delay(16);
     if (GROUPS > 1) asm volatile("bar.sync %0, 256;" ::"r"(1 + group) : "memory");
 }
-template <int GROUPS> __device__ __forceinline__ void your_turn(uint32_t group) {
+template <int GROUPS> __device__ __forceinline__ void let_next_issue(uint32_t group) {
     if (GROUPS > 1) asm volatile("bar.arrive %0, 256;" ::"r"(2 - group) : "memory");
 }
 __device__ __forceinline__ void wait_full(const prompt_shared &b, uint32_t x) {
@@ -264,7 +264,7 @@ __device__ __forceinline__ void attend_jobs(const prompt_window &a, const prompt
     const uint32_t warp = threadIdx.x / 32 % 4, lane = threadIdx.x % 32;
     const uint32_t g = lane / 4, t = lane % 4, in_tile = warp * 16 + g;
     const uint64_t key_form = swizzled(1024, 0), value_form = swizzled(1024, G::COLUMNS);
-    if (group == 1) your_turn<GROUPS>(group);
+    if (group == 1) let_next_issue<GROUPS>(group);
     uint32_t q[P / 4];
     if (jobs.n_mine) load_queries<T, P>(q, a, b, 0, group, in_tile);
     uint32_t first_item = 0; // of the job
@@ -282,8 +282,8 @@ __device__ __forceinline__ void attend_jobs(const prompt_window &a, const prompt
             if (lane < readers) barrier_arrive(&b.empty[x % ITEMS]);
         };
         auto pass = [&](uint32_t k) { // a tile that only the other warpgroup sees
-            my_turn<GROUPS>(group);
-            your_turn<GROUPS>(group);
+            wait_to_issue<GROUPS>(group);
+            let_next_issue<GROUPS>(group);
             for (uint32_t x = first_item + k * items; x < first_item + k * items + 2; x++) wait_full(b, x), read(x, 1);
         };
         float o[P / 2], score[KEYS / 2];
@@ -308,9 +308,9 @@ __device__ __forceinline__ void attend_jobs(const prompt_window &a, const prompt
 #pragma unroll 1
         for (uint32_t k = 0; k < low; k++) pass(k);
         wait_full(b, first_item + low * items);
-        my_turn<GROUPS>(group);
+        wait_to_issue<GROUPS>(group);
         scores(low);
-        your_turn<GROUPS>(group);
+        let_next_issue<GROUPS>(group);
         wgmma_wait<0>();
         keep(score);
         read(first_item + low * items, 1);
@@ -319,10 +319,10 @@ __device__ __forceinline__ void attend_jobs(const prompt_window &a, const prompt
 #pragma unroll 1
         for (uint32_t k = low + 1; k <= high; k++) { // this tile's scores and the last one's outputs at once
             wait_full(b, first_item + k * items);
-            my_turn<GROUPS>(group);
+            wait_to_issue<GROUPS>(group);
             scores(k);
             outputs(k - 1);
-            your_turn<GROUPS>(group);
+            let_next_issue<GROUPS>(group);
             wgmma_wait<1>();
             keep(score);
             read(first_item + k * items, 1);
