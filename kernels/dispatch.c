@@ -60,7 +60,7 @@ static bool has_two_tiles(const struct dispatch_case *c) {
 }
 static bool has_one_launch(const struct dispatch_case *c) {
     const struct cuda_shape *s = c->shape;
-    if (c->device.share || !dispatch_fused(c->device, s) || (c->n_rows & (c->n_rows - 1))) return false;
+    if (c->device.is_part || !dispatch_fused(c->device, s) || (c->n_rows & (c->n_rows - 1))) return false;
     if (s->H && !dispatch_decode_window(s)) return false;
     return s->K <= 4 && s->M <= 64 && s->D % 64 == 0 && s->E % 128 == 0;
 }
@@ -260,7 +260,7 @@ static bool has_dtype(enum of_dtype dtype, const struct dispatch_case *c) {
 static bool kernel_can(const struct ability *a, const struct dispatch_case *c) {
     return (a->where == ANYWHERE || is_hopper(c->device)) && has_dtype(a->dtype, c) &&
            within(c->n_rows, 0, a->rows_to) && (!a->endings || (a->endings & c->ending)) &&
-           within(c->k_tiles, a->k_from, a->k_to) && (a->cluster <= 8 || !c->device.share) && is_met(a->also[0], c) &&
+           within(c->k_tiles, a->k_from, a->k_to) && (a->cluster <= 8 || !c->device.is_part) && is_met(a->also[0], c) &&
            is_met(a->also[1], c);
 }
 static bool is_measured(const struct tuned_rule *r, const struct dispatch_case *c) {
@@ -379,7 +379,7 @@ struct dispatch_text dispatch_rule_text(uint32_t i) {
     if (r->measure_to) add_text(&t, "at most %u %s", r->measure_to, a->measure->text);
     if (r->D) add_text(&t, "D = %u", r->D);
     if (a->MW) add_text(&t, "the fewest clocks by broad_clocks");
-    if (a->cluster > 8) add_text(&t, "not on a share of a device");
+    if (a->cluster > 8) add_text(&t, "not on a device part");
     for (int k = 0; k < 2; k++)
         if (a->also[k]) add_text(&t, "%s", a->also[k]->text);
     if (r->also) add_text(&t, "%s", r->also->text);

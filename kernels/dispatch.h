@@ -13,7 +13,7 @@ extern "C" {
 
 struct dispatch_device {
     uint32_t major, processors; /* of the compute capability; multiprocessors */
-    bool share;                 /* these are some of a device's: a cluster has eight blocks at most there */
+    bool is_part;               /* a device part: a cluster has eight blocks at most there */
 };
 
 enum dispatch_op {

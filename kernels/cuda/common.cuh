@@ -209,14 +209,14 @@ __device__ __forceinline__ float conv_sum(const float (&weight)[8], const float 
 }
 
 // What cuda_launch_on has set, for this thread (devices.cu).
-extern thread_local uint32_t share_of_device;
+extern thread_local uint32_t device_part_processors;
 // The current device, or the part of it that launches go to, as the rules of dispatch.h know it.
 static inline dispatch_device this_device(void) {
     int device = 0, major = 0, n = 0;
     cudaGetDevice(&device);
     cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
     cudaDeviceGetAttribute(&n, cudaDevAttrMultiProcessorCount, device);
-    const uint32_t some = share_of_device;
+    const uint32_t some = device_part_processors;
     return {(uint32_t)major, some ? some : n > 0 ? (uint32_t)n : 1, some != 0};
 }
 // It has the code of sm_90a: bulk copies, clusters, wgmma, dependent launch. Later ones run that of sm_80.

@@ -16,8 +16,8 @@ size_t cuda_devices(char (*lines)[128], size_t max_lines) {
     return written;
 }
 
-thread_local uint32_t share_of_device;
-void cuda_launch_on(uint32_t processors) { share_of_device = processors; }
+thread_local uint32_t device_part_processors;
+void cuda_launch_on(uint32_t processors) { device_part_processors = processors; }
 
 __global__ void fault_kernel() { asm volatile("trap;"); }
 

@@ -20,7 +20,7 @@ CONDITION(h200_forced, "asked for", c->forced)
 CONDITION(h200_draws_none, "no row draws", !c->draws)
 CONDITION(h200_two_products, "two products", c->outputs_two > 0)
 CONDITION(h200_no_window, "no window", !c->shape->H)
-CONDITION(h200_whole_device, "not on a share of a device", !c->device.share)
+CONDITION(h200_whole_device, "not on a device part", !c->device.is_part)
 CONDITION(h200_tiles_at_once, "no more tiles of 64 queries times heads than multiprocessors",
           !c->n_pairs && !dispatch_prompt_pairs(c->device, c->shape, c->n_single))
 

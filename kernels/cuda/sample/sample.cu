@@ -326,24 +326,24 @@ __device__ __forceinline__ void clear_bins(const team &t, pick_shared &sh) {
     __syncthreads(); // and are clear
 }
 
-// The threshold (of order) of the shortest run of most wanted tokens that weighs `share` of all, or `count` tokens
-// (share 0). 0: there are fewer. Two passes over the row: weights by bins, which order the tokens as `order` does; then
-// the one bin that matters, whose few tokens are compared with each other. A bin with too many is divided by the bits
-// of their order until they are few. place: ascends with order, 0 .. BINS.
+// The threshold (of order) of the shortest run of most wanted tokens that weighs `fraction` of all, or `count` tokens
+// (fraction 0). 0: there are fewer. Two passes over the row: weights by bins, which order the tokens as `order` does;
+// then the one bin that matters, whose few tokens are compared with each other. A bin with too many is divided by the
+// bits of their order until they are few. place: ascends with order, 0 .. BINS.
 template <class Row, class Order, class Place>
-__device__ u64 select(const team &t, pick_shared &sh, const Row &row, const draw_state &d, double share, u64 count,
+__device__ u64 select(const team &t, pick_shared &sh, const Row &row, const draw_state &d, double fraction, u64 count,
                       Order order, Place place) {
     clear_bins(t, sh);
     scan(t, row, 0, row.V, [&](uint32_t i, float x) {
         const u64 mass = d.kept_mass(x, i);
         if (!mass) return;
         const uint32_t bin = (uint32_t)fminf(place(x), BINS - 1);
-        add64(&sh.lo[bin], &sh.hi[bin], share > 0 ? mass : 1);
+        add64(&sh.lo[bin], &sh.hi[bin], fraction > 0 ? mass : 1);
     });
     u64 target = count;
     const u64 total = find_bin(t, sh, [&](u64 all) {
-        if (share > 0) {
-            target = (u64)ceil(share * (double)all);
+        if (fraction > 0) {
+            target = (u64)ceil(fraction * (double)all);
             target = target < 1 ? 1 : target > all ? all : target;
         }
         return target;
@@ -364,7 +364,7 @@ __device__ u64 select(const team &t, pick_shared &sh, const Row &row, const draw
         scan(t, row, 0, row.V, [&](uint32_t i, float x) {
             if (!in_reach(i, x)) return;
             const uint32_t at = atomicAdd(&sh.n_list, 1);
-            if (at < LIST) sh.list[at] = order(x, i), sh.weight[at] = share > 0 ? d.mass(x) : 1;
+            if (at < LIST) sh.list[at] = order(x, i), sh.weight[at] = fraction > 0 ? d.mass(x) : 1;
         });
         t.sync();                            // the lists are complete
         uint32_t from = 0, at = threadIdx.x; // this thread's element of all lists, one after the other
@@ -387,7 +387,7 @@ __device__ u64 select(const team &t, pick_shared &sh, const Row &row, const draw
         scan(t, row, 0, row.V, [&](uint32_t i, float x) {
             if (!in_reach(i, x)) return;
             const uint32_t digit = (uint32_t)(~order(x, i) >> next) & ((1u << bits) - 1);
-            add64(&sh.lo[digit], &sh.hi[digit], share > 0 ? d.mass(x) : 1);
+            add64(&sh.lo[digit], &sh.hi[digit], fraction > 0 ? d.mass(x) : 1);
         });
         find_bin(t, sh, [&](u64) { return remain; });
         remain -= sh.before;

@@ -345,7 +345,7 @@ static enum dispatch_kernel window_of(struct dispatch_device device, const struc
 
 static void test_the_window_of_up_to_128_rows_has_a_kernel_of_its_own(void **state) {
     (void)state;
-    const struct dispatch_device share = {9, 100, true};
+    const struct dispatch_device part = {9, 100, true};
     struct cuda_shape narrow = rodimus_plus, more = rodimus_plus, longer = rodimus_plus;
     narrow.P = 64, more.H = more.Hv = 32, longer.visible = 2050;
     assert_int_equal(window_of(h200, &rodimus_plus, 1), DECODE_WINDOW_NEAR);
@@ -356,7 +356,7 @@ static void test_the_window_of_up_to_128_rows_has_a_kernel_of_its_own(void **sta
     assert_int_equal(window_of(h200, &more, 65), DECODE_WINDOW_MANY); /* more pairs of heads than were measured */
     assert_int_equal(window_of(h200, &narrow, 23), DECODE_WINDOW);
     assert_int_equal(window_of(h200, &narrow, 1), DECODE_WINDOW_FEW);
-    assert_int_equal(window_of(share, &rodimus_plus, 1), DECODE_WINDOW_FEW);
+    assert_int_equal(window_of(part, &rodimus_plus, 1), DECODE_WINDOW_FEW);
     assert_int_equal(window_of(a100, &rodimus_plus, 1), DECODE_WINDOW_FEW);
 }
 
