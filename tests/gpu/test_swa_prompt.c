@@ -66,8 +66,8 @@ static void fill_rings(struct inputs *in, const struct gpu_rows *rows, const str
         }
     }
 }
-/* For initcheck, which does not see what tensor copies store, as k_prompt_linear and k_prompt_heads do; elsewhere poison
- * shows what nobody wrote. */
+/* For initcheck, which does not see what tensor copies store, as k_prompt_linear and k_prompt_heads do; elsewhere
+ * poison shows what nobody wrote. */
 static void seen_as_written(void *p, size_t bytes) {
     if (!gpu.poison) gpu_expect(gpu.k->fill(p, 0xff, bytes, gpu.stream), "poisoning memory");
 }
