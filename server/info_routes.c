@@ -35,7 +35,7 @@ static bool model_name(const struct server *s, size_t i, char name[sizeof s->mod
     const char *at = s->defaults.model_names && i ? s->defaults.model_names : s->model_name;
     for (; i && at; i--) at = strchr(at, ',') ? strchr(at, ',') + 1 : NULL;
     if (at) snprintf(name, sizeof s->model_name, "%.*s", (int)strcspn(at, ","), at);
-    return at != NULL;
+    return at && strcmp(at, "*") != 0; /* which stands for the names that it has not */
 }
 
 /* A list with pages: of the names behind after_id and before before_id, the first ones, or the last ones where
@@ -91,7 +91,7 @@ void info_routes_model(struct http_call *call) {
     const struct server *s = call->server;
     if (!info_routes_loaded(call)) return;
     const char *name = call->name;
-    if (!api_model_named(&s->defaults, name)) {
+    if (!api_model_taken(&s->defaults, name)) {
         struct api_error err;
         api_model_unknown(&err, &s->defaults, name);
         http_call_fail(call, &err);

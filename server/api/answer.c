@@ -210,7 +210,7 @@ char *answer_label(const struct answer *a) {
     struct buf text = {0};
     size_t len;
     assert(a->created_unix_s && *a->id);
-    buf_addf(&text, "%s %lld %s", a->id, (long long)a->created_unix_s, a->served_model);
+    buf_addf(&text, "%s %lld %s", a->id, (long long)a->created_unix_s, answer_model(a));
     return buf_take(&text, &len);
 }
 

@@ -259,6 +259,20 @@ bool api_model_named(const struct api_defaults *d, const char *name) {
     return false;
 }
 
+/* The last of its names is *. */
+static bool model_has_any_name(const struct api_defaults *d) {
+    const size_t n = d->model_names ? strlen(d->model_names) : 0;
+    return n && d->model_names[n - 1] == '*' && (n == 1 || d->model_names[n - 2] == ',');
+}
+
+/* A name that nobody gave the model is a line of text, as those are that somebody may. */
+bool api_model_taken(const struct api_defaults *d, const char *name) {
+    size_t n = 0;
+    if (api_model_named(d, name)) return true;
+    while ((unsigned char)name[n] >= ' ' && name[n] != 0x7f) n++;
+    return model_has_any_name(d) && n && !name[n] && n <= API_MODEL_NAME_MAX;
+}
+
 void api_model_unknown(struct api_error *err, const struct api_defaults *d, const char *name) {
     api_error_set(err, 404, API_INVALID, "model_not_found", "model", "model '%.100s' is not served here, '%.100s' is.",
                   name, d->model_name);
@@ -276,7 +290,7 @@ bool api_check_model(const struct api_fields *p) {
     if (!json_is_string(value)) return field_bad(p, "model", "must be a string, not %s", field_type(value));
     const char *name = json_string_value(value);
     if (strlen(name) != json_string_length(value)) return field_bad(p, "model", "has a NUL character");
-    if (!*name || api_model_named(p->defaults, name)) return true;
+    if (!*name || api_model_taken(p->defaults, name)) return true;
     api_model_unknown(p->err, p->defaults, name);
     return false;
 }
@@ -285,6 +299,15 @@ static bool parse_grammar(const struct api_fields *p, struct api_request *out) {
     if (!p->dialect->format(p, &out->grammar) || !api_structured_outputs(p, &out->grammar)) return false;
     if (out->grammar.text) out->grammar.param = api_peers_sent(p, out->grammar.param);
     return api_check_tools(p, out);
+}
+
+/* The answer has the name that was asked for, where the model was given none like it. */
+static bool take_model(const struct api_fields *p, struct api_request *out) {
+    const json_t *name = field_get(p, "model");
+    size_t len;
+    if (!json_string_length(name) || api_model_named(p->defaults, json_string_value(name))) return true;
+    out->model = field_copy(name, &len);
+    return out->model || field_no_memory(p);
 }
 
 /* What holds of every request that is taken, whatever was sent. */
@@ -307,10 +330,10 @@ int api_parse(const struct api_dialect *dialect, const char *body, size_t len, c
     if (!root) return -1;
     bool ok = !dialect->check || dialect->check(p);
     if (ok) {
-        ok = api_peers_apply(p, root) && api_check_model(p) && refuse_unavailable(p) && dialect->input(p, out) &&
-             parse_sampling(p, out) && parse_grammar(p, out) && parse_limits(p, out) && api_parse_draft(p, out) &&
-             parse_logprobs(p, out) && parse_stream(p, out) && api_parse_session(p, &out->session) &&
-             (!dialect->again || dialect->again(p, out));
+        ok = api_peers_apply(p, root) && api_check_model(p) && take_model(p, out) && refuse_unavailable(p) &&
+             dialect->input(p, out) && parse_sampling(p, out) && parse_grammar(p, out) && parse_limits(p, out) &&
+             api_parse_draft(p, out) && parse_logprobs(p, out) && parse_stream(p, out) &&
+             api_parse_session(p, &out->session) && (!dialect->again || dialect->again(p, out));
         if (!ok) api_peers_rename(p);
     }
     json_decref(root);
@@ -331,6 +354,7 @@ void api_request_fini(struct api_request *r) {
     api_messages_free(r->messages, r->n_messages);
     api_tools_fini(&r->tools);
     api_session_fini(&r->session);
+    free(r->model);
     free(r->answer_id);
     buf_fini(&r->again);
     for (size_t i = 0; i < r->n_stop; i++) free(r->stop[i]);

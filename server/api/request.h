@@ -13,7 +13,7 @@
 
 struct api_defaults { /* defaults of a request, and the limits of its numbers */
     const char *model_name;
-    const char *model_names; /* with its other names, separated by commas, * is any; NULL = it has none */
+    const char *model_names; /* with its other names, separated by commas, a last * for any; NULL = it has none */
     uint32_t vocab_size;
     struct rod_sampling sampling;
     uint32_t chat_max_tokens;
@@ -33,6 +33,7 @@ struct api_grammar { /* of the answer */
     size_t len;
 };
 
+#define API_MODEL_NAME_MAX 127 /* bytes */
 #define API_SESSION_ID_MAX 128
 #define API_TTL_MAX_S      ((int64_t)1 << 40)
 bool api_session_id(const char *id); /* 1 to 128 of [A-Za-z0-9._-] */
@@ -115,6 +116,7 @@ bool api_tools_grammar(const struct api_request *request, const struct rod_call_
 
 /* Whether the model has this name. */
 bool api_model_named(const struct api_defaults *defaults, const char *name);
+bool api_model_taken(const struct api_defaults *defaults, const char *name); /* that, or any is */
 void api_model_unknown(struct api_error *err, const struct api_defaults *defaults, const char *name); /* the 404 */
 void api_request_fini(struct api_request *request);
 

@@ -59,6 +59,7 @@ static const char *check_names(const char *text) {
     bool good = !n || (text[0] != ',' && text[n - 1] != ',' && !strstr(text, ",,"));
     for (size_t at = 0; strchr(text, ',') && good && at < n; at += buf_utf8(text + at, n - at))
         good = buf_utf8(text + at, n - at) != 0;
+    if (good && (!strncmp(text, "*,", 2) || strstr(text, ",*,"))) return "names with * as the last one: any other name";
     return good ? NULL : "a name, or names in UTF-8 with commas between them and none empty";
 }
 
@@ -110,7 +111,7 @@ const struct option config_options[] = {
      .help = ADAPTER_HELP},
     {"model_name", OPTION_STRING, AT(model_name), MODEL, .metavar = "NAME", .check = check_names,
      .help = "name in /v1/models and in the requests' \"model\"; several with commas between them: answers have the first; "
-             "without it the directory's last component"},
+             "a last * takes any other; without it the directory's last component"},
     {"device", OPTION_CHOICE, AT(device), MODEL, .fallback = "auto", .choices = "auto|cpu|cuda|cuda:N|null|null:N", .metavar = "NAME",
      .help = "auto, cpu, cuda or cuda:N; null computes nothing, null:N takes N ms a step: to measure the server"},
     {"precision", OPTION_CHOICE, AT(precision), MODEL, .fallback = "auto", .choices = "auto|fp32|bf16|fp16", .metavar = "NAME",

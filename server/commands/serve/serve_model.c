@@ -116,8 +116,9 @@ static void copy_name(const char *name, char end, char *out, size_t size) {
 }
 
 static void server_set_names(struct server *s) {
-    const bool set = *s->config.model_name != 0; /* the first of several */
-    copy_name(set ? s->config.model_name : s->info->name, set ? ',' : 0, s->model_name, sizeof s->model_name);
+    const char *name = s->config.model_name;
+    const bool set = *name && strcmp(name, "*") != 0; /* the first of several */
+    copy_name(set ? name : s->info->name, set ? ',' : 0, s->model_name, sizeof s->model_name);
     copy_name(s->info->adapter, 0, s->adapter, sizeof s->adapter);
 }
 

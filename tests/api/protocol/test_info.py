@@ -2,6 +2,7 @@
 import json
 import os
 
+import pytest
 from openai.types import Completion
 from openai.types import Model as ModelType
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
@@ -55,6 +56,30 @@ def test_each_name_of_a_model_is_taken_and_answers_have_the_first(own_server):
     for name in ("second", "first,second-name", "Third", ",", "name"):
         assert s.post("/v1/completions", {"prompt": "Once", "model": name}).error["code"] == "model_not_found", name
         assert s.get(f"/v1/models/{name}").status == 404, name
+
+
+def test_any_name_is_taken_and_said_again_where_the_last_is_a_star(own_server):
+    for names, first in (("first,*", "first"), ("*", "tales")):
+        s = own_server("--model-name", names)
+        assert [m["id"] for m in s.get("/v1/models").json["data"]] == [first]
+        for name in (first, "claude-sonnet-4-5", "vendor/any:model", "\u00e9" * 63):
+            answer = s.post("/v1/completions", {"prompt": "Once", "max_tokens": 1, "model": name})
+            assert answer.status == 200 and answer.json["model"] == name, (name, answer)
+        assert s.get("/v1/models/claude-sonnet-4-5").json["id"] == "claude-sonnet-4-5"
+        assert s.post("/v1/completions", {"prompt": "Once", "max_tokens": 1}).json["model"] == first
+        turn = {"prompt": "Once", "max_tokens": 1, "model": "gpt-5", "session_id": f"any-{first}", "session_create": True}
+        one, again = (s.post("/v1/completions", turn, headers={"Idempotency-Key": "k"}).json for _ in range(2))
+        assert one == again and one["model"] == "gpt-5"
+        for path, more in (("/v1/messages", {"max_tokens": 1}), ("/v1/responses", {"input": "Hi", "max_output_tokens": 1}), ("/v1/chat/completions", {"max_tokens": 1})):
+            body = {**more, "model": "any"} if "input" in more else {**more, "messages": HI, "model": "any"}
+            assert s.post(path, body).json["model"] == "any", path
+        for name in ("x" * 128, "a\nb"):
+            assert s.post("/v1/completions", {"prompt": "Once", "model": name}).error["code"] == "model_not_found", name
+
+
+def test_a_star_stands_last(own_server):
+    with pytest.raises(RuntimeError, match="names with \\* as the last one"):
+        own_server("--model-name", "a,*,b")
 
 
 def whole_and_chunks(server, path, body):
