@@ -1,6 +1,8 @@
 /* text_routes.c - see text_routes.h. */
 #include "text_routes.h"
 #include "engine/base/fail.h"
+#include "server/api/api_choice.h"
+#include "server/api/api_put.h"
 #include "server/api/api_routes.h"
 #include "server/api/messages/messages.h"
 #include "server/api/responses/responses.h"
@@ -33,13 +35,13 @@ static void put_tokens(struct job *j, const struct api_tokenize *t, const int32_
         if (t->pieces)
             api_render_pieces(&j->out, ids, n, &s->vocab);
         else
-            api_render_ids(&j->out, ids, n);
+            api_put_ids(&j->out, ids, n);
         buf_putc(&j->out, ']');
         return;
     }
     buf_addf(&j->out, "{\"count\":%zu,\"max_model_len\":%llu,\"tokens\":[", n,
              (unsigned long long)s->info->max_prompt_tok);
-    api_render_ids(&j->out, ids, n);
+    api_put_ids(&j->out, ids, n);
     buf_puts(&j->out, "],\"token_strs\":");
     for (size_t i = 0; t->token_strs && i < n; i++) {
         buf_putc(&j->out, i ? ',' : '[');

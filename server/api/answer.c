@@ -37,7 +37,7 @@ static struct answer_item *last_item(const struct answer_choice *choice) {
     return choice->n_items ? &choice->items[choice->n_items - 1] : NULL;
 }
 
-void answer_keep_text(struct answer_choice *choice, const char *text, size_t len) {
+static void keep_text(struct answer_choice *choice, const char *text, size_t len) {
     struct answer_item *last = last_item(choice);
     if (!len || choice->failed) return;
     extend(choice, last && !last->name ? last : add_item(choice, NULL, NULL), text, len);
@@ -77,12 +77,6 @@ struct api_call *answer_calls(const struct answer_choice *choice, size_t *n) {
     return calls;
 }
 
-/* A call that a stop text has cut is not to be made. */
-bool answer_called(const struct answer_choice *choice) {
-    const struct api_split *s = &choice->split;
-    return s->n_calls && s->whole && choice->answer->request->tools.choice != API_TOOLS_NAMED;
-}
-
 /* ---- what the model says ---- */
 
 /* "call_" and 24 characters: of the answer's id and time, so that an answer given again has the same; and of the body,
@@ -114,7 +108,7 @@ static void call_id(const struct answer_choice *choice, char id[API_CALL_ID_BYTE
 
 static void take_text(struct answer_choice *choice, const char *text, size_t len) {
     const struct answer *a = choice->answer;
-    if (!a->request->stream || a->form->repeats) answer_keep_text(choice, text, len);
+    if (!a->request->stream || a->form->repeats) keep_text(choice, text, len);
     if (a->request->stream) a->form->text(choice, text, len);
 }
 
@@ -134,11 +128,12 @@ static void take_arguments(struct answer_choice *choice, const char *text, size_
     if (a->request->stream) a->form->arguments(choice, &call);
 }
 
-static void take_part(void *arg, const struct api_part *part) {
+static void take_part(struct answer_choice *choice, const struct api_part *part) {
     switch (part->kind) {
-    case API_PART_TEXT: take_text(arg, part->text, part->len); break;
-    case API_PART_CALL: take_call(arg, part->name); break;
-    case API_PART_ARGUMENTS: take_arguments(arg, part->text, part->len);
+    case API_PART_TEXT: take_text(choice, part->text, part->len); break;
+    case API_PART_CALL: take_call(choice, part->name); break;
+    case API_PART_ARGUMENTS: take_arguments(choice, part->text, part->len); break;
+    case API_PART_NONE: assert(!"a part");
     }
 }
 
@@ -148,22 +143,24 @@ static void check_memory(struct answer_choice *choice) {
 }
 
 void answer_push(struct answer_choice *choice, const char *text, size_t len) {
-    const struct answer *a = choice->answer;
-    if (choice->split.tools)
-        api_split_push(&choice->split, text, len);
-    else if (len)
+    struct api_split *s = &choice->split;
+    struct api_part part;
+    choice->fresh = true;
+    if (s->tools) {
+        api_split_push(s, text, len);
+        while (api_split_next(s, &part)) take_part(choice, &part);
+    } else if (len) {
         take_text(choice, text, len);
+    }
     check_memory(choice);
-    if (!a->request->stream) return;
-    if (choice->due) a->form->text(choice, "", 0);
-    choice->fresh = choice->due = false;
-    api_logprobs_clear(&choice->logprobs);
-    buf_clear(&choice->ids);
+    if (choice->due && choice->answer->request->stream) choice->answer->form->text(choice, "", 0);
+    choice->fresh = false;
 }
 
 void answer_end(struct answer_choice *choice) {
+    struct api_part rest;
     if (!choice->split.tools) return;
-    api_split_end(&choice->split, choice->reason == ROD_FINISH_LENGTH);
+    if (api_split_end(&choice->split, choice->reason == ROD_FINISH_LENGTH, &rest)) take_part(choice, &rest);
     check_memory(choice);
 }
 
@@ -179,18 +176,21 @@ bool answer_begin(struct answer *a, uint32_t n_choices) {
     for (uint32_t i = 0; i < n_choices; i++) {
         struct answer_choice *choice = &a->choices[i];
         *choice = (struct answer_choice){.answer = a, .index = i, .stop_id = -1};
-        choice->split =
-            (struct api_split){.tools = tools->n ? tools : NULL, .tags = a->tags, .take = take_part, .arg = choice};
+        choice->split = (struct api_split){.tools = tools->n ? tools : NULL, .tags = a->tags};
     }
     return true;
+}
+
+void answer_set_prompt(struct answer_choice *choice, const struct answer_prompt *prompt) {
+    const struct answer *a = choice->answer;
+    choice->prompt = prompt;
+    if (prompt->n_ids && a->form->prompt) a->form->prompt(choice, NULL);
+    if (prompt->echo && !a->request->stream) keep_text(choice, prompt->echo, prompt->echo_len);
 }
 
 static void choice_fini(struct answer_choice *choice) {
     for (size_t i = 0; i < choice->n_items; i++) buf_fini(&choice->items[i].text);
     free(choice->items);
-    buf_fini(&choice->ids);
-    buf_fini(&choice->prompt_logprobs);
-    api_logprobs_fini(&choice->logprobs);
     api_split_fini(&choice->split);
     free(choice->stop_string);
 }

@@ -7,7 +7,6 @@
 #ifndef ANSWER_H
 #define ANSWER_H
 
-#include "api_tokens.h"
 #include "request.h"
 
 #define ANSWER_ID_BYTES   64
@@ -32,6 +31,21 @@ struct answer_item {            /* a text, or a call that the model made */
     char id[API_CALL_ID_BYTES]; /* of a call */
     struct buf text;            /* or arguments */
 };
+
+struct api_vocab { /* the bytes of a token, or NULL */
+    const char *(*bytes)(void *arg, int32_t id, size_t *len);
+    void *arg;
+    bool as_ids; /* log-probabilities of answers show "token_id:7" in place of text */
+};
+
+struct api_logprobs { /* JSON fragments that grow with the tokens; chats use `tokens` alone */
+    struct buf tokens, values, tops, offsets;
+    uint64_t n_chars; /* begun in the text so far; a broken one is U+FFFD there */
+    char part[4];     /* of the last of them, while it is not whole */
+    uint32_t n_part;
+};
+
+enum answer_token { ANSWER_TOKEN_SHOWN, ANSWER_TOKEN_HIDDEN, ANSWER_TOKEN_END }; /* in the text; not; behind it */
 
 struct answer_prompt {
     int32_t *ids;
@@ -82,14 +96,13 @@ struct answer {
 
 /* Choices and the form's state. False: out of memory. */
 bool answer_begin(struct answer *answer, uint32_t n_choices);
+/* Gives a choice its prompt, before its first token. */
+void answer_set_prompt(struct answer_choice *choice, const struct answer_prompt *prompt);
 void answer_fini(struct answer *answer);
 /* Text that the model generated next, cut into texts and calls where the request has tools. They are kept, or become
  * frames, or both. */
 void answer_push(struct answer_choice *choice, const char *text, size_t len);
 void answer_end(struct answer_choice *choice); /* before the finish, whose reason it has */
-void answer_keep_text(struct answer_choice *choice, const char *text, size_t len);
-/* Its last call is to be made by the client: it is complete, and the client did not name it. */
-bool answer_called(const struct answer_choice *choice);
 /* The texts of the choice as one; joined, the caller's, holds them if they are several. */
 const char *answer_text(const struct answer_choice *choice, struct buf *joined, size_t *len);
 /* The calls among the items, malloc'd; NULL with *n > 0: out of memory. */

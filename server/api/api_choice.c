@@ -1,26 +1,109 @@
 /* api_choice.c - see api_choice.h. Streams run through here for every token, so it writes text. */
 #include "api_choice.h"
 #include "api_put.h"
-#include "api_routes.h"
 #include "sse.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
+/* ---- scores ---- */
+
+static bool utf8_complete(const char *bytes, size_t n) {
+    for (size_t i = 0; i < n;) {
+        size_t len = buf_utf8(bytes + i, n - i);
+        if (!len) return false;
+        i += len;
+    }
+    return true;
+}
+
+void api_put_token(struct buf *out, int32_t id, bool as_id, const struct api_vocab *vocab) {
+    size_t n = 0;
+    const char *bytes = as_id ? NULL : vocab->bytes(vocab->arg, id, &n);
+    if (!bytes) {
+        buf_addf(out, "\"token_id:%d\"", id);
+    } else if (utf8_complete(bytes, n)) {
+        buf_json(out, bytes, n);
+    } else {
+        buf_puts(out, "\"bytes:");
+        for (size_t i = 0; i < n; i++) buf_addf(out, "\\\\x%02x", (unsigned char)bytes[i]);
+        buf_putc(out, '"');
+    }
+}
+
+static void put_ranked(struct buf *out, int32_t id, float logprob, uint32_t rank, const struct api_vocab *vocab) {
+    buf_putc(out, '"');
+    buf_int(out, id);
+    buf_puts(out, "\":{\"logprob\":");
+    buf_logprob(out, logprob);
+    buf_puts(out, ",\"rank\":");
+    buf_int(out, rank);
+    buf_puts(out, ",\"decoded_token\":");
+    api_put_token(out, id, false, vocab);
+    buf_putc(out, '}');
+}
+
+/* {"7": {"logprob", "rank", "decoded_token"}, ...}, or null for a prompt's first token. */
+static void add_prompt(struct buf *out, const struct rod_token *t, uint32_t n_asked, const struct api_vocab *vocab) {
+    if (out->len) buf_putc(out, ',');
+    if (!t) {
+        buf_puts(out, "null");
+        return;
+    }
+    buf_putc(out, '{');
+    put_ranked(out, t->id, t->logprob, t->rank, vocab);
+    for (uint32_t i = 0; i < t->n_top && i < n_asked; i++) {
+        if (t->top[i].id == t->id) continue;
+        buf_putc(out, ',');
+        put_ranked(out, t->top[i].id, t->top[i].logprob, i + 1, vocab);
+    }
+    buf_putc(out, '}');
+}
+
+/* The prompt was scored for the more demanding of logprobs and prompt_logprobs; each gets as many as it asks for. */
+void api_choice_prompt(struct answer_choice *c, const struct rod_token *token) {
+    const struct answer *a = c->answer;
+    const struct api_request *q = a->request;
+    const struct choice_style *style = a->form->style;
+    if (q->n_prompt_logprobs >= 0) add_prompt(&c->prompt_logprobs, token, (uint32_t)q->n_prompt_logprobs, &a->vocab);
+    if (!q->echo || q->n_logprobs < 0) return;
+    if (!token) {
+        style->score_first(&c->logprobs, c->prompt->ids[0], &a->vocab);
+        return;
+    }
+    struct rod_token scored = *token;
+    if (scored.n_top > (uint32_t)q->n_logprobs) scored.n_top = (uint32_t)q->n_logprobs;
+    style->score(&c->logprobs, &scored, true, &a->vocab);
+}
+
+/* The end token has a score, and no id among the answer's. */
+void api_choice_token(struct answer_choice *c, const struct rod_token *token, enum answer_token place) {
+    const struct answer *a = c->answer;
+    const bool in_text = place == ANSWER_TOKEN_SHOWN;
+    if (a->request->n_logprobs >= 0) a->form->style->score(&c->logprobs, token, in_text, &a->vocab);
+    if (a->request->return_token_ids && place != ANSWER_TOKEN_END) {
+        if (c->ids.len) buf_putc(&c->ids, ',');
+        buf_int(&c->ids, token->id);
+    }
+    c->due = true;
+}
+
+void api_logprobs_clear(struct api_logprobs *l) {
+    buf_clear(&l->tokens);
+    buf_clear(&l->values);
+    buf_clear(&l->tops);
+    buf_clear(&l->offsets);
+}
+
+void api_logprobs_fini(struct api_logprobs *l) {
+    buf_fini(&l->tokens);
+    buf_fini(&l->values);
+    buf_fini(&l->tops);
+    buf_fini(&l->offsets);
+}
+
 /* ---- parts of JSON ---- */
-
-/* What memory ran out for is cut short, and so would be the answer around it. */
-static void put_part(struct buf *out, const struct buf *part) {
-    if (part->failed) out->failed = true;
-    buf_add(out, part->data, part->len);
-}
-
-void api_put_fragment(struct buf *out, const char *name, const struct buf *fragment) {
-    buf_addf(out, "\"%s\":[", name);
-    put_part(out, fragment);
-    buf_putc(out, ']');
-}
 
 static void put_usage(struct buf *out, const struct api_usage *u) {
     buf_puts(out, "\"usage\":{\"prompt_tokens\":");
@@ -77,15 +160,6 @@ static void put_finish(struct buf *out, const struct api_choice *c) {
     buf_putc(out, '}');
 }
 
-void api_render_session_of(struct buf *out, const char *id, uint64_t version) {
-    if (!id) return;
-    buf_puts(out, ",\"session\":{\"id\":");
-    api_put_text(out, id);
-    buf_puts(out, ",\"version\":");
-    buf_int(out, (int64_t)version);
-    buf_putc(out, '}');
-}
-
 void api_put_head(struct buf *out, const struct choice_style *style, bool stream, const struct answer *a) {
     buf_addf(out, "{\"id\":\"%s%s\",\"object\":\"%s\",\"created\":%lld,\"model\":", style->id_prefix, a->id,
              stream ? style->chunk_object : style->object, (long long)a->created_unix_s);
@@ -100,7 +174,13 @@ static void put_choice(struct buf *out, const struct choice_style *style, const 
     buf_puts(out, "{\"index\":");
     buf_int(out, c->index);
     buf_putc(out, ',');
-    style->put_said(out, c, chunk);
+    if (style->put_said && (!chunk || c->role || c->n_calls || c->finished)) {
+        style->put_said(out, c, chunk);
+    } else {
+        buf_puts(out, style->before_text);
+        buf_json(out, c->text, c->text_len);
+        buf_puts(out, style->behind_text);
+    }
     if (c->logprobs) {
         buf_puts(out, ",\"logprobs\":{");
         style->put_logprobs(out, c->logprobs);
@@ -118,7 +198,7 @@ static void put_rest(struct buf *out, const struct choice_style *style, const st
                      const struct api_usage *usage) {
     buf_putc(out, ']');
     if (style->together) put_prompt(out, first);
-    api_render_session_of(out, first->session, first->session_version);
+    api_put_session(out, first->session, first->session_version);
     if (!usage) return;
     buf_putc(out, ',');
     put_usage(out, usage);
@@ -126,7 +206,7 @@ static void put_rest(struct buf *out, const struct choice_style *style, const st
 
 void api_render_chunk(struct buf *out, const struct choice_style *style, const struct buf *head,
                       const struct api_choice *c, const struct api_usage *usage, bool null_usage) {
-    put_part(out, head);
+    api_put_part(out, head);
     buf_puts(out, "\"choices\":[");
     put_choice(out, style, c, true);
     put_rest(out, style, c, usage);
@@ -136,7 +216,7 @@ void api_render_chunk(struct buf *out, const struct choice_style *style, const s
 void api_render_answer(struct buf *out, const struct choice_style *style, const struct buf *head,
                        const struct api_choice *choices, size_t n_choices, const struct api_usage *usage) {
     assert(n_choices && usage);
-    put_part(out, head);
+    api_put_part(out, head);
     buf_puts(out, "\"choices\":[");
     for (size_t i = 0; i < n_choices; i++) {
         api_put_comma(out, i);
@@ -147,7 +227,7 @@ void api_render_answer(struct buf *out, const struct choice_style *style, const 
 }
 
 void api_render_usage_chunk(struct buf *out, const struct buf *head, const struct api_usage *usage) {
-    put_part(out, head);
+    api_put_part(out, head);
     buf_puts(out, "\"choices\":[],");
     put_usage(out, usage);
     buf_putc(out, '}');
@@ -167,10 +247,10 @@ static void push(struct answer_choice *c, const struct api_choice *shown, bool o
     const struct api_request *q = a->request;
     struct api_usage usage = {.prompt_tok = c->prompt->n_ids, .completion_tok = opening ? 0 : c->completion_tok};
     if (*a->session) usage = a->usage;
-    sse_begin(&a->frame);
+    buf_puts(&a->frame, SSE_DATA);
     api_render_chunk(&a->frame, a->form->style, head_of(a), shown, q->continuous_usage ? &usage : NULL,
                      q->include_usage);
-    sse_end(&a->frame);
+    buf_puts(&a->frame, SSE_END);
 }
 
 /* The first chunk of a choice has its prompt's ids. */
@@ -179,7 +259,7 @@ static void push_first(struct answer_choice *c, struct api_choice *shown, bool o
     struct buf ids = {0};
     const size_t before = a->frame.len;
     if (a->request->return_token_ids) {
-        api_render_ids(&ids, c->prompt->ids, c->prompt->n_ids);
+        api_put_ids(&ids, c->prompt->ids, c->prompt->n_ids);
         shown->prompt_ids = &ids;
     }
     push(c, shown, opening);
@@ -206,10 +286,8 @@ static void open_one(struct answer_choice *c) {
     if (q->echo && q->n_logprobs >= 0) opening.logprobs = &c->logprobs;
     if (q->n_prompt_logprobs >= 0) opening.prompt_logprobs = &c->prompt_logprobs;
     push_first(c, &opening, true);
-    buf_fini(&c->prompt_logprobs); /* it may be long */
-    const uint64_t n_chars = c->logprobs.n_chars;
+    buf_fini(&c->prompt_logprobs); /* they may be long */
     api_logprobs_fini(&c->logprobs);
-    c->logprobs.n_chars = n_chars;
 }
 
 /* Clients make their list of choices from the chunks with roles: all open with the first token of any, in order. */
@@ -221,36 +299,39 @@ void api_choice_open(struct answer_choice *c) {
 }
 
 /* With the scores and ids of its tokens, if it is fresh, which it is no more. */
-static struct api_choice next(struct answer_choice *c) {
+static void push_next(struct answer_choice *c, struct api_choice *shown) {
     const struct api_request *q = c->answer->request;
-    struct api_choice shown = {.index = c->index, .text = "", .stop_id = -1};
-    if (c->fresh && q->n_logprobs >= 0) shown.logprobs = &c->logprobs;
-    if (c->fresh && q->return_token_ids) shown.token_ids = &c->ids;
+    if (c->fresh && q->n_logprobs >= 0) shown->logprobs = &c->logprobs;
+    if (c->fresh && q->return_token_ids) shown->token_ids = &c->ids;
+    if (c->opened)
+        push(c, shown, false);
+    else
+        push_first(c, shown, false);
+    if (shown->logprobs) api_logprobs_clear(&c->logprobs);
+    buf_clear(&c->ids);
     c->fresh = c->due = false;
-    return shown;
 }
 
 void api_choice_text(struct answer_choice *c, const char *text, size_t len) {
-    struct api_choice shown = next(c);
-    shown.text = text;
-    shown.text_len = len;
-    if (c->opened)
-        push(c, &shown, false);
-    else
-        push_first(c, &shown, false);
+    struct api_choice shown = {.index = c->index, .text = text, .text_len = len, .stop_id = -1};
+    push_next(c, &shown);
 }
 
 void api_choice_call(struct answer_choice *c, const struct api_call *call) {
-    struct api_choice shown = next(c);
-    shown.calls = call;
-    shown.n_calls = 1;
-    push(c, &shown, false);
+    struct api_choice shown = {.index = c->index, .text = "", .calls = call, .n_calls = 1, .stop_id = -1};
+    push_next(c, &shown);
+}
+
+/* The client is to make its last call: it is complete, and the client did not name it. */
+static bool called(const struct answer_choice *c) {
+    const struct api_split *s = &c->split;
+    return s->n_calls && s->whole && c->answer->request->tools.choice != API_TOOLS_NAMED;
 }
 
 static struct api_choice finished(const struct answer_choice *c) {
     return (struct api_choice){.index = c->index,
                                .text = "",
-                               .called = answer_called(c),
+                               .called = called(c),
                                .finished = true,
                                .reason = c->reason,
                                .stop_string = c->stop_string,
@@ -259,22 +340,23 @@ static struct api_choice finished(const struct answer_choice *c) {
                                .session_version = c->answer->session_version};
 }
 
-void api_choice_finish(struct answer_choice *c) {
+void api_choice_finish(struct answer_choice *c, bool last) {
+    struct answer *a = c->answer;
     const struct api_choice shown = finished(c);
     push(c, &shown, false);
-}
-
-void api_choice_usage(struct answer *a) {
-    sse_begin(&a->frame);
-    api_render_usage_chunk(&a->frame, head_of(a), &a->usage);
-    sse_end(&a->frame);
+    if (last && a->request->include_usage) {
+        buf_puts(&a->frame, SSE_DATA);
+        api_render_usage_chunk(&a->frame, head_of(a), &a->usage);
+        buf_puts(&a->frame, SSE_END);
+    }
+    if (last) buf_puts(&a->frame, SSE_DONE);
 }
 
 void api_choice_error(struct answer *a, const struct api_error *e, const char *request_id) {
     (void)request_id;
-    sse_begin(&a->frame);
+    buf_puts(&a->frame, SSE_DATA);
     api_render_error(&a->frame, e);
-    sse_end(&a->frame);
+    buf_puts(&a->frame, SSE_END SSE_DONE);
 }
 
 /* ---- the whole answer ---- */
@@ -294,7 +376,7 @@ static void tell(const struct answer_choice *c, struct api_choice *shown, struct
     shown->no_text = (shown->n_calls || c->split.cut_head) && !shown->text_len;
     if (c->failed || told->text.failed || (shown->n_calls && !told->calls)) out->failed = true;
     if (!q->return_token_ids) return;
-    api_render_ids(&told->prompt_ids, c->prompt->ids, c->prompt->n_ids);
+    api_put_ids(&told->prompt_ids, c->prompt->ids, c->prompt->n_ids);
     shown->prompt_ids = &told->prompt_ids;
     shown->token_ids = &c->ids;
 }
@@ -318,6 +400,11 @@ void api_choice_whole(struct answer *a, struct buf *out) {
 void api_choice_close(struct answer *a) {
     struct choice_state *s = a->state;
     buf_fini(&s->head);
+    for (uint32_t i = 0; i < a->n_choices; i++) {
+        buf_fini(&a->choices[i].ids);
+        buf_fini(&a->choices[i].prompt_logprobs);
+        api_logprobs_fini(&a->choices[i].logprobs);
+    }
 }
 
 void api_refuse(struct buf *out, const struct api_error *e, const char *request_id) {

@@ -33,8 +33,11 @@ struct api_choice { /* a whole choice, or the new part of one in a stream */
 struct choice_style {
     const char *id_prefix, *object, *chunk_object; /* "cmpl-", ... */
     bool together; /* choices have one prompt, and open together with a role; else each opens for itself, if at all */
-    void (*put_said)(struct buf *out, const struct api_choice *choice, bool chunk); /* text or message, and a comma */
+    const char *before_text, *behind_text;                                          /* in a choice that is text alone */
+    void (*put_said)(struct buf *out, const struct api_choice *choice, bool chunk); /* any other; NULL: all are text */
     void (*put_logprobs)(struct buf *out, const struct api_logprobs *l);            /* the members of an object */
+    void (*score)(struct api_logprobs *l, const struct rod_token *token, bool in_text, const struct api_vocab *vocab);
+    void (*score_first)(struct api_logprobs *l, int32_t id, const struct api_vocab *vocab); /* of a prompt with echo */
 };
 
 /* {"id":...,"object":...,"created":...,"model":...,"system_fingerprint":..., : the beginning that all chunks of an
@@ -47,17 +50,22 @@ void api_render_chunk(struct buf *out, const struct choice_style *style, const s
 void api_render_answer(struct buf *out, const struct choice_style *style, const struct buf *head,
                        const struct api_choice *choices, size_t n_choices, const struct api_usage *usage);
 void api_render_usage_chunk(struct buf *out, const struct buf *head, const struct api_usage *usage);
-void api_put_fragment(struct buf *out, const char *name, const struct buf *fragment); /* "name":[fragment] */
+/* One token as text: its UTF-8, "bytes:\xE2\x80" where it is a part of a character, "token_id:7" without a tokenizer,
+ * or where ids are asked for. */
+void api_put_token(struct buf *out, int32_t id, bool as_id, const struct api_vocab *vocab);
+void api_logprobs_clear(struct api_logprobs *l); /* empty, but the text goes on */
+void api_logprobs_fini(struct api_logprobs *l);
 
 /* The members of a form with a style (form.h). */
 struct choice_state {
     struct buf head; /* of every chunk */
 };
+void api_choice_prompt(struct answer_choice *choice, const struct rod_token *token);
+void api_choice_token(struct answer_choice *choice, const struct rod_token *token, enum answer_token place);
 void api_choice_open(struct answer_choice *choice);
 void api_choice_text(struct answer_choice *choice, const char *text, size_t len);
 void api_choice_call(struct answer_choice *choice, const struct api_call *call);
-void api_choice_finish(struct answer_choice *choice);
-void api_choice_usage(struct answer *answer);
+void api_choice_finish(struct answer_choice *choice, bool last);
 void api_choice_whole(struct answer *answer, struct buf *out);
 void api_choice_error(struct answer *answer, const struct api_error *err, const char *request_id);
 void api_choice_close(struct answer *answer);

@@ -5,7 +5,7 @@
 #ifndef API_ROUTES_H
 #define API_ROUTES_H
 
-#include "request.h"
+#include "answer.h"
 
 struct api_session_new { /* POST /v1/sessions, and .../fork with an id alone; NULL = not given */
     char *id, *from;
@@ -44,8 +44,14 @@ struct api_detokenize {
 int api_parse_detokenize(const char *body, size_t len, const struct api_defaults *defaults, struct api_detokenize *out,
                          struct api_error *err); /* the caller frees ids */
 
-/* ,"session":{"id":...,"version":...}, or nothing where id is NULL. */
-void api_render_session_of(struct buf *out, const char *id, uint64_t version);
+/* {"id":7,"piece":" a"},...; a piece that is no text is an array of its bytes. */
+void api_render_pieces(struct buf *out, const int32_t *ids, size_t n_ids, const struct api_vocab *vocab);
+/* "[[0,4],...]": where each token lies in the text, in characters; a part of a character has the whole one, and what
+ * the text does not show (skip_special, or a token that was put in front of it) is empty. "null" where the tokens are
+ * not the text: a normalizer has changed it. */
+void api_render_offsets(struct buf *out, const char *text, size_t len, const int32_t *ids, size_t n_ids,
+                        const struct api_vocab *vocab);
+
 void api_render_session(struct buf *out, const struct rod_session_info *info);
 void api_render_sessions(struct buf *out, const struct rod_session_info *infos, size_t n, bool more);
 void api_render_deleted(struct buf *out, const char *object, const char *id);

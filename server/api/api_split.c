@@ -71,12 +71,11 @@ static void split_drop(struct api_split *s, size_t n) {
     if (n && s->held.len) memmove(s->held.data, s->held.data + n, s->held.len);
 }
 
-static void split_text(struct api_split *s, size_t n) {
+static void split_text(struct api_split *s, size_t n, struct api_part *part) {
     if (!n) return;
-    const struct api_part part = {.kind = API_PART_TEXT, .text = s->held.data, .len = n};
+    *part = (struct api_part){.kind = API_PART_TEXT, .text = s->held.data, .len = n};
     s->after_call = false;
-    s->take(s->arg, &part);
-    split_drop(s, n);
+    s->n_told = n;
 }
 
 /* Bytes at the end that may begin the tag, or the line break before it. */
@@ -87,21 +86,28 @@ static size_t split_may_begin(const struct api_split *s) {
     return n + (s->held.len > n && s->held.data[s->held.len - n - 1] == '\n');
 }
 
-/* Each step is true where it left something to look at. */
-static bool split_step_text(struct api_split *s) {
+/* Each step is true where it left something to look at, if only behind its part. */
+static bool split_step_text(struct api_split *s, struct api_part *part) {
     const char *tag = memmem(s->held.data, s->held.len, s->tags.open, strlen(s->tags.open));
     if (!tag) {
-        split_text(s, s->held.len - split_may_begin(s));
+        split_text(s, s->held.len - split_may_begin(s), part);
         return false;
     }
     size_t n = (size_t)(tag - s->held.data);
     if (n && tag[-1] == '\n') n--;
-    split_text(s, n);
+    split_text(s, n, part);
     s->state = STATE_HEAD;
     return true;
 }
 
-static bool split_step_head(struct api_split *s) {
+/* The name of the tool that may be called so; NULL: there is none. */
+static const char *tool_named(const struct api_tools *t, const char *name, size_t len) {
+    for (size_t i = 0; i < t->n; i++)
+        if (t->allowed[i] && strlen(t->names[i]) == len && !memcmp(t->names[i], name, len)) return t->names[i];
+    return NULL;
+}
+
+static bool split_step_head(struct api_split *s, struct api_part *part) {
     const size_t n_tag = strlen(s->tags.open), begin = n_tag + (s->held.data[0] == '\n' && s->tags.open[0] != '\n');
     struct scan at = {s->held.data + begin, s->held.data + s->held.len};
     const char *name = NULL, *known = NULL;
@@ -109,17 +115,16 @@ static bool split_step_head(struct api_split *s) {
     enum match m = scan_head(&at, &name, &len);
     if (m == MATCH_MORE && s->held.len > MAX_HEAD + begin) m = MATCH_NO;
     if (m == MATCH_MORE) return false;
-    if (m == MATCH_YES) known = api_tools_find(s->tools, name, len);
+    if (m == MATCH_YES) known = tool_named(s->tools, name, len);
     if (!known) { /* the tag is text, and behind it another may come */
-        split_text(s, begin);
+        split_text(s, begin, part);
         s->state = STATE_TEXT;
         return true;
     }
-    const struct api_part part = {.kind = API_PART_CALL, .name = known};
+    *part = (struct api_part){.kind = API_PART_CALL, .name = known};
     s->n_calls++;
     s->whole = false;
-    s->take(s->arg, &part);
-    split_drop(s, (size_t)(at.at - s->held.data));
+    s->n_told = (size_t)(at.at - s->held.data);
     s->depth = 0;
     s->in_string = s->escaped = false;
     s->state = STATE_ARGUMENTS;
@@ -143,12 +148,11 @@ static bool split_ends_arguments(struct api_split *s, char byte) {
     return !s->depth;
 }
 
-static bool split_step_arguments(struct api_split *s) {
+static bool split_step_arguments(struct api_split *s, struct api_part *part) {
     size_t n = 0;
     while (n < s->held.len && !s->whole) s->whole = split_ends_arguments(s, s->held.data[n++]);
-    const struct api_part part = {.kind = API_PART_ARGUMENTS, .text = s->held.data, .len = n};
-    if (n) s->take(s->arg, &part);
-    split_drop(s, n);
+    *part = (struct api_part){.kind = API_PART_ARGUMENTS, .text = s->held.data, .len = n};
+    s->n_told = n;
     if (s->whole) s->state = STATE_TAIL;
     return s->whole;
 }
@@ -165,22 +169,23 @@ static bool split_step_tail(struct api_split *s) {
     return true;
 }
 
-static bool split_step(struct api_split *s) {
+static bool split_step(struct api_split *s, struct api_part *part) {
     if (!s->held.len) return false;
     switch (s->state) {
-    case STATE_HEAD: return split_step_head(s);
-    case STATE_ARGUMENTS: return split_step_arguments(s);
+    case STATE_HEAD: return split_step_head(s, part);
+    case STATE_ARGUMENTS: return split_step_arguments(s, part);
     case STATE_TAIL: return split_step_tail(s);
-    default: return split_step_text(s);
+    default: return split_step_text(s, part);
     }
 }
 
-void api_split_push(struct api_split *s, const char *text, size_t len) {
-    buf_add(&s->held, text, len);
-    if (!s->tools)
-        split_text(s, s->held.len);
-    else
-        while (split_step(s)) {}
+bool api_split_next(struct api_split *s, struct api_part *part) {
+    assert(s->tools);
+    part->kind = API_PART_NONE;
+    split_drop(s, s->n_told);
+    s->n_told = 0;
+    while (!part->kind && split_step(s, part)) {}
+    return part->kind != API_PART_NONE;
 }
 
 /* Of a cut text nobody can tell how a tag that it ends in would have gone on. A line break alone is no part of one. */
@@ -189,11 +194,14 @@ static bool split_ends_in_call(const struct api_split *s) {
     return s->state == STATE_TEXT && s->held.len && !(s->held.len == 1 && s->held.data[0] == '\n');
 }
 
-void api_split_end(struct api_split *s, bool cut) {
+bool api_split_end(struct api_split *s, bool cut, struct api_part *part) {
+    assert(!s->n_told);
     s->cut_head = cut && split_ends_in_call(s);
+    part->kind = API_PART_NONE;
     if ((s->state == STATE_TEXT || s->state == STATE_HEAD) && !s->after_call && !s->cut_head)
-        split_text(s, s->held.len);
-    buf_clear(&s->held);
+        split_text(s, s->held.len, part);
+    s->held.len = s->n_told = 0;
+    return part->kind != API_PART_NONE;
 }
 
 void api_split_fini(struct api_split *s) { buf_fini(&s->held); }

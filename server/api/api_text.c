@@ -1,7 +1,10 @@
-/* api_text.c - the bodies of /tokenize, /detokenize and /apply-template; see api_routes.h. */
+/* api_text.c - the bodies of /tokenize, /detokenize and /apply-template, and the tokens in their answers; see
+ * api_routes.h. */
 #include "api_fields.h"
+#include "api_put.h"
 #include "api_routes.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -98,4 +101,50 @@ int api_parse_detokenize(const char *body, size_t len, const struct api_defaults
         out->ids = NULL;
     }
     return ok ? 0 : -1;
+}
+
+/* ---- tokens ---- */
+
+void api_render_pieces(struct buf *out, const int32_t *ids, size_t n_ids, const struct api_vocab *vocab) {
+    for (size_t i = 0; i < n_ids; i++) {
+        size_t n = 0, at = 0;
+        const char *bytes = vocab->bytes(vocab->arg, ids[i], &n);
+        if (!bytes) n = 0;
+        while (at < n && buf_utf8(bytes + at, n - at)) at += buf_utf8(bytes + at, n - at);
+        api_put_comma(out, i);
+        buf_addf(out, "{\"id\":%d,\"piece\":", ids[i]);
+        if (at == n)
+            buf_json(out, n ? bytes : "", n);
+        else
+            for (size_t k = 0; k < n; k++) buf_addf(out, "%c%u", k ? ',' : '[', (unsigned char)bytes[k]);
+        buf_puts(out, at == n ? "}" : "]}");
+    }
+}
+
+/* Where in text the token's bytes begin, from at on; a token that is not there may be one that is not shown. */
+void api_render_offsets(struct buf *out, const char *text, size_t len, const int32_t *ids, size_t n_ids,
+                        const struct api_vocab *vocab) {
+    const size_t mark = out->len;
+    size_t at = 0, n_chars = 0; /* bytes of text passed, and characters begun in them */
+    buf_putc(out, '[');
+    for (size_t i = 0; i < n_ids; i++) {
+        size_t n = 0;
+        const char *bytes = vocab->bytes(vocab->arg, ids[i], &n);
+        if (!bytes || n > len - at || memcmp(bytes, text + at, n) != 0) n = 0;
+        const bool inside = n && ((unsigned char)text[at] & 0xc0) == 0x80;
+        const size_t begin = n_chars - inside;
+        for (size_t k = 0; k < n; k++) n_chars += ((unsigned char)text[at + k] & 0xc0) != 0x80;
+        at += n;
+        assert(at <= len && begin <= n_chars);
+        api_put_comma(out, i);
+        buf_putc(out, '[');
+        buf_int(out, (int64_t)begin);
+        buf_putc(out, ',');
+        buf_int(out, (int64_t)n_chars);
+        buf_putc(out, ']');
+    }
+    buf_putc(out, ']');
+    if (at == len || out->failed) return;
+    out->len = mark; /* the tokens are not this text */
+    buf_puts(out, "null");
 }

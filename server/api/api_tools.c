@@ -293,12 +293,6 @@ void api_tools_fini(struct api_tools *t) {
     *t = (struct api_tools){0};
 }
 
-const char *api_tools_find(const struct api_tools *t, const char *name, size_t len) {
-    for (size_t i = 0; i < t->n; i++)
-        if (t->allowed[i] && strlen(t->names[i]) == len && !memcmp(t->names[i], name, len)) return t->names[i];
-    return NULL;
-}
-
 /* ---- the grammar of the answer ---- */
 
 /* The name by which the grammar of calls knows the grammar that content follows; NULL: it cannot stand beside calls. */

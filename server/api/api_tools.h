@@ -27,8 +27,6 @@ struct api_tools { /* owns its strings; n 0: none, or none that the model is to 
     bool parallel; /* an answer may have several calls */
 };
 void api_tools_fini(struct api_tools *tools);
-/* The name of the tool that may be called so; NULL: there is none. */
-const char *api_tools_find(const struct api_tools *tools, const char *name, size_t len);
 
 /* Appends a value as Python's json.dumps writes it with ensure_ascii=False. */
 void api_put_line(struct buf *out, const json_t *value);
@@ -36,13 +34,14 @@ void api_put_line(struct buf *out, const json_t *value);
 /* ---- a generated text, cut into content and calls while it arrives ---- */
 
 enum api_part_kind {
+    API_PART_NONE,
     API_PART_TEXT,     /* content */
     API_PART_CALL,     /* a call begins: name */
     API_PART_ARGUMENTS /* the next bytes of its arguments */
 };
 struct api_part {
     enum api_part_kind kind;
-    const char *text; /* TEXT, ARGUMENTS; valid during take */
+    const char *text; /* TEXT, ARGUMENTS, never empty; valid until the next call */
     size_t len;
     const char *name; /* CALL: the request's string */
 };
@@ -50,10 +49,9 @@ struct api_part {
 struct api_split {
     const struct api_tools *tools; /* NULL: all is content */
     struct rod_call_tags tags;
-    void (*take)(void *arg, const struct api_part *part);
-    void *arg;
     int state;
     struct buf held; /* what may begin a tag, or is the head of a call */
+    size_t n_told;   /* of them, in the last part */
     uint32_t depth;  /* of the arguments */
     bool in_string, escaped;
     bool after_call;  /* nothing but calls since the last one */
@@ -61,11 +59,13 @@ struct api_split {
     bool whole;       /* the last one has all its arguments */
     bool cut_head;    /* the text was cut in what comes before the arguments */
 };
-/* What the model generated next: whole characters of UTF-8. Parts are never empty. Out of memory: held.failed. */
-void api_split_push(struct api_split *split, const char *text, size_t len);
+/* What the model generated next: whole characters of UTF-8; then the parts are asked for until there is none. Out of
+ * memory: held.failed. */
+static inline void api_split_push(struct api_split *s, const char *text, size_t len) { buf_add(&s->held, text, len); }
+bool api_split_next(struct api_split *split, struct api_part *part);
 /* What is held is content, but a part of a call, or of the next one. cut: the text would have gone on. Then the
  * beginning of a call is no content, either. */
-void api_split_end(struct api_split *split, bool cut);
+bool api_split_end(struct api_split *split, bool cut, struct api_part *part);
 void api_split_fini(struct api_split *split);
 
 #endif

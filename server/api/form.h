@@ -42,10 +42,6 @@ struct answer_form {
      * The end of a stream says the whole answer again: items are kept in a stream, too.
      */
     bool repeats;
-    /**
-     * A stream ends with the frame [DONE].
-     */
-    bool ends_with_done;
 
     /**
      * Reads a body. 0, or -1 with err filled: a 400 that names the field as this API does, or a 404 for another model.
@@ -63,15 +59,14 @@ struct answer_form {
      */
     void (*session_fault)(struct api_error *err, int code);
     /**
-     * Adds log-probabilities of tokens to those of a choice. shown: the tokens are in the text. Called only for
-     * requests that ask for them. [optional]
+     * A token of the prompt with its scores, for requests that ask for them. NULL: the first one, which nothing stands
+     * before. [optional]
      */
-    void (*score)(struct api_logprobs *l, const struct rod_token *tokens, size_t n_tokens, bool shown,
-                  const struct api_vocab *vocab);
+    void (*prompt)(struct answer_choice *choice, const struct rod_token *token);
     /**
-     * Scores the first token of a prompt that the answer repeats, which nothing stands before. [optional]
+     * A token of the answer, for requests that ask for scores or ids. Sets `due` if a frame has to show it. [optional]
      */
-    void (*score_first)(struct api_logprobs *l, int32_t id, const struct api_vocab *vocab);
+    void (*token)(struct answer_choice *choice, const struct rod_token *token, enum answer_token place);
 
     /**
      * Streams: the first tokens of this choice, which is not `opened`, have come. Sets `opened` of each choice whose
@@ -80,8 +75,7 @@ struct answer_form {
     void (*open)(struct answer_choice *choice);
     /**
      * Streams: more text of the choice, whole characters. With the first frame of a choice that is `fresh` go its
-     * scores and ids; the function clears `fresh` and `due`. len 0: only where something is `due`, or the prompt's end
-     * is.
+     * scores and ids; the function clears `fresh` and `due`. len 0: only where something is `due`.
      */
     void (*text)(struct answer_choice *choice, const char *text, size_t len);
     /**
@@ -93,19 +87,16 @@ struct answer_form {
      */
     void (*arguments)(struct answer_choice *choice, const struct api_call *call);
     /**
-     * Streams: the choice has ended, with reason, stop_string and stop_id. An API with one choice ends its answer here.
+     * Streams: the choice has ended, with reason, stop_string and stop_id. last: it was the last one, and the answer's
+     * own end follows.
      */
-    void (*finish)(struct answer_choice *choice);
-    /**
-     * Streams: the usage, behind all choices, for requests with include_usage. [optional]
-     */
-    void (*usage)(struct answer *answer);
+    void (*finish)(struct answer_choice *choice, bool last);
     /**
      * The whole answer, of a request without a stream.
      */
     void (*whole)(struct answer *answer, struct buf *out);
     /**
-     * Streams: an error behind the first byte, as the last frame (but [DONE]).
+     * Streams: an error behind the first byte, and the end.
      */
     void (*error)(struct answer *answer, const struct api_error *err, const char *request_id);
     /**
@@ -113,7 +104,8 @@ struct answer_form {
      */
     void (*refuse)(struct buf *out, const struct api_error *err, const char *request_id);
     /**
-     * Frees what the state owns; the state itself is not the form's to free. [optional]
+     * Frees what the state owns, and what the form has put into choices; the state itself is not the form's to free.
+     * [optional]
      */
     void (*close)(struct answer *answer);
     /**

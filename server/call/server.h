@@ -17,7 +17,7 @@
 #include "server/base/loading.h"
 #include "server/base/log.h"
 #include "metrics.h"
-#include "server/api/api_tokens.h"
+#include "server/api/answer.h"
 #include "server/api/request.h"
 #include "server/base/pool.h"
 

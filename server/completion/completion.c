@@ -153,14 +153,12 @@ static void write_frames(struct completion *c) {
     if (!c->streaming) {
         c->streaming = true;
         s->metrics.streams++;
-        http_add_header(r, "Cache-Control", "no-cache");
-        http_add_header(r, "X-Accel-Buffering", "no");
         http_stream_begin(r, SSE_CONTENT_TYPE);
     }
-    http_stream_write(r, c->answer.frame.data, c->answer.frame.len);
+    const size_t pending = http_stream_write(r, c->answer.frame.data, c->answer.frame.len);
     buf_clear(&c->answer.frame);
     c->times.sent_ns = uv_hrtime();
-    if (!c->over && http_stream_pending(r) > s->config.stream_buffer_bytes + c->answer.opening_bytes) {
+    if (!c->over && pending > s->config.stream_buffer_bytes + c->answer.opening_bytes) {
         s->metrics.slow_clients++;
         c->call->outcome = "slow_client";
         c->slow = true;
@@ -181,7 +179,6 @@ void completion_fail(struct completion *c, const struct api_error *err) {
     const struct api_error shown = http_call_traced(c->call, err);
     c->call->outcome = *err->code ? err->code : err->type;
     c->answer.form->error(&c->answer, &shown, c->call->id);
-    if (c->answer.form->ends_with_done) sse_done(&c->answer.frame);
     write_frames(c);
     http_stream_end(c->call->http);
 }
@@ -208,12 +205,9 @@ void completion_end_all(struct server *server) {
 }
 
 static void end_stream(struct completion *c) {
-    struct answer *a = &c->answer;
     assert(c->request.stream && !c->n_open && !c->over);
-    if (c->request.include_usage) a->form->usage(a);
-    if (a->form->ends_with_done) sse_done(&a->frame);
     /* The end may repeat the text, so its size says nothing about how fast the client reads. */
-    c->over = !a->frame.failed;
+    c->over = !c->answer.frame.failed;
     write_frames(c);
     if (c->streaming) http_stream_end(c->call->http); /* else out of memory before the first frame: 500 */
 }
@@ -237,38 +231,9 @@ static struct answer_choice *shown_of(const struct completion_choice *choice) {
     return &choice->completion->answer.choices[choice->index];
 }
 
-/* Puts the beginning of the prompt into the answer, at the first event of a choice. */
-static void begin_prompt(struct completion *c, struct completion_choice *choice) {
-    const struct api_request *q = &c->request;
-    struct answer_choice *shown = shown_of(choice);
-    const struct answer_prompt *p = shown->prompt;
-    if (choice->prompt_begun || c->over) return;
-    assert(p->n_ids || c->turn.is); /* a session's turn may have nothing new to read */
-    choice->prompt_begun = true;
-    if (q->echo && q->n_logprobs >= 0) c->answer.form->score_first(&shown->logprobs, p->ids[0], &c->answer.vocab);
-    if (q->n_prompt_logprobs >= 0) api_prompt_logprobs_add(&shown->prompt_logprobs, NULL, &c->answer.vocab);
-    if (p->echo && !q->stream) answer_keep_text(shown, p->echo, p->echo_len);
-}
-
-/* The prompt was scored for the more demanding of logprobs and prompt_logprobs; each gets as many as it asks for. */
-static void take_prompt(struct completion *c, struct completion_choice *choice, struct rod_event *e) {
-    const struct api_request *q = &c->request;
-    struct answer_choice *shown = shown_of(choice);
-    assert(q->echo || q->n_prompt_logprobs >= 0);
-    begin_prompt(c, choice);
-    if (c->over) return;
-    for (size_t i = 0; i < e->n_tokens; i++) {
-        struct rod_token *token = &e->tokens[i];
-        const uint32_t n_top = token->n_top;
-        if (q->n_prompt_logprobs >= 0) {
-            token->n_top = n_top < (uint32_t)q->n_prompt_logprobs ? n_top : (uint32_t)q->n_prompt_logprobs;
-            api_prompt_logprobs_add(&shown->prompt_logprobs, token, &c->answer.vocab);
-        }
-        if (q->echo && q->n_logprobs >= 0) {
-            token->n_top = n_top < (uint32_t)q->n_logprobs ? n_top : (uint32_t)q->n_logprobs;
-            c->answer.form->score(&shown->logprobs, token, 1, true, &c->answer.vocab);
-        }
-    }
+static void take_prompt(struct completion *c, struct answer_choice *shown, const struct rod_event *e) {
+    assert(c->request.echo || c->request.n_prompt_logprobs >= 0);
+    for (size_t i = 0; !c->over && i < e->n_tokens; i++) c->answer.form->prompt(shown, &e->tokens[i]);
 }
 
 static bool named_stop_id(const struct completion *c, int32_t id) {
@@ -279,24 +244,20 @@ static bool named_stop_id(const struct completion *c, int32_t id) {
 }
 
 /* Special tokens are in the text where the request wants them, and as the stop that it wants to see. */
-static void take_logprobs(struct completion *c, struct answer_choice *shown, const struct rod_event *e) {
-    if (shown->completion_tok == e->n_tokens)
-        shown->logprobs.n_part = 0; /* the prompt's text has ended, whole or not */
-    for (size_t i = 0; i < e->n_tokens; i++) {
-        const struct rod_token *token = &e->tokens[i];
-        size_t len = 0;
-        bool special = false;
-        rod_token_bytes(c->server->engine, token->id, &len, &special);
-        const bool in_text = !special || c->request.keep_special || named_stop_id(c, token->id);
-        c->answer.form->score(&shown->logprobs, token, 1, in_text, &c->answer.vocab);
-    }
+static bool in_text(const struct completion *c, int32_t id) {
+    size_t len = 0;
+    bool special = false;
+    rod_token_bytes(c->server->engine, id, &len, &special);
+    return !special || c->request.keep_special || named_stop_id(c, id);
 }
 
-static void take_ids(struct answer_choice *shown, const struct rod_event *e) {
-    for (size_t i = 0; i < e->n_tokens; i++) {
-        if (shown->ids.len) buf_putc(&shown->ids, ',');
-        buf_int(&shown->ids, e->tokens[i].id);
-    }
+/* Scores and ids of tokens. */
+static void tell_tokens(struct completion *c, struct answer_choice *shown, const struct rod_event *e) {
+    if (shown->completion_tok == e->n_tokens)
+        shown->logprobs.n_part = 0; /* the prompt's text has ended, whole or not */
+    for (size_t i = 0; i < e->n_tokens; i++)
+        c->answer.form->token(shown, &e->tokens[i],
+                              in_text(c, e->tokens[i].id) ? ANSWER_TOKEN_SHOWN : ANSWER_TOKEN_HIDDEN);
 }
 
 static void count_tokens(struct completion *c, struct completion_choice *choice, const struct rod_event *e) {
@@ -318,27 +279,21 @@ static void count_tokens(struct completion *c, struct completion_choice *choice,
 
 static void take_tokens(struct completion *c, struct completion_choice *choice, const struct rod_event *e) {
     const struct api_request *q = &c->request;
+    const struct answer_form *form = c->answer.form;
     struct answer_choice *shown = shown_of(choice);
     count_tokens(c, choice, e);
     if (c->over) return;
-    begin_prompt(c, choice);
-    if (q->stream && !shown->opened) c->answer.form->open(shown);
-    if (q->n_logprobs >= 0) take_logprobs(c, shown, e);
-    if (q->return_token_ids) take_ids(shown, e);
-    shown->fresh = true;
-    if (e->n_tokens && (q->n_logprobs >= 0 || q->return_token_ids)) shown->due = true;
+    if (q->stream && !shown->opened) form->open(shown);
+    if (form->token && (q->n_logprobs >= 0 || q->return_token_ids)) tell_tokens(c, shown, e);
     answer_push(shown, e->text, e->text_len);
 }
 
 /* The end token has an entry in the log-probabilities, no text, and does not count in the usage. */
-static void take_end_token(struct completion *c, struct completion_choice *choice, const struct rod_event *e) {
-    struct answer_choice *shown = shown_of(choice);
+static void take_end_token(struct completion *c, struct answer_choice *shown, const struct rod_event *e) {
     if (!c->request.echo || c->request.n_logprobs < 0) return; /* in a stored answer of a file that was made by hand */
-    begin_prompt(c, choice);
     if (c->over) return;
     if (c->request.stream && !shown->opened) c->answer.form->open(shown);
-    c->answer.form->score(&shown->logprobs, e->tokens, e->n_tokens, false, &c->answer.vocab);
-    shown->fresh = shown->due = true;
+    for (size_t i = 0; i < e->n_tokens; i++) c->answer.form->token(shown, &e->tokens[i], ANSWER_TOKEN_END);
     answer_push(shown, "", 0);
 }
 
@@ -385,7 +340,7 @@ static void take_finish(struct completion *c, struct completion_choice *choice, 
         return;
     }
     answer_end(shown);
-    if (c->request.stream) c->answer.form->finish(shown);
+    if (c->request.stream) c->answer.form->finish(shown, !c->n_open);
     if (c->n_open) return;
     metrics_observe(&m->request, (double)(uv_hrtime() - c->times.started_ns) * 1e-9);
     c->call->outcome = shown->reason == ROD_FINISH_LENGTH ? "length" : "stop";
@@ -419,9 +374,9 @@ void completion_event(struct rod_event *e) {
     }
     if (e->label) answer_relabel(&c->answer, e->label);
     if (e->kind == ROD_EVENT_PROMPT) {
-        take_prompt(c, choice, e);
+        take_prompt(c, shown_of(choice), e);
     } else if (e->kind == ROD_EVENT_END_TOKEN) {
-        take_end_token(c, choice, e);
+        take_end_token(c, shown_of(choice), e);
     } else if (e->kind == ROD_EVENT_DELTA) {
         take_tokens(c, choice, e);
     } else if (e->kind == ROD_EVENT_FINISH) {
@@ -451,7 +406,7 @@ void completion_tick(uv_timer_t *timer) {
         if (!silence) continue;
         if (now - c->times.sent_ns < silence || (c->streaming && http_stream_pending(c->call->http))) continue;
         server->metrics.pings++;
-        sse_ping(&c->answer.frame);
+        buf_puts(&c->answer.frame, SSE_PING);
         write_frames(c);
     }
 }

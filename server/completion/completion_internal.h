@@ -16,7 +16,6 @@ struct completion_choice { /* a request of the engine; what it says is in answer
     uint32_t index, prompt;
     uint64_t ticket, last_ns; /* last_ns: of the last delivery, 0 before the first */
     bool open;                /* the engine will send more */
-    bool prompt_begun;        /* the prompt's first token is in the answer */
 };
 
 struct completion_prompt {

@@ -323,7 +323,7 @@ static int submit_all(struct completion *c, struct rod_error *err) {
     for (uint32_t i = 0; !rc && i < c->answer.n_choices; i++) {
         struct completion_choice *choice = &c->choices[i];
         *choice = (struct completion_choice){.completion = c, .index = i, .prompt = i / c->request.n};
-        c->answer.choices[i].prompt = &c->prompts[choice->prompt].shown;
+        answer_set_prompt(&c->answer.choices[i], &c->prompts[choice->prompt].shown);
         requests[i] = engine_request(c, choice);
         if (!requests[i]) rc = rod_fail_no_memory(err);
         /* all choices have the same lists, which may be long: check one before copying a hundred */

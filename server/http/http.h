@@ -103,9 +103,9 @@ void http_close_after(struct http_request *r);                                  
 /* content_type NULL: none, for a status without a body. */
 void http_respond(struct http_request *r, unsigned status, const char *content_type, const void *body, size_t len);
 void http_respond_buf(struct http_request *r, unsigned status, const char *content_type,
-                      struct buf *body); /* emptied */
-void http_stream_begin(struct http_request *r, const char *content_type);
-void http_stream_write(struct http_request *r, const void *bytes, size_t len);
+                      struct buf *body);                                  /* emptied */
+void http_stream_begin(struct http_request *r, const char *content_type); /* kept by no cache, gathered by no proxy */
+size_t http_stream_write(struct http_request *r, const void *bytes, size_t len); /* http_stream_pending behind it */
 size_t http_stream_pending(const struct http_request *r); /* bytes that the client has not taken yet */
 void http_stream_end(struct http_request *r);
 /* Drops the connection without a proper end (the client must see that the answer is incomplete). */

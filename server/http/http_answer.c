@@ -51,18 +51,21 @@ void http_respond_buf(struct http_request *r, unsigned status, const char *conte
 
 void http_stream_begin(struct http_request *r, const char *content_type) {
     if (r->answered || r->gone) return;
+    http_add_header(r, "Cache-Control", "no-cache");
+    http_add_header(r, "X-Accel-Buffering", "no");
     r->streaming = true;
     answer_begin(r, MHD_HTTP_OK, content_type);
 }
 
-void http_stream_write(struct http_request *r, const void *bytes, size_t len) {
-    if (!r->streaming || r->ended || r->gone) return;
-    buf_add(&r->out, bytes, len);
-    if (r->out.failed) {
-        http_abort(r);
-        return;
+size_t http_stream_write(struct http_request *r, const void *bytes, size_t len) {
+    if (r->streaming && !r->ended && !r->gone) {
+        buf_add(&r->out, bytes, len);
+        if (r->out.failed)
+            http_abort(r);
+        else
+            http_wake(r);
     }
-    http_wake(r);
+    return http_stream_pending(r);
 }
 
 void http_stream_end(struct http_request *r) {

@@ -12,7 +12,4 @@ extern const struct answer_form chats_form;
 int chats_parse(const char *body, size_t len, const struct api_defaults *defaults, struct api_request *out,
                 struct api_error *err);
 
-void chats_logprobs_add(struct api_logprobs *l, const struct rod_token *tokens, size_t n_tokens, bool shown,
-                        const struct api_vocab *vocab);
-
 #endif

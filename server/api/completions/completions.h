@@ -12,9 +12,4 @@ extern const struct answer_form completions_form;
 int completions_parse(const char *body, size_t len, const struct api_defaults *defaults, struct api_request *out,
                       struct api_error *err);
 
-void completions_logprobs_add(struct api_logprobs *l, const struct rod_token *tokens, size_t n_tokens, bool shown,
-                              const struct api_vocab *vocab);
-/* The first token of a prompt, which nothing stands before: null. */
-void completions_logprobs_add_first(struct api_logprobs *l, int32_t id, const struct api_vocab *vocab);
-
 #endif

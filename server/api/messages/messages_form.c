@@ -2,7 +2,6 @@
  * its words. */
 #include "messages.h"
 #include "server/api/api_put.h"
-#include "server/api/api_routes.h"
 #include "server/api/sse.h"
 
 #include <assert.h>
@@ -96,7 +95,7 @@ static void put_message(struct buf *out, const struct answer_choice *choice, boo
     }
     buf_putc(out, ',');
     put_usage(out, &a->usage, finished);
-    if (finished) api_render_session_of(out, answer_session(a), a->session_version);
+    if (finished) api_put_session(out, answer_session(a), a->session_version);
     buf_putc(out, '}');
 }
 
@@ -105,15 +104,10 @@ static void messages_whole(struct answer *a, struct buf *out) { put_message(out,
 /* ---- the stream ---- */
 
 static void begin_event(struct buf *out, const char *type) {
-    sse_name(out, type);
-    sse_begin(out);
-    buf_addf(out, "{\"type\":\"%s\"", type);
+    buf_addf(out, SSE_NAME "%s\n" SSE_DATA "{\"type\":\"%s\"", type, type);
 }
 
-static void end_event(struct buf *out) {
-    buf_putc(out, '}');
-    sse_end(out);
-}
+static void end_event(struct buf *out) { buf_puts(out, "}" SSE_END); }
 
 static void messages_open(struct answer_choice *choice) {
     struct buf *out = &choice->answer->frame;
@@ -187,9 +181,10 @@ static void messages_arguments(struct answer_choice *choice, const struct api_ca
     end_event(&a->frame);
 }
 
-static void messages_finish(struct answer_choice *choice) {
+static void messages_finish(struct answer_choice *choice, bool last) {
     struct answer *a = choice->answer;
     const struct blocks *b = a->state;
+    assert(last);
     if (!b->n) open_text(a);
     close_block(a);
     begin_event(&a->frame, "message_delta");
@@ -197,7 +192,7 @@ static void messages_finish(struct answer_choice *choice) {
     put_reason(&a->frame, choice);
     buf_puts(&a->frame, "},");
     put_usage(&a->frame, &a->usage, true);
-    api_render_session_of(&a->frame, answer_session(a), a->session_version);
+    api_put_session(&a->frame, answer_session(a), a->session_version);
     end_event(&a->frame);
     begin_event(&a->frame, "message_stop");
     end_event(&a->frame);

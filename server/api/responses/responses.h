@@ -38,37 +38,4 @@ struct responses_page { /* of a list */
 bool responses_render_input_items(struct buf *out, const char *response, const json_t *input,
                                   const struct responses_page *page, struct api_error *err);
 
-/* ---- answers ---- */
-
-struct responses_item { /* of a response's output: a message, or a call of a tool */
-    uint32_t index;
-    const char *name, *call_id; /* of a call; NULL: a message */
-    const char *text;           /* a message's, or a call's arguments */
-    size_t len;
-    bool cut; /* it has not come to its end */
-};
-struct responses_view {     /* an answer of /v1/responses, so far or at its end */
-    const char *id, *model; /* id: "resp_..." */
-    int64_t created_unix_s;
-    const struct buf *echo;
-    const struct responses_item *items; /* at its end */
-    size_t n_items;
-    enum rod_finish reason;
-    const struct api_usage *usage;
-    const char *session; /* NULL = it is not stored */
-    uint64_t session_version;
-};
-void responses_render(struct buf *out, const struct responses_view *view);
-/* Events of its stream, frames and all; *seq numbers them. An opening; items, each with a beginning, deltas and an end;
- * an ending; or an error at any place. response: its id. */
-void responses_render_opening(struct buf *out, const struct responses_view *view, uint64_t *seq);
-void responses_render_item_begin(struct buf *out, const char *response, const struct responses_item *item,
-                                 uint64_t *seq);
-/* item: with the next part of its text. */
-void responses_render_item_delta(struct buf *out, const char *response, const struct responses_item *item,
-                                 uint64_t *seq);
-void responses_render_item_end(struct buf *out, const char *response, const struct responses_item *item, uint64_t *seq);
-void responses_render_ending(struct buf *out, const struct responses_view *view, uint64_t *seq);
-void responses_render_error(struct buf *out, const struct api_error *err, uint64_t *seq);
-
 #endif

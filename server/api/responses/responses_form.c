@@ -1,80 +1,218 @@
-/* responses_form.c - the form of responses: one choice, shown as items. In a stream each item begins, grows and ends in
- * events of its own; the last event says all of it again. */
+/* responses_form.c - the form of responses: one choice, shown as items, each a message or a call. In a stream each item
+ * begins, grows and ends in events of its own; the last event says all of it again. */
 #include "responses.h"
 #include "server/api/api_choice.h"
+#include "server/api/api_put.h"
+#include "server/api/sse.h"
 
 #include <assert.h>
-#include <stdlib.h>
+#include <string.h>
 
 struct state {
     uint64_t sequence; /* of the stream's events */
     size_t n_begun;    /* items; the last one has not ended */
 };
 
-static struct responses_view view_of(const struct answer *a) {
-    const struct api_request *q = a->request;
-    assert(a->n_choices == 1 && *a->id);
-    return (struct responses_view){.id = a->id,
-                                   .model = answer_model(a),
-                                   .created_unix_s = a->created_unix_s,
-                                   .echo = &q->again,
-                                   .reason = a->choices[0].reason,
-                                   .usage = &a->usage,
-                                   .session = q->session.discard ? NULL : answer_session(a),
-                                   .session_version = a->session_version};
-}
+/* ---- the response and its items ---- */
 
-/* Item i, which may have begun without a word: then it is a text. ended: the answer is over, and the last item may be
- * cut. */
-static struct responses_item item_view(const struct answer_choice *choice, size_t i, bool ended) {
+/* An answer without a word has one item, an empty text. */
+static size_t n_items(const struct answer_choice *choice) { return choice->n_items ? choice->n_items : 1; }
+
+static const struct answer_item *item_at(const struct answer_choice *choice, size_t i) {
     static const struct answer_item nothing = {0};
-    const struct answer_item *item = i < choice->n_items ? &choice->items[i] : &nothing;
-    const bool last = ended && i + 1 >= choice->n_items;
-    return (struct responses_item){
-        .index = (uint32_t)i,
-        .name = item->name,
-        .call_id = item->id,
-        .text = item->text.len ? item->text.data : "",
-        .len = item->text.len,
-        .cut = last && (choice->reason == ROD_FINISH_LENGTH || (item->name && !choice->split.whole))};
+    return i < choice->n_items ? &choice->items[i] : &nothing;
 }
 
-static void end_item(struct answer_choice *choice, bool ended) {
-    struct answer *a = choice->answer;
+/* The first message has the response's own number. */
+static void put_item_id(struct buf *out, const struct answer_choice *choice, size_t i) {
+    const char *id = choice->answer->id, *at = strchr(id, '_');
+    buf_puts(out, item_at(choice, i)->name ? "\"fc_" : "\"msg_");
+    buf_puts(out, at ? at + 1 : id);
+    if (i) buf_addf(out, "_%zu", i);
+    buf_putc(out, '"');
+}
+
+static void put_text(struct buf *out, const struct answer_item *item) {
+    buf_json(out, item->text.len ? item->text.data : "", item->text.len);
+}
+
+static void put_part(struct buf *out, const struct answer_item *item) {
+    buf_puts(out, "{\"type\":\"output_text\",\"text\":");
+    put_text(out, item);
+    buf_puts(out, ",\"annotations\":[],\"logprobs\":[]}");
+}
+
+enum progress { BEGUN, ENDED, OVER }; /* an item has said nothing yet; said all; and so has the answer */
+
+/* The last item of an answer may be cut. */
+static const char *item_status(const struct answer_choice *choice, size_t i, enum progress progress) {
+    const bool last = progress == OVER && i + 1 == n_items(choice);
+    if (progress == BEGUN) return "in_progress";
+    if (last && choice->reason == ROD_FINISH_LENGTH) return "incomplete";
+    return last && item_at(choice, i)->name && !choice->split.whole ? "incomplete" : "completed";
+}
+
+static void put_item(struct buf *out, const struct answer_choice *choice, size_t i, enum progress progress) {
+    static const struct answer_item nothing = {0};
+    const struct answer_item *item = item_at(choice, i);
+    buf_puts(out, "{\"id\":");
+    put_item_id(out, choice, i);
+    buf_addf(out, ",\"type\":\"%s\",\"status\":\"%s\"", item->name ? "function_call" : "message",
+             item_status(choice, i, progress));
+    if (item->name) {
+        buf_addf(out, ",\"call_id\":\"%s\",\"name\":", item->id);
+        api_put_text(out, item->name);
+        buf_puts(out, ",\"arguments\":");
+        put_text(out, progress == BEGUN ? &nothing : item);
+    } else {
+        buf_puts(out, ",\"role\":\"assistant\",\"content\":[");
+        if (progress != BEGUN) put_part(out, item);
+        buf_putc(out, ']');
+    }
+    buf_putc(out, '}');
+}
+
+static void put_usage(struct buf *out, const struct api_usage *u) {
+    buf_addf(out,
+             "{\"input_tokens\":%llu,\"input_tokens_details\":{\"cached_tokens\":%llu,\"cache_write_tokens\":0},"
+             "\"output_tokens\":%llu,"
+             "\"output_tokens_details\":{\"reasoning_tokens\":0},\"total_tokens\":%llu}",
+             (unsigned long long)u->prompt_tok, (unsigned long long)u->cached_tok,
+             (unsigned long long)u->completion_tok, (unsigned long long)(u->prompt_tok + u->completion_tok));
+}
+
+/* What stands in a response that is over. */
+static void put_end(struct buf *out, const struct answer *a) {
+    put_usage(out, &a->usage);
+    if (!a->request->session.discard) api_put_session(out, answer_session(a), a->session_version);
+}
+
+static void put_response(struct buf *out, const struct answer *a, bool over) {
+    const struct answer_choice *choice = &a->choices[0];
+    const bool cut = over && choice->reason == ROD_FINISH_LENGTH;
+    assert(a->n_choices == 1 && *a->id);
+    if (over && choice->failed) out->failed = true;
+    buf_puts(out, "{\"id\":");
+    api_put_text(out, a->id);
+    buf_addf(out,
+             ",\"object\":\"response\",\"created_at\":%lld,\"status\":\"%s\",\"error\":null,"
+             "\"incomplete_details\":%s,\"model\":",
+             (long long)a->created_unix_s,
+             cut    ? "incomplete"
+             : over ? "completed"
+                    : "in_progress",
+             cut ? "{\"reason\":\"max_output_tokens\"}" : "null");
+    api_put_text(out, answer_model(a));
+    buf_puts(out, ",\"output\":[");
+    for (size_t i = 0; over && i < n_items(choice); i++) {
+        api_put_comma(out, i);
+        put_item(out, choice, i, OVER);
+    }
+    buf_puts(out, "],");
+    buf_add(out, a->request->again.data, a->request->again.len);
+    buf_puts(out, ",\"usage\":");
+    if (over)
+        put_end(out, a);
+    else
+        buf_puts(out, "null");
+    buf_putc(out, '}');
+}
+
+static void responses_whole(struct answer *a, struct buf *out) { put_response(out, a, true); }
+
+/* ---- the stream ---- */
+
+static void begin_event(struct answer *a, const char *type) {
     struct state *s = a->state;
+    buf_addf(&a->frame, SSE_NAME "%s\n" SSE_DATA "{\"type\":\"%s\",\"sequence_number\":%llu", type, type,
+             (unsigned long long)s->sequence++);
+}
+
+static void end_event(struct answer *a) { buf_puts(&a->frame, "}" SSE_END); }
+
+static void put_response_event(struct answer *a, const char *type, bool over) {
+    begin_event(a, type);
+    buf_puts(&a->frame, ",\"response\":");
+    put_response(&a->frame, a, over);
+    end_event(a);
+}
+
+static void put_item_event(const struct answer_choice *choice, const char *type, size_t i, enum progress progress) {
+    struct answer *a = choice->answer;
+    begin_event(a, type);
+    buf_addf(&a->frame, ",\"output_index\":%zu,\"item\":", i);
+    put_item(&a->frame, choice, i, progress);
+    end_event(a);
+}
+
+/* Where in the answer it lies: a message has one part. next: the event's own member. */
+static void begin_part_event(const struct answer_choice *choice, const char *type, size_t i, const char *next) {
+    struct answer *a = choice->answer;
+    begin_event(a, type);
+    buf_puts(&a->frame, ",\"item_id\":");
+    put_item_id(&a->frame, choice, i);
+    buf_addf(&a->frame, ",\"output_index\":%zu%s,\"%s\":", i, item_at(choice, i)->name ? "" : ",\"content_index\":0",
+             next);
+}
+
+static void end_item(const struct answer_choice *choice, enum progress progress) {
+    struct answer *a = choice->answer;
+    const struct state *s = a->state;
     if (!s->n_begun) return;
-    const struct responses_item view = item_view(choice, s->n_begun - 1, ended);
-    responses_render_item_end(&a->frame, a->id, &view, &s->sequence);
+    const size_t i = s->n_begun - 1;
+    const struct answer_item *item = item_at(choice, i);
+    if (item->name) {
+        begin_part_event(choice, "response.function_call_arguments.done", i, "name");
+        api_put_text(&a->frame, item->name);
+        buf_puts(&a->frame, ",\"arguments\":");
+        put_text(&a->frame, item);
+    } else {
+        begin_part_event(choice, "response.output_text.done", i, "text");
+        put_text(&a->frame, item);
+        buf_puts(&a->frame, ",\"logprobs\":[]");
+        end_event(a);
+        begin_part_event(choice, "response.content_part.done", i, "part");
+        put_part(&a->frame, item);
+    }
+    end_event(a);
+    put_item_event(choice, "response.output_item.done", i, progress);
 }
 
-static void begin_item(struct answer_choice *choice) {
+static void begin_item(const struct answer_choice *choice) {
+    static const struct answer_item nothing = {0};
     struct answer *a = choice->answer;
     struct state *s = a->state;
-    end_item(choice, false);
-    struct responses_item view = item_view(choice, s->n_begun++, false);
-    responses_render_item_begin(&a->frame, a->id, &view, &s->sequence);
+    end_item(choice, ENDED);
+    const size_t i = s->n_begun++;
+    put_item_event(choice, "response.output_item.added", i, BEGUN);
+    if (item_at(choice, i)->name) return;
+    begin_part_event(choice, "response.content_part.added", i, "part");
+    put_part(&a->frame, &nothing);
+    end_event(a);
 }
 
 /* What will come is known only with the first part, if there are tools. */
 static void responses_open(struct answer_choice *choice) {
     struct answer *a = choice->answer;
-    struct state *s = a->state;
-    const struct responses_view v = view_of(a);
     const size_t before = a->frame.len;
-    responses_render_opening(&a->frame, &v, &s->sequence);
+    put_response_event(a, "response.created", false);
+    put_response_event(a, "response.in_progress", false);
     if (!a->request->tools.n) begin_item(choice);
     a->opening_bytes += a->frame.len - before;
     choice->opened = true;
 }
 
-static void add_text(struct answer_choice *choice, const char *text, size_t len) {
+/* The next part of the item that has begun last. */
+static void add_text(const struct answer_choice *choice, const char *text, size_t len) {
     struct answer *a = choice->answer;
-    struct state *s = a->state;
+    const struct state *s = a->state;
     if (!len || choice->failed) return;
-    struct responses_item view = item_view(choice, s->n_begun - 1, false);
-    view.text = text;
-    view.len = len;
-    responses_render_item_delta(&a->frame, a->id, &view, &s->sequence);
+    const bool call = item_at(choice, s->n_begun - 1)->name != NULL;
+    begin_part_event(choice, call ? "response.function_call_arguments.delta" : "response.output_text.delta",
+                     s->n_begun - 1, "delta");
+    buf_json(&a->frame, text, len);
+    if (!call) buf_puts(&a->frame, ",\"logprobs\":[]");
+    end_event(a);
 }
 
 static void responses_text(struct answer_choice *choice, const char *text, size_t len) {
@@ -92,44 +230,26 @@ static void responses_arguments(struct answer_choice *choice, const struct api_c
     add_text(choice, call->arguments, call->len);
 }
 
-/* The items of an answer that has ended, to be freed; NULL: out of memory. An answer without a word is an empty text.
- */
-static struct responses_item *finished_items(const struct answer_choice *choice, struct responses_view *v) {
-    const size_t n = choice->n_items ? choice->n_items : 1;
-    struct responses_item *items = choice->failed ? NULL : calloc(n, sizeof *items);
-    *v = view_of(choice->answer);
-    for (size_t i = 0; items && i < n; i++) items[i] = item_view(choice, i, true);
-    v->items = items;
-    v->n_items = items ? n : 0;
-    return items;
-}
-
-static void responses_finish(struct answer_choice *choice) {
+static void responses_finish(struct answer_choice *choice, bool last) {
     struct answer *a = choice->answer;
-    struct state *s = a->state;
-    struct responses_view v;
+    const struct state *s = a->state;
+    assert(last);
     if (!s->n_begun) begin_item(choice);
-    struct responses_item *items = finished_items(choice, &v);
-    if (!items) a->frame.failed = true;
-    end_item(choice, true);
-    responses_render_ending(&a->frame, &v, &s->sequence);
-    free(items);
+    end_item(choice, OVER);
+    put_response_event(a, choice->reason == ROD_FINISH_LENGTH ? "response.incomplete" : "response.completed", true);
 }
 
-static void responses_whole(struct answer *a, struct buf *out) {
-    struct responses_view v;
-    struct responses_item *items = finished_items(&a->choices[0], &v);
-    if (items)
-        responses_render(out, &v);
-    else
-        out->failed = true;
-    free(items);
-}
-
-static void responses_error(struct answer *a, const struct api_error *err, const char *request_id) {
-    struct state *s = a->state;
+static void responses_error(struct answer *a, const struct api_error *e, const char *request_id) {
     (void)request_id;
-    responses_render_error(&a->frame, err, &s->sequence);
+    begin_event(a, "error");
+    buf_puts(&a->frame, ",\"code\":");
+    api_put_text(&a->frame, *e->code ? e->code : e->type);
+    buf_puts(&a->frame, ",\"message\":");
+    api_put_any(&a->frame, e->message);
+    buf_puts(&a->frame, ",\"param\":");
+    api_put_any_or_null(&a->frame, e->param);
+    api_put_trace(&a->frame, e);
+    end_event(a);
 }
 
 const struct answer_form responses_form = {.name = "responses",

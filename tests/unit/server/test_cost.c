@@ -31,9 +31,9 @@ static double round_us(struct text *texts, const int32_t *ids, size_t n_ids, siz
         struct api_choice choice = {.text = texts[i].buf, .text_len = texts[i].n_out, .stop_id = -1};
         if (match >= 0 || !texts[i].n_out) continue;
         buf_clear(out);
-        sse_begin(out);
+        buf_puts(out, SSE_DATA);
         api_render_chunk(out, form->style, prefix, &choice, NULL, false);
-        sse_end(out);
+        buf_puts(out, SSE_END);
         ++*n_frames;
     }
     return now_us() - begin;

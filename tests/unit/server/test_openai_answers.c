@@ -119,7 +119,7 @@ static void legacy_logprobs_are_parallel_arrays(void **state) {
     struct rod_token tokens[] = {{0, -3, 0, 2, top}, {1, -0.5f, 0, 2, top}, {2, -INFINITY, 0, 0, NULL}};
     struct api_logprobs l = {0};
     struct buf b = {0}, prefix = {0};
-    completions_logprobs_add(&l, tokens, 3, true, &vocab);
+    for (int i = 0; i < 3; i++) completions_form.style->score(&l, &tokens[i], true, &vocab);
     struct api_choice c = {.index = 3, .text = "Hello", .text_len = 5, .logprobs = &l, .stop_id = -1};
     put_head(&prefix, &completions_form, "id7", "m \"x\"");
     api_render_chunk(&b, completions_form.style, &prefix, &c, NULL, false);
@@ -137,7 +137,7 @@ static void legacy_logprobs_are_parallel_arrays(void **state) {
     assert_true(json_is_null(at(root, "choices.0.finish_reason")));
     json_decref(root);
     api_logprobs_clear(&l);
-    completions_logprobs_add(&l, tokens, 1, true, &vocab);
+    completions_form.style->score(&l, tokens, true, &vocab);
     assert_memory_equal(l.offsets.data, "6", 1); /* the half character counts once; offsets go on over chunks */
     api_logprobs_fini(&l);
     buf_fini(&prefix);
@@ -153,7 +153,7 @@ static void offsets_count_the_characters_of_the_text(void **state) {
     struct api_logprobs l = {0};
     for (size_t i = 0; i < sizeof tokens / sizeof *tokens; i++) {
         const struct rod_token token = {.id = tokens[i].id};
-        completions_logprobs_add(&l, &token, 1, tokens[i].shown, &vocab);
+        completions_form.style->score(&l, &token, tokens[i].shown, &vocab);
     }
     buf_putc(&l.offsets, 0);
     assert_string_equal(l.offsets.data, "0,1,2,4,4,7,8,8");
@@ -167,7 +167,7 @@ static void chat_logprobs_hold_bytes(void **state) {
     struct rod_token tokens[] = {{2, -0.25f, 0, 1, top}};
     struct api_logprobs l = {0};
     struct buf b = {0}, prefix = {0};
-    chats_logprobs_add(&l, tokens, 1, true, &vocab);
+    chats_form.style->score(&l, tokens, true, &vocab);
     struct api_choice c = {.text = "", .logprobs = &l, .stop_id = -1};
     put_head(&prefix, &chats_form, "i", "m");
     api_render_chunk(&b, chats_form.style, &prefix, &c, NULL, true);

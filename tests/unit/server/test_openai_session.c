@@ -220,21 +220,27 @@ static void a_response_is_a_chat_with_its_past_elsewhere(void **state) {
     refuse(&responses_form, "{\"input\": \"a\", \"background\": true}", NULL, NULL, "background");
 }
 
-static const struct responses_item said[] = {
-    {.text = "a\"b", .len = 3}, {.index = 1, .name = "look", .call_id = "call_x", .text = "{\"at\": 1}", .len = 9}};
-
-static struct responses_view view_of(const struct api_request *r, const struct api_usage *usage) {
-    return (struct responses_view){.id = "resp_7",
-                                   .model = "tales",
-                                   .created_unix_s = 5,
-                                   .echo = &r->again,
-                                   .items = said,
-                                   .n_items = 2,
-                                   .reason = ROD_FINISH_STOP,
-                                   .usage = usage,
-                                   .session = "resp_7",
-                                   .session_version = 3};
+/* An answer to a request with the tool "look": a text, and a call of it. */
+static void say(struct answer *a, const struct api_request *r, enum rod_finish reason) {
+    static const char *const said[] = {"a\"b",
+                                       "<tool_call>{\"name\": \"look\", \"arguments\": {\"at\": 1}}</tool_call>"};
+    *a = (struct answer){.form = &responses_form,
+                         .request = r,
+                         .id = "resp_7",
+                         .served_model = "tales",
+                         .created_unix_s = 5,
+                         .tags = {"<tool_call>", "</tool_call>"},
+                         .usage = {.prompt_tok = 30, .completion_tok = 4, .cached_tok = 20},
+                         .session = "resp_7",
+                         .session_version = 3};
+    assert_true(answer_begin(a, 1));
+    a->choices[0].reason = reason;
+    if (r->stream) a->form->open(&a->choices[0]);
+    for (size_t i = 0; i < 2; i++) answer_push(&a->choices[0], said[i], strlen(said[i]));
+    answer_end(&a->choices[0]);
 }
+
+#define LOOK "\"tools\": [{\"type\": \"function\", \"name\": \"look\", \"parameters\": {\"type\": \"object\"}}]"
 
 static const char *text_at(const json_t *root, const char *name) {
     return json_string_value(json_object_get(root, name));
@@ -243,13 +249,13 @@ static const char *text_at(const json_t *root, const char *name) {
 static void an_answer_says_again_what_was_asked(void **state) {
     (void)state;
     struct api_request r;
-    const struct api_usage usage = {.prompt_tok = 30, .completion_tok = 4, .cached_tok = 20};
-    accept(&responses_form,
-           "{\"input\": \"x\", \"metadata\": {\"k\\\"\": \"v\\n\"}, \"instructions\": \"say \\u0000 \\\"\"}", NULL,
-           NULL, &r);
-    struct responses_view v = view_of(&r, &usage);
+    struct answer a;
     struct buf out = {0};
-    responses_render(&out, &v);
+    accept(&responses_form,
+           "{\"input\": \"x\", \"metadata\": {\"k\\\"\": \"v\\n\"}, \"instructions\": \"say \\u0000 \\\"\", " LOOK "}",
+           NULL, NULL, &r);
+    say(&a, &r, ROD_FINISH_STOP);
+    a.form->whole(&a, &out);
     json_t *root = json_loadb(out.data, out.len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL, NULL);
     assert_non_null(root);
     assert_string_equal(text_at(root, "status"), "completed");
@@ -260,15 +266,16 @@ static void an_answer_says_again_what_was_asked(void **state) {
     assert_string_equal(text_at(json_array_get(json_object_get(item, "content"), 0), "text"), "a\"b");
     item = json_array_get(json_object_get(root, "output"), 1);
     assert_string_equal(text_at(item, "type"), "function_call");
-    assert_string_equal(text_at(item, "call_id"), "call_x");
+    assert_string_equal(text_at(item, "call_id"), a.choices[0].items[1].id);
     assert_string_equal(text_at(item, "arguments"), "{\"at\": 1}");
     assert_int_equal(json_integer_value(json_object_get(json_object_get(root, "usage"), "total_tokens")), 34);
     assert_int_equal(json_integer_value(json_object_get(json_object_get(root, "session"), "version")), 3);
     json_decref(root);
     buf_clear(&out);
-    v.reason = ROD_FINISH_LENGTH;
-    v.session = NULL;
-    responses_render(&out, &v);
+    answer_fini(&a);
+    say(&a, &r, ROD_FINISH_LENGTH);
+    *a.session = 0;
+    a.form->whole(&a, &out);
     root = json_loadb(out.data, out.len, JSON_ALLOW_NUL, NULL);
     assert_non_null(root);
     assert_string_equal(text_at(root, "status"), "incomplete");
@@ -276,6 +283,7 @@ static void an_answer_says_again_what_was_asked(void **state) {
     assert_null(json_object_get(root, "session"));
     json_decref(root);
     buf_fini(&out);
+    answer_fini(&a);
     api_request_fini(&r);
 }
 
@@ -297,22 +305,14 @@ static void a_stream_numbers_its_events(void **state) {
                                        "error"};
     struct api_request r;
     struct api_error err;
-    const struct api_usage usage = {.prompt_tok = 1, .completion_tok = 2};
-    accept(&responses_form, "{\"input\": \"x\"}", NULL, NULL, &r);
-    const struct responses_view v = view_of(&r, &usage);
-    struct buf out = {0};
-    uint64_t seq = 0;
-    responses_render_opening(&out, &v, &seq);
-    for (size_t i = 0; i < 2; i++) {
-        responses_render_item_begin(&out, v.id, &said[i], &seq);
-        responses_render_item_delta(&out, v.id, &said[i], &seq);
-        responses_render_item_end(&out, v.id, &said[i], &seq);
-    }
-    responses_render_ending(&out, &v, &seq);
+    struct answer a;
+    accept(&responses_form, "{\"input\": \"x\", \"stream\": true, " LOOK "}", NULL, NULL, &r);
+    say(&a, &r, ROD_FINISH_STOP);
+    a.form->finish(&a.choices[0], true);
     api_error_set(&err, 503, "unavailable", "draining", "", "over");
-    responses_render_error(&out, &err, &seq);
-    buf_putc(&out, 0);
-    char *at = out.data;
+    a.form->error(&a, &err, "id");
+    buf_putc(&a.frame, 0);
+    char *at = a.frame.data;
     for (size_t i = 0; i < sizeof want / sizeof *want; i++) {
         char *end = strstr(at, "\n\n"), *data = strstr(at, "\ndata: ");
         assert_true(end && data && data < end && !strncmp(at, "event: ", 7));
@@ -326,7 +326,7 @@ static void a_stream_numbers_its_events(void **state) {
         at = end + 2;
     }
     assert_int_equal(*at, 0);
-    buf_fini(&out);
+    answer_fini(&a);
     api_request_fini(&r);
 }
 

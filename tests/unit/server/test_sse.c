@@ -23,11 +23,9 @@ static void check(struct buf *b, const char *want) {
 static void frames_are_data_a_line_and_an_empty_line(void **state) {
     (void)state;
     struct buf b = {0};
-    sse_begin(&b);
+    buf_puts(&b, SSE_DATA);
     buf_json(&b, "a\nb", 3);
-    sse_end(&b);
-    sse_ping(&b);
-    sse_done(&b);
+    buf_puts(&b, SSE_END SSE_PING SSE_DONE);
     check(&b, "data: \"a\\nb\"\n\n: ping\n\ndata: [DONE]\n\n");
 }
 
