@@ -14,6 +14,7 @@
 
 struct model;
 struct backend;
+struct state_layout;
 
 enum { BACKEND_MAX_DRAFTS = 7 };
 
@@ -86,6 +87,7 @@ struct backend_info {
     char products[96]; /* of prompts, where a library makes them: which; else "" */
     /* What slot_save writes, as text (state_layout.h): a backend loads the states of another with the same id. */
     char state_id[BACKEND_STATE_ID_BYTES];
+    const struct state_layout *state; /* the same as numbers; NULL: there is no state */
     uint32_t n_slots, max_batch_tok, max_out, chunk_tok;
     uint64_t weight_bytes, slot_bytes;
     /* Decode steps of more than defer_rows rows write a state at one token of deferred_tok + 1, and keep what changes
@@ -96,14 +98,6 @@ struct backend_info {
     /* Rows of a step at most, where it is not one prompt's alone (sched.h); 0: max_batch_tok, which is never less. */
     uint32_t shared_tok;
     uint64_t host_bytes; /* moved between host and device by the last step; 0 where they are one */
-};
-
-/* A copy of one layer's state in fp32, in golden.safetensors' layout: S [M,E]; conv [E,K] oldest first; k, v
- * [n_keys,Hk,P] and [n_keys,Hv,P] oldest first. Buffers are the caller's, sized for the model's dims; k, v may be NULL.
- */
-struct backend_layer_state {
-    float *S, *conv, *k, *v;
-    uint32_t n_keys;
 };
 
 struct backend_ops {
@@ -143,9 +137,6 @@ struct backend_ops {
      * its copy. NULL, both: any memory is as good. host_give may come after close, from any thread. */
     void *(*host_take)(struct backend *be, size_t bytes);
     void (*host_give)(void *memory, size_t bytes);
-    /* The state after pos tokens (pos tells how much of the window is filled). For verify and tests. */
-    int (*slot_read)(struct backend *be, uint32_t slot, uint64_t pos, uint32_t layer, struct backend_layer_state *out,
-                     struct rod_error *err);
     /* Every segment with another slot, decode rows before prompts; sum of n_tok <= max_batch_tok, sum of n_out <=
      * max_out. *logits: fp32 rows of vocab_size floats, in segment order, valid until the next call. A failure is a
      * device fault. Not while a launched step is on its way. */

@@ -134,12 +134,6 @@ static int null_slot_load_begin(struct backend *be, uint32_t slot, uint64_t pos,
     return rc;
 }
 
-static int null_slot_read(struct backend *be, uint32_t slot, uint64_t pos, uint32_t layer,
-                          struct backend_layer_state *out, struct rod_error *err) {
-    (void)be, (void)slot, (void)pos, (void)layer, (void)out;
-    return rod_fail(err, ROD_EUNSUPPORTED, "The null device has no state.");
-}
-
 static int null_forward(struct backend *be, const struct backend_segment *segs, uint32_t n_segs, const float **logits,
                         struct rod_error *err) {
     (void)segs, (void)n_segs, (void)err;
@@ -244,7 +238,6 @@ const struct backend_ops backend_null = {.name = "null",
                                          .slot_load_begin = null_slot_load_begin,
                                          .slot_moving = null_slot_moving,
                                          .on_moved = null_on_moved,
-                                         .slot_read = null_slot_read,
                                          .forward = null_forward,
                                          .slot_sampling = null_slot_sampling,
                                          .slot_mask = null_slot_mask,

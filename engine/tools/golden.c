@@ -2,6 +2,7 @@
 #include "golden.h"
 #include "engine/base/fail.h"
 #include "engine/model/safetensors.h"
+#include "engine/state/state_layout.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -11,8 +12,7 @@
 
 /* ---- state buffers ---- */
 
-struct golden_tensor golden_state_tensor(const struct backend_layer_state *layer, const struct model_dims *d,
-                                         uint32_t which) {
+struct golden_tensor golden_state_tensor(const struct golden_layer *layer, const struct model_dims *d, uint32_t which) {
     switch (which) {
     case 0: return (struct golden_tensor){"S", layer->S, (size_t)d->M * d->E, d->E};
     case 1: return (struct golden_tensor){"conv", layer->conv, (size_t)d->E * d->K, (size_t)d->E * d->K};
@@ -21,11 +21,11 @@ struct golden_tensor golden_state_tensor(const struct backend_layer_state *layer
     }
 }
 
-struct backend_layer_state *golden_new_state(const struct model_dims *d, uint32_t n_keys) {
-    struct backend_layer_state *layers = calloc(d->L, sizeof *layers);
+struct golden_layer *golden_new_state(const struct model_dims *d, uint32_t n_keys) {
+    struct golden_layer *layers = calloc(d->L, sizeof *layers);
     if (!layers) return NULL;
     for (uint32_t i = 0; i < d->L; i++) {
-        struct backend_layer_state *s = &layers[i];
+        struct golden_layer *s = &layers[i];
         s->n_keys = n_keys;
         s->S = calloc((size_t)d->M * d->E, sizeof *s->S);
         s->conv = calloc((size_t)d->E * d->K, sizeof *s->conv);
@@ -41,7 +41,7 @@ struct backend_layer_state *golden_new_state(const struct model_dims *d, uint32_
     return layers;
 }
 
-void golden_free_state(struct backend_layer_state *layers, uint32_t n_layers) {
+void golden_free_state(struct golden_layer *layers, uint32_t n_layers) {
     for (uint32_t i = 0; layers && i < n_layers; i++) {
         free(layers[i].S);
         free(layers[i].conv);
@@ -49,6 +49,46 @@ void golden_free_state(struct backend_layer_state *layers, uint32_t n_layers) {
         free(layers[i].v);
     }
     free(layers);
+}
+
+/* n numbers of a state, from byte `at` on. */
+static void read_numbers(const void *state, enum dtype dtype, size_t at, size_t n, float *to) {
+    const struct weight_part part = {.data = (const unsigned char *)state + at, .dtype = dtype, .rows = 1};
+    weight_part_to_f32(&part, 0, n, to);
+}
+
+static void read_layer(const struct state_layout *l, const struct state_layer *at, size_t begin, const void *state,
+                       struct golden_layer *to) {
+    const uint32_t tiles = (l->E + STATE_TILE - 1) / STATE_TILE;
+    const size_t conv_row = (size_t)tiles * STATE_TILE * dtype_bytes(l->act);
+    for (size_t t = 0; t < tiles; t++)
+        for (size_t m = 0; m < l->M; m++) {
+            const size_t e = t * STATE_TILE, n = l->E - e < STATE_TILE ? l->E - e : STATE_TILE;
+            const size_t row = (t * l->M + m) * STATE_TILE * sizeof(float);
+            read_numbers(state, DTYPE_F32, begin + row, n, to->S + m * l->E + e);
+        }
+    for (size_t j = 0; j < l->K; j++)
+        for (size_t e = 0; e < l->E; e++)
+            read_numbers(state, l->act, begin + at->conv + j * conv_row + e * dtype_bytes(l->act), 1,
+                         to->conv + e * l->K + j);
+    to->n_keys = at->n_keys;
+    if (!at->n_keys) return;
+    read_numbers(state, l->act, begin + at->keys, (size_t)at->n_keys * l->Hk * l->P, to->k);
+    read_numbers(state, l->act, begin + at->values, (size_t)at->n_keys * l->Hv * l->P, to->v);
+}
+
+int golden_read_slot(const struct backend_ops *ops, struct backend *be, uint32_t slot, uint64_t pos,
+                     struct golden_layer *layers, struct rod_error *err) {
+    const struct state_layout *layout = ops->info(be)->state;
+    if (!layout) return rod_fail(err, ROD_EUNSUPPORTED, "The %s device has no state.", ops->name);
+    const size_t bytes = ops->state_bytes(be, pos);
+    void *state = malloc(bytes);
+    if (!state) return rod_fail_no_memory(err);
+    const struct state_layer at = state_layer_at(layout, pos);
+    const int rc = ops->slot_save(be, slot, pos, state, bytes, err);
+    for (uint32_t i = 0; !rc && i < layout->L; i++) read_layer(layout, &at, i * at.bytes, state, &layers[i]);
+    free(state);
+    return rc;
 }
 
 /* ---- reading ---- */
@@ -107,8 +147,7 @@ static int reader_read_ids(struct reader *r, const char *name, uint32_t vocab, i
     return rc;
 }
 
-static int reader_read_layer(struct reader *r, const struct model_dims *d, uint32_t layer,
-                             struct backend_layer_state *s) {
+static int reader_read_layer(struct reader *r, const struct model_dims *d, uint32_t layer, struct golden_layer *s) {
     char name[48];
     snprintf(name, sizeof name, "state.%u.S", layer);
     int rc = reader_read_floats(r, name, (const uint64_t[]){d->M, d->E}, 2, s->S);

@@ -79,12 +79,7 @@ int verify_run(const struct backend_ops *ops, struct backend *be, const struct m
     int rc = r && r->logits && r->greedy_logits && r->layers
                  ? verify_run_prompt(ops, be, d->V, g, first_tok, piece_tok, r->logits, watch, err)
                  : rod_fail_no_memory(err);
-    for (uint32_t i = 0; i < d->L && !rc; i++) {
-        rc = ops->slot_read(be, 0, g->T, i, &r->layers[i], err);
-        if (!rc && r->layers[i].n_keys != g->n_keys && d->plus)
-            rc = rod_fail(err, ROD_EINTERNAL, "layer %u keeps %u keys after %u tokens, %u are seen", i,
-                          r->layers[i].n_keys, g->T, g->n_keys);
-    }
+    if (!rc) rc = golden_read_slot(ops, be, 0, g->T, r->layers, err);
     if (!rc) rc = verify_run_greedy(ops, be, d->V, g, r->logits + (size_t)(g->T - 1) * d->V, r->greedy_logits, err);
     if (rc) {
         verify_free(r);

@@ -11,9 +11,9 @@
 /* A backend's results for a golden file's prompt. */
 struct verify_result {
     uint32_t n_layers;
-    float *logits;                      /* [T,V] */
-    struct backend_layer_state *layers; /* [L], after the prompt */
-    float *greedy_logits; /* [n_greedy,V]: row i chooses the id of greedy_ids[i]; the ids before it were fed */
+    float *logits;               /* [T,V] */
+    struct golden_layer *layers; /* [L], after the prompt */
+    float *greedy_logits;        /* [n_greedy,V]: row i chooses the id of greedy_ids[i]; the ids before it were fed */
 };
 
 /* Progress of a run, and the run's name. */

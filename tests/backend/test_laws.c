@@ -2,6 +2,7 @@
  * at multiples of the chunk, its neighbours, its slot and its slot's past change nothing, neither logits nor state. On
  * the backend that RODIMUS_TEST_DEVICE names, the CPU without it, in RODIMUS_TEST_PRECISION. */
 #include "engine/base/philox.h"
+#include "engine/tools/golden.h"
 #include "tests/backend_setup.h"
 
 #include <setjmp.h>
@@ -72,16 +73,19 @@ static void trace_state(const struct setup *b, uint32_t slot, uint64_t pos, stru
     const struct model_dims *d = &b->model->dims;
     float *at = t->state;
     struct rod_error err;
+    struct golden_layer *layers = calloc(d->L, sizeof *layers);
     for (uint32_t l = 0; l < d->L; l++) {
-        struct backend_layer_state s = {.S = at, .conv = at + (size_t)d->M * d->E};
-        float *window = s.conv + (size_t)d->E * d->K;
+        struct golden_layer *s = &layers[l];
+        s->S = at, s->conv = at + (size_t)d->M * d->E;
+        float *window = s->conv + (size_t)d->E * d->K;
         if (d->plus) {
-            s.k = window;
-            s.v = window + (size_t)d->visible * d->Hk * d->P;
+            s->k = window;
+            s->v = window + (size_t)d->visible * d->Hk * d->P;
         }
-        if (b->ops->slot_read(b->be, slot, pos, l, &s, &err)) fail_msg("%s: %s", b->name, err.message);
         at = window + (size_t)d->visible * (d->Hk + d->Hv) * d->P;
     }
+    if (golden_read_slot(b->ops, b->be, slot, pos, layers, &err)) fail_msg("%s: %s", b->name, err.message);
+    free(layers);
 }
 
 static void expect_equal(const struct setup *b, const struct trace *got, const struct trace *want, const char *what) {

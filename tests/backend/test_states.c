@@ -4,6 +4,7 @@
  * CPU without it, in RODIMUS_TEST_PRECISION. */
 #include "engine/base/philox.h"
 #include "engine/state/state_layout.h"
+#include "engine/tools/golden.h"
 #include "tests/backend_setup.h"
 
 #include <setjmp.h>
@@ -216,7 +217,8 @@ static void a_state_has_one_size_once_the_window_is_full(void **state) {
     assert_string_not_equal(ids[N_SETS - 1], ids[0]);
 }
 
-/* state_layout.h's words against slot_read, where all is fp32: nothing of where pos stands in a ring is in the bytes.
+/* state_layout.h's words against golden_read_slot, where all is fp32: nothing of where pos stands in a ring is in the
+ * bytes.
  */
 static void the_bytes_are_what_the_layout_says(void **state) {
     (void)state;
@@ -230,8 +232,7 @@ static void the_bytes_are_what_the_layout_says(void **state) {
         choose_positions(&b, positions);
         int32_t *tok = random_tokens(&b, 3 * b.visible + 600, 25);
         const size_t nk = (size_t)d->Hk * d->P, nv = (size_t)d->Hv * d->P, Ep = (d->E + 31) / 32 * 32;
-        float *S = malloc(4 * (size_t)d->M * d->E), *conv = malloc(4 * (size_t)d->E * d->K),
-              *k = malloc(4 * (b.visible * nk + 1)), *v = malloc(4 * (b.visible * nv + 1));
+        struct golden_layer *want = golden_new_state(d, (uint32_t)b.visible);
         for (int n = 0; n < N_POSITIONS && !strcmp(id, b.ops->info(b.be)->state_id); n += EVERY) {
             const uint64_t pos = positions[n];
             const struct state_layer part = state_layer_at(&layout, pos);
@@ -239,25 +240,25 @@ static void the_bytes_are_what_the_layout_says(void **state) {
             reach(&b, 0, tok, pos);
             unsigned char *saved = save(&b, 0, pos, &bytes);
             assert_int_equal(bytes, d->L * part.bytes);
+            struct rod_error err;
+            assert_int_equal(golden_read_slot(b.ops, b.be, 0, pos, want, &err), 0);
             for (uint32_t l = 0; l < d->L; l++) {
-                struct backend_layer_state want = {.S = S, .conv = conv, .k = k, .v = v};
-                struct rod_error err;
-                assert_int_equal(b.ops->slot_read(b.be, 0, pos, l, &want, &err), 0);
                 const unsigned char *layer = saved + l * part.bytes;
                 for (size_t m = 0; m < d->M; m++)
                     for (size_t e = 0; e < d->E; e++)
-                        assert_memory_equal(layer + 4 * (e / 32 * d->M * 32 + m * 32 + e % 32), S + m * d->E + e, 4);
+                        assert_memory_equal(layer + 4 * (e / 32 * d->M * 32 + m * 32 + e % 32),
+                                            want[l].S + m * d->E + e, 4);
                 for (size_t j = 0; j < d->K; j++)
                     for (size_t e = 0; e < d->E; e++)
-                        assert_memory_equal(layer + part.conv + 4 * (j * Ep + e), conv + e * d->K + j, 4);
+                        assert_memory_equal(layer + part.conv + 4 * (j * Ep + e), want[l].conv + e * d->K + j, 4);
                 if (!d->plus) continue;
-                assert_int_equal(part.n_keys, want.n_keys);
-                assert_memory_equal(layer + part.keys, k, 4 * nk * part.n_keys);
-                assert_memory_equal(layer + part.values, v, 4 * nv * part.n_keys);
+                assert_int_equal(part.n_keys, want[l].n_keys);
+                assert_memory_equal(layer + part.keys, want[l].k, 4 * nk * part.n_keys);
+                assert_memory_equal(layer + part.values, want[l].v, 4 * nv * part.n_keys);
             }
             free(saved);
         }
-        free(S), free(conv), free(k), free(v), free(tok);
+        golden_free_state(want, d->L), free(tok);
         tear_down(&b);
     }
 }

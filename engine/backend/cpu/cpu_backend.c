@@ -416,6 +416,7 @@ static int backend_cpu_open(const struct model *model, const struct backend_conf
     be->Qp = pad_panel(d->H * d->P), be->Kvp = pad_panel(d->Hk * d->P), be->Vvp = pad_panel(d->Hv * d->P);
     lay_out_slot(be);
     be->state = state_layout_of(d, DTYPE_F32);
+    be->info.state = &be->state;
     state_layout_id(&be->state, be->info.state_id);
     int rc = make_slots(be, config->n_slots, err);
     be->info.chunk_tok = CPU_CHUNK;
@@ -478,30 +479,6 @@ static void backend_cpu_slot_copy(struct backend *be, uint32_t from, uint32_t to
     }
 }
 
-static int backend_cpu_slot_read(struct backend *be, uint32_t slot, uint64_t pos, uint32_t layer,
-                                 struct backend_layer_state *out, struct rod_error *err) {
-    const struct model_dims *d = &be->d;
-    if (slot >= be->info.n_slots || layer >= d->L)
-        return rod_fail(err, ROD_EINVALID, "Slot %u or layer %u is out of range.", slot, layer);
-    cpu_state_settle(be, slot);
-    const float *base = cpu_slot(be, slot, layer);
-    for (uint32_t m = 0; m < d->M; m++)
-        for (uint32_t e = 0; e < d->E; e++)
-            out->S[(size_t)m * d->E + e] = base[((size_t)(e / CPU_PANEL) * d->M + m) * CPU_PANEL + e % CPU_PANEL];
-    for (uint32_t j = 0; j < d->K; j++)
-        for (uint32_t e = 0; e < d->E; e++) out->conv[(size_t)e * d->K + j] = base[cpu_conv_at(be, pos + j) + e];
-    out->n_keys = pos < d->visible ? (uint32_t)pos : d->visible;
-    if (!d->plus || !out->k || !out->v) return 0;
-    for (uint32_t j = 0; j < out->n_keys; j++) {
-        size_t at = (size_t)((pos - out->n_keys + j) % be->ring_keys), nk = (size_t)d->Hk * d->P,
-               nv = (size_t)d->Hv * d->P;
-        for (size_t i = 0; i < nk; i++)
-            out->k[j * nk + i] = base[be->at.k + (at / CPU_PANEL * nk + i) * CPU_PANEL + at % CPU_PANEL];
-        memcpy(out->v + j * nv, base + be->at.v + at * nv, nv * sizeof(float));
-    }
-    return 0;
-}
-
 static void backend_cpu_slot_accept(struct backend *be, uint32_t slot, uint32_t n) {
     assert(slot < be->info.n_slots && n <= be->deferred[slot].n_drafts);
     be->deferred[slot].n = n;
@@ -522,7 +499,6 @@ const struct backend_ops backend_cpu = {
     .slot_load_begin = cpu_move_load_begin,
     .slot_moving = cpu_move_moving,
     .on_moved = cpu_move_on_moved,
-    .slot_read = backend_cpu_slot_read,
     .forward = cpu_forward,
     .slot_accept = backend_cpu_slot_accept,
 };

@@ -333,68 +333,6 @@ static int backend_cuda_forward(struct backend *be, const struct backend_segment
     return rc ? rc : cuda_step_forward(be, segs, n_segs, logits, err);
 }
 
-static float *read_back(struct backend *be, const void *src, size_t n, enum cuda_dtype dtype, struct rod_error *err) {
-    cudaSetDevice(be->device);
-    float *dst = malloc(n * sizeof *dst + 16);
-    if (!dst) {
-        rod_fail_no_memory(err);
-        return NULL;
-    }
-    const size_t size = dtype == CUDA_F32 ? 4 : 2;
-    unsigned char *raw = (unsigned char *)dst + n * (4 - size); /* converted in place, from the front */
-    if (cuda_check(cudaMemcpyAsync(raw, src, n * size, cudaMemcpyDeviceToHost, be->stream), "reading a state", err) ||
-        cuda_check(cudaStreamSynchronize(be->stream), "reading a state", err)) {
-        free(dst);
-        return NULL;
-    }
-    if (size == 2) {
-        struct weight_part part = {.data = raw, .dtype = dtype == CUDA_F16 ? DTYPE_F16 : DTYPE_BF16, .rows = 1};
-        for (size_t i = 0; i < n; i++) {
-            float f;
-            weight_part_to_f32(&part, i, 1, &f);
-            dst[i] = f;
-        }
-    }
-    return dst;
-}
-
-static int backend_cuda_slot_read(struct backend *be, uint32_t slot, uint64_t pos, uint32_t layer,
-                                  struct backend_layer_state *out, struct rod_error *err) {
-    const struct model_dims *d = &be->d;
-    const struct cuda_shape *s = &be->shape;
-    const size_t a = cuda_act_bytes(be), nk = (size_t)d->Hk * d->P, nv = (size_t)d->Hv * d->P;
-    cudaSetDevice(be->device);
-    cuda_state_write_back_slot(be, slot, be->stream);
-    float *S = read_back(be, s->S + slot * s->S_slot + layer * s->S_layer, s->S_layer, CUDA_F32, err);
-    float *conv = read_back(be, (unsigned char *)s->conv + (slot * s->conv_slot + layer * s->conv_layer) * a,
-                            s->conv_layer, s->dtype, err);
-    float *k = NULL, *v = NULL;
-    if (d->plus) {
-        k = read_back(be, (unsigned char *)s->keys + (slot * s->keys_slot + layer * s->keys_layer) * a, s->keys_layer,
-                      s->dtype, err);
-        v = read_back(be, (unsigned char *)s->values + (slot * s->values_slot + layer * s->values_layer) * a,
-                      s->values_layer, s->dtype, err);
-    }
-    const bool ok = S && conv && (!d->plus || (k && v));
-    if (ok) {
-        for (uint32_t m = 0; m < d->M; m++)
-            for (uint32_t e = 0; e < d->E; e++)
-                out->S[(size_t)m * d->E + e] = S[((size_t)(e / 32) * d->M + m) * 32 + e % 32];
-        for (uint32_t j = 0; j < d->K; j++)
-            for (uint32_t e = 0; e < d->E; e++)
-                out->conv[(size_t)e * d->K + j] =
-                    conv[(size_t)((pos + s->conv_ring - d->K + j) % s->conv_ring) * s->Ep + e];
-        out->n_keys = pos < d->visible ? (uint32_t)pos : d->visible;
-        for (uint32_t j = 0; d->plus && out->k && out->v && j < out->n_keys; j++) {
-            size_t at = (size_t)((pos - out->n_keys + j) % s->ring_keys);
-            memcpy(out->k + j * nk, k + at * nk, nk * sizeof(float));
-            memcpy(out->v + j * nv, v + at * nv, nv * sizeof(float));
-        }
-    }
-    free(S), free(conv), free(k), free(v);
-    return ok ? 0 : err ? err->code : ROD_EDEVICE;
-}
-
 /* The best of some runs of what `run` enqueues, after two that warm up; in seconds. */
 static int best_seconds(struct backend *be, void (*run)(struct backend *be, void *arg), void *arg, const char *doing,
                         double *seconds, struct rod_error *err) {
@@ -521,7 +459,6 @@ static const struct backend_ops backend_cuda = {
     .on_moved = cuda_state_on_moved,
     .host_take = cuda_state_host_take,
     .host_give = cuda_state_host_give,
-    .slot_read = backend_cuda_slot_read,
     .forward = backend_cuda_forward,
     .slot_accept = cuda_state_accept,
     .slot_sampling = cuda_sample_slot,

@@ -69,7 +69,7 @@ static bool small_row_passes(uint32_t T, float error) {
     for (uint32_t i = 0; i < E * K; i++) conv[i] = 1;
     for (uint32_t i = 0; i < MOST * V; i++) logits[i] = (float)(i % V);
     off[E] += error;
-    struct backend_layer_state ref = {.S = S, .conv = conv}, got = {.S = off, .conv = conv};
+    struct golden_layer ref = {.S = S, .conv = conv}, got = {.S = off, .conv = conv};
     const struct golden golden = {.T = T, .logits = logits, .layers = &ref, .n_layers = 1};
     const struct verify_result result = {.logits = logits, .layers = &got, .n_layers = 1};
     struct rod_verify_report *report = verify_new_report(&dims, (struct verify_bounds){1e-5, 1e-4, 0});
