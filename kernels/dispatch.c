@@ -70,7 +70,6 @@ CONDITION(fused, "fused", has_conv(c))
 CONDITION(few_taps, "K up to 4", c->shape->K <= 4)
 CONDITION(conv_pair, "fused, K up to 4, E up to 4,096", has_conv_pair(c))
 CONDITION(M_is_64, "M = 64", c->shape->M == 64)
-CONDITION(scores_gates, "M up to 64, R up to 64", dispatch_wide_scan(c->device, c->shape))
 CONDITION(wide_scan_32, "scanned, M up to 64, R up to 32", has_wide_scan(c, 32))
 CONDITION(wide_scan_64, "scanned, M up to 64, R up to 64", has_wide_scan(c, 64))
 CONDITION(scan_64, "scanned, M up to 64", dispatch_scan(c->shape) && c->shape->M <= 64)
@@ -187,8 +186,6 @@ static const struct ability abilities[DISPATCH_N_KERNELS] = {
     [STATE_DRAFTS_8] = {"state_drafts_kernel<8, false>"},
     [STATE_DRAFTS_MANY_4_WHOLE] = {"state_drafts_many_kernel<4, true>", .also = {&M_is_64}},
     [STATE_DRAFTS_MANY_8] = {"state_drafts_many_kernel<8, false>"},
-    [GATES_ALONE] = {"gates_kernel"},
-    [WIDE_SCORES_GATES] = {"wide_scores_kernel<true>", HOPPER, .also = {&scores_gates}},
     [WIDE_SCAN_4] = {"wide_scan_kernel<4>", HOPPER, .also = {&wide_scan_32}},
     [WIDE_SCAN_8] = {"wide_scan_kernel<8>", HOPPER, .also = {&wide_scan_64}},
     [SCAN_64] = {"scan_kernel<64>", .also = {&scan_64}},
@@ -312,7 +309,6 @@ static const char *ops_text(uint32_t ops) {
                                                      "convolution of a decode step",
                                                      "state of a decode step",
                                                      "state of a step with drafts",
-                                                     "gates of prompts",
                                                      "state of prompts",
                                                      "window of a decode step",
                                                      "window of a step with drafts",

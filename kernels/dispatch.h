@@ -29,7 +29,6 @@ enum dispatch_op {
     DISPATCH_CONV_PAIR,    /* the same with the products after it: k_conv_pair */
     DISPATCH_DECODE_STATE, /* E4 to E7 of single tokens: k_gla_gates */
     DISPATCH_DRAFT_STATE,  /* the same of a step with drafts: k_gla_drafts; rows: its segments, in a graph its rows */
-    DISPATCH_PROMPT_GATES, /* E3, E5 before k_scan, whose kernel of a piece's scores may make them */
     DISPATCH_PROMPT_STATE, /* k_scan, or k_gla */
     DISPATCH_DECODE_WINDOW, /* E9 of rows alone in their piece: k_decode_window, or k_window */
     DISPATCH_DRAFT_WINDOW,  /* the same of a step with drafts: k_draft_window, or k_window */
@@ -104,8 +103,6 @@ enum dispatch_kernel {
     STATE_DRAFTS_8,
     STATE_DRAFTS_MANY_4_WHOLE,
     STATE_DRAFTS_MANY_8,
-    GATES_ALONE,
-    WIDE_SCORES_GATES,
     WIDE_SCAN_4,
     WIDE_SCAN_8,
     SCAN_64,

@@ -262,11 +262,10 @@ void k_packed_conv(const struct cuda_conv *c, void *stream);
 struct cuda_scan {
     struct cuda_state io; /* az and s: where not cuda_scan_packed */
     struct cuda_gates gates;
-    const struct cuda_partials *partials; /* that k_scan makes the gates of; NULL: k_gates has */
-    const void *s_act;                    /* [n_rows][E] packed; may be io.act */
-    const void *a_act, *z_act;            /* the same, where cuda_scan_packed: whole tiles of eight rows are read */
-    uint32_t n_rows, n_segs, most_tok;    /* most_tok: of a segment */
-    void *work;                           /* cuda_scan_bytes */
+    const void *s_act;                 /* [n_rows][E] packed; may be io.act */
+    const void *a_act, *z_act;         /* the same, where cuda_scan_packed: whole tiles of eight rows are read */
+    uint32_t n_rows, n_segs, most_tok; /* most_tok: of a segment */
+    void *work;                        /* cuda_scan_bytes */
 };
 /* k_gla in the chunkwise form, after the convolution and k_gates; products in tf32 with fp32 sums, S carried on in
  * fp32. S and the conv tails of the segments' slots move on. Bytes a row: 6 E read (not packed: 10 E), 2 E written; S

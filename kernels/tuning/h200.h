@@ -86,8 +86,6 @@ static const struct tuned_rule h200_rules[] = {
     {.ops = OP(DRAFT_STATE), STATE_DRAFTS_MANY_8, .rows_from = 9},
     {.ops = OP(DRAFT_STATE), STATE_DRAFTS_4_WHOLE},
     {.ops = OP(DRAFT_STATE), STATE_DRAFTS_8},
-    {.ops = OP(PROMPT_GATES), WIDE_SCORES_GATES, .rows_to = 1023},
-    {.ops = OP(PROMPT_GATES), GATES_ALONE},
     {.ops = OP(PROMPT_STATE), WIDE_SCAN_4},
     {.ops = OP(PROMPT_STATE), WIDE_SCAN_8},
     {.ops = OP(PROMPT_STATE), SCAN_64},

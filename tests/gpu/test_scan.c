@@ -13,7 +13,6 @@ struct scan_case {
     struct cuda_gates gates;                                            /* device */
     float *c1, *c1_b, *az, *s, *residual, *act_norm, *row_scale, *work; /* device */
     void *a_act, *z_act;                                                /* packed; or NULL */
-    const struct cuda_partials *partials;                               /* that the gates are made of; or NULL */
 };
 struct scan_result {
     float *states, *tails, *sums, *act; /* host */
@@ -88,7 +87,6 @@ static struct cuda_scan scan_of(const struct scan_case *c, const struct cuda_row
                                      .sums = sums,
                                      .act = act},
                               .gates = c->gates,
-                              .partials = c->partials,
                               .s_act = act,
                               .a_act = c->a_act,
                               .z_act = c->z_act,
@@ -123,18 +121,6 @@ static struct scan_result run(struct scan_case *c, const struct gpu_rows *rows, 
                                 gpu_fetch(sums, (size_t)n_rows * tiles), gpu_fetch_act(act, n_rows, E, c->shape.dtype)};
 }
 
-static struct cuda_partials random_partials(const struct cuda_shape *shape, uint32_t n_rows) {
-    const size_t stride = (size_t)n_rows * 4 * shape->M + gpu_pick(0, 1) * 32,
-                 stride_c0 = (size_t)n_rows * shape->R + 16;
-    const uint32_t splits = gpu_pick(1, 5), splits_c0 = gpu_pick(1, 5);
-    return (struct cuda_partials){
-        .in = {gpu_from(host_random(splits * stride, -3.0 / splits, 3.0 / splits, CUDA_F32), splits * stride), splits,
-               stride},
-        .c0 = {gpu_from(host_random(splits_c0 * stride_c0, -1, 1, CUDA_F32), splits_c0 * stride_c0), splits_c0,
-               stride_c0},
-        .g_b = gpu_from(host_random(shape->M, -3, 1, CUDA_F32), shape->M),
-        .t_b = gpu_from(host_random(shape->M, -1, 1, CUDA_F32), shape->M)};
-}
 /* All segments in one step, with broken ones: pieces begin and end inside tiles of eight rows, right beside others'. */
 static void scan_broken_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     static const uint32_t most_tok[] = {70, 5, 20, 150, 300};
@@ -152,16 +138,11 @@ static void scan_broken_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i
     uint32_t most = 0;
     for (uint32_t g = 0; g < rows.n_segs; g++) most = (uint32_t)rows.seg_n[g] > most ? (uint32_t)rows.seg_n[g] : most;
     const float *az = c.a_act ? NULL : c.az, *s = c.a_act ? NULL : c.s;
-    const struct cuda_partials partials = random_partials(&shape, n_rows);
-    if (i % 2) c.partials = &partials;
     broken_rows_of(n_rows, rows.slot, -1);
-    if (c.partials) OF_PARTS(READ, partials.in.at, partials.in.n, partials.in.stride, n_rows, 4 * M);
-    if (c.partials) OF_PARTS(READ, partials.c0.at, partials.c0.n, partials.c0.stride, n_rows, shape.R);
-    const int what = c.partials ? WRITTEN : READ;
-    OF_ROWS(what, c.gates.q, n_rows, M);
-    OF_ROWS(what, c.gates.k, n_rows, M);
-    OF_ROWS(what, c.gates.log_alpha, n_rows, M);
-    OF_ROWS(what, c.gates.c0, n_rows, shape.R);
+    OF_ROWS(READ, c.gates.q, n_rows, M);
+    OF_ROWS(READ, c.gates.k, n_rows, M);
+    OF_ROWS(READ, c.gates.log_alpha, n_rows, M);
+    OF_ROWS(READ, c.gates.c0, n_rows, shape.R);
     OF_ROWS(READ, az, n_rows, 2 * Ep);
     OF_ROWS(READ, c.row_scale, n_rows, 1);
     OF_ROWS(READ, s, n_rows, Ep);
@@ -250,36 +231,6 @@ static void the_chunkwise_form_equals_the_twin_and_keeps_its_laws(void **state) 
     gpu_rounds_of(false, scan_round);
 }
 
-/* k_scan makes the gates itself, or k_gates has made them. */
-static void own_gates_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
-    if (dtype == CUDA_F32) return;
-    struct cuda_shape shape = mixer_shape(i, n_rows > 64 ? 120 : 400, dtype);
-    const size_t n = n_rows, M = shape.M, R = shape.R;
-    const struct gpu_rows rows = gpu_make_rows(n_rows, i % 3 ? 300 : 3, 9);
-    GPU_WHAT(", %u segments, E %u, M %u, R %u", rows.n_segs, shape.E, shape.M, shape.R);
-    if (!gpu.k->cuda_scan_prepare(&shape)) fail_msg("%s: not possible on this device", gpu.what);
-    struct mixer_inputs x;
-    struct scan_case c = scan_case(&shape, n_rows, rows.n_slots, &x);
-    const struct cuda_partials partials = random_partials(&shape, n_rows);
-    GPU_RUN(k_gates, &shape, &partials, &c.gates, n_rows);
-    const struct scan_result want = run(&c, &rows, rows.seg_first, rows.seg_n, rows.n_segs, true, true);
-    const float *q = gpu_fetch(c.gates.q, n * M), *k = gpu_fetch(c.gates.k, n * M),
-                *log_alpha = gpu_fetch(c.gates.log_alpha, n * M), *c0 = gpu_fetch(c.gates.c0, n * R);
-    c.gates = (struct cuda_gates){
-        .q = gpu_floats(n * M), .k = gpu_floats(n * M), .log_alpha = gpu_floats(n * M), .c0 = gpu_floats(n * R)};
-    c.partials = &partials;
-    const struct scan_result got = run(&c, &rows, rows.seg_first, rows.seg_n, rows.n_segs, true, true);
-    gpu_check_same("q", gpu_fetch(c.gates.q, n * M), q, n * M);
-    gpu_check_same("k with its gate", gpu_fetch(c.gates.k, n * M), k, n * M);
-    gpu_check_same("log alpha", gpu_fetch(c.gates.log_alpha, n * M), log_alpha, n * M);
-    gpu_check_same("c0", gpu_fetch(c.gates.c0, n * R), c0, n * R);
-    check_same("with gates of its own", &c, &got, &want);
-}
-static void gates_of_its_own_have_the_bits_of_k_gates(void **state) {
-    (void)state;
-    gpu_rounds_of(false, own_gates_round);
-}
-
 /* A segment of many pieces, and its parts. */
 static void a_long_segment_has_the_bits_of_its_parts(void **state) {
     (void)state;
@@ -301,8 +252,6 @@ static void a_long_segment_has_the_bits_of_its_parts(void **state) {
         if (!gpu.k->cuda_scan_prepare(&shape)) fail_msg("%s: not possible on this device", gpu.what);
         struct mixer_inputs x;
         struct scan_case c = scan_case(&shape, LONGEST, 2, &x);
-        const struct cuda_partials partials = random_partials(&shape, LONGEST); /* of so many rows k_gates makes them */
-        if (i / 2 % 2) c.partials = &partials;
         const struct scan_result got = run(&c, &rows, firsts, counts, 2, true, true);
         int32_t first[LONGEST] = {0}, count[LONGEST] = {before};
         uint32_t n_parts = 1;
@@ -435,7 +384,6 @@ static void a_session_of_nan_changes_no_other_s_convolution(void **state) {
 
 GPU_MAIN(cmocka_unit_test(the_chunkwise_form_equals_the_twin_and_keeps_its_laws),
          cmocka_unit_test(a_long_segment_has_the_bits_of_its_parts),
-         cmocka_unit_test(gates_of_its_own_have_the_bits_of_k_gates),
          cmocka_unit_test(a_token_alone_has_the_bits_of_a_decode_step),
          cmocka_unit_test(the_convolution_with_rows_in_parallel_equals_the_other),
          cmocka_unit_test(a_segment_of_nan_changes_no_other_s_state_or_read_out),

@@ -76,21 +76,21 @@ static void enqueue_state(struct backend *be, const struct step *st, const struc
         k_gla_drafts(io, partials, st->n_segs, be->stream);
     else if (st->single)
         k_gla_gates(io, partials, st->n_rows, be->stream);
-    else if (be->scan)
-        k_scan(&(struct cuda_scan){.io = *io,
-                                   .gates = gates,
-                                   .partials = partials,
-                                   .s_act = be->act_e,
-                                   .a_act = be->act_a,
-                                   .z_act = be->act_z,
-                                   .n_rows = st->n_rows,
-                                   .n_segs = st->n_segs,
-                                   .most_tok = st->most_tok,
-                                   .work = be->scan_work},
-               be->stream);
     else {
         k_gates(&io->shape, partials, &gates, st->n_rows, be->stream);
-        k_gla(io, &gates, st->n_segs, be->stream);
+        const struct cuda_scan scan = {.io = *io,
+                                       .gates = gates,
+                                       .s_act = be->act_e,
+                                       .a_act = be->act_a,
+                                       .z_act = be->act_z,
+                                       .n_rows = st->n_rows,
+                                       .n_segs = st->n_segs,
+                                       .most_tok = st->most_tok,
+                                       .work = be->scan_work};
+        if (be->scan)
+            k_scan(&scan, be->stream);
+        else
+            k_gla(io, &gates, st->n_segs, be->stream);
     }
 }
 

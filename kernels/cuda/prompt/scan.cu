@@ -527,14 +527,8 @@ static bool is_segments(const cuda_scan &x) {
 void k_scan(const struct cuda_scan *scan, void *stream) {
     const struct cuda_shape *shape = &scan->io.shape;
     assert(dispatch_scan(shape) && is_segments(*scan) && scan->work && on_16_bytes(scan->work));
-    assert(!scan->partials || (are_parts(scan->partials->in, (size_t)scan->n_rows * 4 * shape->M) &&
-                               are_parts(scan->partials->c0, (size_t)scan->n_rows * shape->R)));
+    if (wide_scan_possible(shape)) return wide_scan(*scan, stream);
     cuda_scan x = *scan;
-    if (x.partials && scan_gates_of(shape, x.n_rows) == GATES_ALONE) {
-        k_gates(shape, x.partials, &x.gates, x.n_rows, stream);
-        x.partials = NULL;
-    }
-    if (wide_scan_possible(shape)) return wide_scan(x, stream);
     assert(x.io.az && x.io.s && on_16_bytes(x.io.az, x.io.s));
     x.a_act = NULL;
     const scan_work parts = parts_of(shape, x.n_rows, x.work);

@@ -117,13 +117,6 @@ static inline enum dispatch_kernel scan_kernel_of(const cuda_shape *shape) {
     return dispatch_kernel_of(&c);
 }
 
-// How a step's gates are made: by k_gates, or with the scores of its pieces.
-static inline enum dispatch_kernel scan_gates_of(const cuda_shape *shape, uint32_t n_rows) {
-    dispatch_case c = {};
-    c.op = DISPATCH_PROMPT_GATES, c.device = this_device(), c.dtype = shape->dtype, c.n_rows = n_rows, c.shape = shape;
-    return dispatch_kernel_of(&c);
-}
-
 // Pieces of 64 columns of S and products by wgmma: scan_wide.cu. Its shapes need no s but of tokens alone.
 bool wide_scan_possible(const cuda_shape *shape);
 bool wide_scan_prepare(const cuda_shape *shape);

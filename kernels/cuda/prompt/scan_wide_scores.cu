@@ -1,25 +1,7 @@
 // scan_wide_scores.cu - what all channels of a piece share, once a piece, for the kernel of scan_wide.cu.
-#include "kernels/cuda/gates.cuh"
 #include "scan_wide.cuh"
 
 enum { SUB = 16 }; // tokens of a block
-
-// The gates of a piece, by a cluster of four blocks: rows [first, end) are this block's, a warp makes one at a time.
-__device__ __forceinline__ void piece_gates(const cuda_shape &shape, const cuda_partials &in, const float (&bias_g)[2],
-                                            const float (&bias_t)[2], size_t first, size_t end, const cuda_gates &to) {
-    for (size_t r = first + threadIdx.x / 32; r < end; r += SCORES / 32) {
-        gates_of(shape, in.in, (uint32_t)r, bias_g, bias_t, [&](uint32_t m, float q, float k, float log_alpha) {
-            const size_t at = r * shape.M + m;
-            to.q[at] = q, to.k[at] = k, to.log_alpha[at] = log_alpha;
-        });
-        for (uint32_t i = threadIdx.x % 32; i < shape.R; i += 32)
-            to.c0[r * shape.R + i] = low_rank_of(shape, in.c0, (uint32_t)r, i);
-    }
-    delay(16);
-#if __CUDA_ARCH__ >= 900
-    asm volatile("barrier.cluster.arrive.release;\nbarrier.cluster.wait.acquire;" ::: "memory");
-#endif
-}
 
 // What a block shares: keys of the piece, queries of the sub-block as they are and with their decay, its sums of log2.
 using score_rows = float[SUB][WIDE_M + 4];
@@ -84,11 +66,9 @@ __device__ __forceinline__ void scores_of_eight(uint32_t q0, const score_keys &k
     if (i <= t && from == 0) scores[t][q0 + i] = dot;
 }
 
-// A block: 16 tokens of a piece as queries. All sums are of log2. GATES: it makes their gates first.
-template <bool GATES>
+// A block: 16 tokens of a piece as queries. All sums are of log2.
 __global__ void __launch_bounds__(SCORES)
-    wide_scores_kernel(const __grid_constant__ cuda_scan in, const __grid_constant__ cuda_partials partials,
-                       uint32_t RP, wide_work work) {
+    wide_scores_kernel(const __grid_constant__ cuda_scan in, uint32_t RP, wide_work work) {
     const cuda_shape &shape = in.io.shape;
     const cuda_rows &rows = in.io.rows;
     constexpr uint32_t LD = WIDE_M + 4; // rows of neighbouring lanes in different banks
@@ -99,14 +79,11 @@ __global__ void __launch_bounds__(SCORES)
                    part = tid / 64;
     const int64_t pos = rows.pos[first];
     const uint32_t before = (uint32_t)(pos % PIECE), piece = blockIdx.x / 4, lo = piece ? piece * PIECE - before : 0;
-    float bias_g[2], bias_t[2];
-    if (GATES) gate_biases(shape, partials.g_b, partials.t_b, bias_g, bias_t);
     let_next_start();
-    wait_for_inputs();       // all blocks, or the next kernel could start before what it waits for through this one
-    if (lo >= n_tok) return; // and its cluster
+    wait_for_inputs(); // all blocks, or the next kernel could start before what it waits for through this one
+    if (lo >= n_tok) return;
     const uint32_t n = piece_length(pos, lo, n_tok), q0 = sub * SUB;
     const size_t r0 = first + lo;
-    if (GATES) piece_gates(shape, partials, bias_g, bias_t, r0 + q0, r0 + min(n, q0 + SUB), in.gates);
     if (n == 1 || q0 >= n) return; // one token alone: wide_scan_kernel by itself
     const float *const q = in.gates.q, *const k = in.gates.k, *const log_alpha = in.gates.log_alpha,
                        *const c0 = in.gates.c0;
@@ -188,8 +165,5 @@ __global__ void __launch_bounds__(SCORES)
 void launch_wide_scores(const cuda_scan &x, const wide_work &work, void *stream) {
     const dim3 pieces(4 * ((x.most_tok + PIECE - 2) / PIECE + 1), x.n_segs);
     const uint32_t RP = wide_pad_R(&x.io.shape);
-    if (x.partials)
-        launch_clusters(4, wide_scores_kernel<true>, pieces, dim3(SCORES), 0, stream, x, *x.partials, RP, work);
-    else
-        launch(wide_scores_kernel<false>, pieces, dim3(SCORES), 0, stream, x, cuda_partials{}, RP, work);
+    launch(wide_scores_kernel, pieces, dim3(SCORES), 0, stream, x, RP, work);
 }

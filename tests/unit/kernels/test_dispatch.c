@@ -258,22 +258,6 @@ static void test_the_state_of_prompts_takes_a_kernel_by_sizes_alone(void **state
     assert_int_equal(prompt_state(a100, 2048), SCAN_64);
 }
 
-static enum dispatch_kernel gates(struct dispatch_device device, const struct cuda_shape *shape, uint32_t n_rows) {
-    return dispatch_kernel_of(&(struct dispatch_case){
-        .op = DISPATCH_PROMPT_GATES, .device = device, .dtype = CUDA_BF16, .n_rows = n_rows, .shape = shape});
-}
-
-static void test_gates_of_short_steps_are_made_with_the_scores(void **state) {
-    (void)state;
-    struct cuda_shape more = rodimus;
-    more.M = 128;
-    assert_int_equal(gates(h200, &rodimus, 512), WIDE_SCORES_GATES);
-    assert_int_equal(gates(h200, &rodimus, 1023), WIDE_SCORES_GATES);
-    assert_int_equal(gates(h200, &rodimus, 1024), GATES_ALONE);
-    assert_int_equal(gates(h200, &more, 512), GATES_ALONE);
-    assert_int_equal(gates(a100, &rodimus, 512), GATES_ALONE);
-}
-
 static enum dispatch_kernel gates_products(uint32_t n_rows, uint32_t outputs_two) {
     return dispatch_kernel_of(&(struct dispatch_case){.op = DISPATCH_LINEAR,
                                                       .device = h200,
@@ -426,7 +410,6 @@ int main(void) {
         cmocka_unit_test(test_the_next_rule_steps_in_for_one_that_is_left_out),
         cmocka_unit_test(test_without_the_fewest_clocks_come_the_next_fewest),
         cmocka_unit_test(test_the_state_of_prompts_takes_a_kernel_by_sizes_alone),
-        cmocka_unit_test(test_gates_of_short_steps_are_made_with_the_scores),
         cmocka_unit_test(test_the_products_of_gates_take_the_kernels_that_were_measured),
         cmocka_unit_test(test_weights_of_8_and_4_bits_have_kernels_of_their_own),
         cmocka_unit_test(test_a_library_gets_the_prompts_that_no_kernel_of_ours_is_made_for),
