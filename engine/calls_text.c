@@ -60,13 +60,8 @@ int rod_tokenize(const struct rod_engine *e, const char *text, size_t len, bool 
     return tokenizer_encode(e->parts.tokenizer, text, len, special, ids, n_ids, err);
 }
 
-int rod_grammar_open(const struct rod_engine *e, enum rod_grammar_kind kind, const char *text, size_t len,
-                     struct rod_grammar **out, struct rod_error *err) {
-    return rod_grammar_open_for(e, 0, 0, kind, text, len, out, err);
-}
-
-int rod_grammar_open_for(const struct rod_engine *e, uint32_t key, uint32_t quota, enum rod_grammar_kind kind,
-                         const char *text, size_t len, struct rod_grammar **out, struct rod_error *err) {
+int rod_grammar_open(const struct rod_engine *e, uint32_t key, uint32_t quota, enum rod_grammar_kind kind,
+                     const char *text, size_t len, struct rod_grammar **out, struct rod_error *err) {
     int rc = calls_need_tokenizer(e, err);
     return rc ? rc : grammar_cache_open(e->grammars, key, quota, kind, text, len, out, err);
 }

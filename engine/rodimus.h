@@ -330,13 +330,11 @@ enum rod_grammar_kind {
 };
 struct rod_grammar;
 /* Compiles a text, or finds it compiled: mostly under a millisecond, at most a second or two. ROD_EINVALID: it cannot
- * be honoured; the message goes on from the field's name ("has the keyword ..."). Any thread. */
-int rod_grammar_open(const struct rod_engine *engine, enum rod_grammar_kind kind, const char *text, size_t len,
-                     struct rod_grammar **out, struct rod_error *err);
-/* rod_grammar_open for an API key below ROD_MAX_KEYS, whose grammars in use have at most so many times the memory that
- * they leave free of the common limit; quota 0: all of it. ROD_EKEYGRAMMARS, ROD_EGRAMMARS: there is no room now. */
-int rod_grammar_open_for(const struct rod_engine *engine, uint32_t key, uint32_t quota, enum rod_grammar_kind kind,
-                         const char *text, size_t len, struct rod_grammar **out, struct rod_error *err);
+ * be honoured; the message goes on from the field's name ("has the keyword ..."). For an API key below ROD_MAX_KEYS,
+ * whose grammars in use have at most quota times the memory that they leave free of the common limit; quota 0: all of
+ * it. ROD_EKEYGRAMMARS, ROD_EGRAMMARS: there is no room now. Any thread. */
+int rod_grammar_open(const struct rod_engine *engine, uint32_t key, uint32_t quota, enum rod_grammar_kind kind,
+                     const char *text, size_t len, struct rod_grammar **out, struct rod_error *err);
 /* What the text asks for and the grammar does not hold: a line each, a predicate that goes on from the field's name.
  * Empty if there is nothing of that kind. It lives as long as the grammar. */
 const char *rod_grammar_notes(const struct rod_grammar *grammar);

@@ -23,7 +23,7 @@ static inline void backend_setup_open(const char *set, struct backend_config siz
     char path[128];
     struct rod_error err;
     snprintf(path, sizeof path, "%s/%s", strcmp(set, "tales") ? "tests/vectors" : "config/models", set);
-    if (model_open(path, model, &err)) fail_msg("%s", err.message);
+    if (model_open(path, NULL, NULL, model, &err)) fail_msg("%s", err.message);
     const char *device = getenv("RODIMUS_TEST_DEVICE"), *precision = getenv("RODIMUS_TEST_PRECISION"),
                *weights = getenv("RODIMUS_TEST_WEIGHTS");
     if (weights && !weight_format_by_name(weights, &(*model)->weights)) fail_msg("RODIMUS_TEST_WEIGHTS is %s", weights);

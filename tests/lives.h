@@ -162,11 +162,11 @@ static inline int subject_model(struct subject *s, struct dice *d, struct rod_er
     if ((s->published = is_published(s->seed))) {
         const char *name = s->seed / 12 % 2 ? "rodimus-plus-1.6b" : "rodimus-1.4b";
         snprintf(s->name, sizeof s->name, "%s", name);
-        return model_synthetic(name, 1, &s->model, err);
+        return model_synthetic(name, 1, NULL, &s->model, err);
     }
     if (which < n_sets || roll_one_in(d, 4)) { /* tales as often as all of them: its F is no multiple of 16 */
         snprintf(s->name, sizeof s->name, "%s", sets[which < n_sets ? which : 0]);
-        return model_open(s->name, &s->model, err);
+        return model_open(s->name, NULL, NULL, &s->model, err);
     }
     char json[1024];
     draw_shape(d, json, sizeof json);

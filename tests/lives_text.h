@@ -119,8 +119,8 @@ static inline int text_open_forms(const struct rod_engine *engine, struct rod_gr
                                   struct rod_error *err) {
     int rc = 0;
     for (int i = 0; !rc && i < TEXT_N_FORMS; i++)
-        rc =
-            rod_grammar_open(engine, text_forms[i].kind, text_forms[i].text, strlen(text_forms[i].text), &form[i], err);
+        rc = rod_grammar_open(engine, 0, 0, text_forms[i].kind, text_forms[i].text, strlen(text_forms[i].text),
+                              &form[i], err);
     return rc;
 }
 

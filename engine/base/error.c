@@ -36,45 +36,28 @@ int rod_fail_at(struct rod_error *err, int code, const char *param, const char *
 
 int rod_fail_no_memory(struct rod_error *err) { return rod_fail(err, ROD_ENOMEM, "out of memory"); }
 
-const char *rod_code_name(int code) {
-    switch (code) {
-#define ROD_X(name, value, http, type, openai)                                                                         \
-    case value: return #name;
+struct code {
+    int code;
+    const char *name;
+    int http;
+    const char *type, *openai;
+};
+
+static const struct code *code_of(int code) {
+    static const struct code codes[] = {
+#define ROD_X(name, value, http, type, openai) {value, #name, http, type, openai},
         ROD_ERRORS(ROD_X)
 #undef ROD_X
-    default: return "ROD_OK";
-    }
+            {0, "ROD_OK", 200, "", ""}};
+    const struct code *c = codes;
+    while (c->code && c->code != code) c++;
+    return c;
 }
 
-int rod_code_http(int code) {
-    switch (code) {
-#define ROD_X(name, value, http, type, openai)                                                                         \
-    case value: return http;
-        ROD_ERRORS(ROD_X)
-#undef ROD_X
-    default: return 200;
-    }
-}
-
-const char *rod_code_type(int code) {
-    switch (code) {
-#define ROD_X(name, value, http, type, openai)                                                                         \
-    case value: return type;
-        ROD_ERRORS(ROD_X)
-#undef ROD_X
-    default: return "";
-    }
-}
-
-const char *rod_code_openai(int code) {
-    switch (code) {
-#define ROD_X(name, value, http, type, openai)                                                                         \
-    case value: return openai;
-        ROD_ERRORS(ROD_X)
-#undef ROD_X
-    default: return "";
-    }
-}
+const char *rod_code_name(int code) { return code_of(code)->name; }
+int rod_code_http(int code) { return code_of(code)->http; }
+const char *rod_code_type(int code) { return code_of(code)->type; }
+const char *rod_code_openai(int code) { return code_of(code)->openai; }
 
 const char *rod_prefix_miss_name(enum rod_prefix_miss miss) {
     static const char *const names[] = {

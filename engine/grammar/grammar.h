@@ -64,9 +64,13 @@ bool grammar_walk_finished(const struct grammar_walk *w); /* and nothing may fol
 /* ---- the vocabulary as a trie ---- */
 struct vocab;
 int vocab_new(const struct tokenizer *tokenizer, uint32_t V, struct vocab **out, struct rod_error *err);
-/* From bytes of n tokens (for tests); a token of 0 bytes is never chosen. */
-int vocab_new_bytes(const char *const *bytes, const size_t *lens, uint32_t n, struct vocab **out,
-                    struct rod_error *err);
+struct vocab_entry { /* a token of one byte or more */
+    const char *bytes;
+    size_t len;
+    int32_t id;
+};
+/* Of some ids below V; sorts the entries. */
+int vocab_from_entries(struct vocab_entry *e, size_t n, uint32_t V, struct vocab **out, struct rod_error *err);
 void vocab_free(struct vocab *v);
 /* Makes the tables for masks over this vocabulary: some milliseconds, on any thread, before the walks begin. Without
  * tables masks are the same and take longer. Once for a grammar; the vocabulary outlives the grammar. */

@@ -12,14 +12,8 @@
 
 enum { MAX_SPARE = 256 };
 
-struct entry {
-    const char *bytes;
-    size_t len;
-    int32_t id;
-};
-
 static int entry_compare(const void *a, const void *b) {
-    const struct entry *x = a, *y = b;
+    const struct vocab_entry *x = a, *y = b;
     int order = memcmp(x->bytes, y->bytes, x->len < y->len ? x->len : y->len);
     if (order) return order;
     if (x->len != y->len) return x->len < y->len ? -1 : 1;
@@ -32,7 +26,7 @@ struct span {
     size_t first, last;
 };
 
-static void vocab_add_children(struct vocab *v, struct span *spans, const struct entry *e, uint32_t node,
+static void vocab_add_children(struct vocab *v, struct span *spans, const struct vocab_entry *e, uint32_t node,
                                size_t depth) {
     const struct span all = spans[node];
     v->nodes[node].child = v->n_nodes;
@@ -55,7 +49,7 @@ static void vocab_add_children(struct vocab *v, struct span *spans, const struct
     v->nodes[node].n_children = v->n_nodes - v->nodes[node].child;
 }
 
-static void vocab_add_nodes(struct vocab *v, struct span *spans, const struct entry *e, size_t n) {
+static void vocab_add_nodes(struct vocab *v, struct span *spans, const struct vocab_entry *e, size_t n) {
     v->nodes[v->n_nodes++] = (struct vocab_node){.id = -1};
     spans[0] = (struct span){0, n};
     size_t depth = 0;
@@ -75,7 +69,7 @@ static void vocab_fill_spares(struct vocab *v) {
         memset(mask, 0xff, bytes);
 }
 
-static int vocab_from_entries(struct entry *e, size_t n, uint32_t V, struct vocab **out, struct rod_error *err) {
+int vocab_from_entries(struct vocab_entry *e, size_t n, uint32_t V, struct vocab **out, struct rod_error *err) {
     size_t n_bytes = 0, max = 0;
     for (size_t i = 0; i < n; i++) {
         n_bytes += e[i].len;
@@ -108,28 +102,16 @@ static int vocab_from_entries(struct entry *e, size_t n, uint32_t V, struct voca
     return ok ? 0 : rod_fail_no_memory(err);
 }
 
-int vocab_new_bytes(const char *const *bytes, const size_t *lens, uint32_t n, struct vocab **out,
-                    struct rod_error *err) {
-    struct entry *e = malloc((n + 1) * sizeof *e);
-    if (!e) return rod_fail_no_memory(err);
-    size_t n_entries = 0;
-    for (uint32_t i = 0; i < n; i++)
-        if (lens[i]) e[n_entries++] = (struct entry){bytes[i], lens[i], (int32_t)i};
-    int rc = vocab_from_entries(e, n_entries, n, out, err);
-    free(e);
-    return rc;
-}
-
 int vocab_new(const struct tokenizer *tokenizer, uint32_t V, struct vocab **out, struct rod_error *err) {
     const uint32_t n = tokenizer_n_ids(tokenizer) < V ? tokenizer_n_ids(tokenizer) : V;
-    struct entry *e = malloc((n + 1) * sizeof *e);
+    struct vocab_entry *e = malloc((n + 1) * sizeof *e);
     if (!e) return rod_fail_no_memory(err);
     size_t n_entries = 0;
     for (uint32_t i = 0; i < n; i++) {
         size_t len = 0;
         bool special = true;
         const char *bytes = tokenizer_bytes(tokenizer, (int32_t)i, &len, &special);
-        if (bytes && len && !special) e[n_entries++] = (struct entry){bytes, len, (int32_t)i};
+        if (bytes && len && !special) e[n_entries++] = (struct vocab_entry){bytes, len, (int32_t)i};
     }
     int rc = vocab_from_entries(e, n_entries, V, out, err);
     free(e);

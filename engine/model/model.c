@@ -147,6 +147,16 @@ static int files_open(struct model *model, const char *dir, struct files *files,
 
 /* ---- binding ---- */
 
+static int tensor_by_name(const void *a, const void *b) {
+    return strcmp(((const struct model_tensor *)a)->name, ((const struct model_tensor *)b)->name);
+}
+
+struct model_tensor *model_find_tensor(const struct model *model, const char *name) {
+    struct model_tensor key = {.name = name};
+    if (!model->n_tensors) return NULL;
+    return bsearch(&key, model->tensors, model->n_tensors, sizeof key, tensor_by_name);
+}
+
 static int model_list_tensors(struct model *model, const struct files *files, struct rod_error *err) {
     size_t n = 0;
     for (size_t f = 0; f < files->n; f++) n += files->st[f]->table.n_tensors;
@@ -164,7 +174,7 @@ static int model_list_tensors(struct model *model, const struct files *files, st
                                        .n_dims = t->n_dims};
             memcpy(m->shape, t->shape, sizeof m->shape);
         }
-    model_sort_tensors(model);
+    qsort(model->tensors, model->n_tensors, sizeof *model->tensors, tensor_by_name);
     for (size_t i = 1; i < n; i++)
         if (!strcmp(model->tensors[i - 1].name, model->tensors[i].name))
             return rod_fail(err, ROD_EMODEL, "tensor %.120s is in two shards, %.120s and %.120s",
@@ -446,17 +456,8 @@ static void files_close(struct model_storage *storage) {
     free(files);
 }
 
-int model_open(const char *dir, struct model **out, struct rod_error *err) {
-    return model_open_watched(dir, NULL, out, err);
-}
-
-int model_open_watched(const char *dir, const struct rod_progress_to *progress, struct model **out,
-                       struct rod_error *err) {
-    return model_open_dir(dir, NULL, progress, out, err);
-}
-
-int model_open_dir(const char *dir, const char *adapter, const struct rod_progress_to *progress, struct model **out,
-                   struct rod_error *err) {
+int model_open(const char *dir, const char *adapter, const struct rod_progress_to *progress, struct model **out,
+               struct rod_error *err) {
     struct model *model = model_new();
     struct files *files = calloc(1, sizeof *files);
     if (!model || !files) {
@@ -495,4 +496,51 @@ void model_close(struct model *model) {
     free(model->layers);
     free(model->tensors);
     free(model);
+}
+
+/* ---- what a command is given ---- */
+
+/* What is stored in another format would be rounded twice. Beside int4 others may stand: 8 bits where that counts. */
+static int open_check_stored(const struct model *model, enum weight_format format, struct rod_error *err) {
+    const struct weight *w;
+    enum weight_format other = WEIGHT_STORED;
+    bool named = false;
+    for (size_t i = 0; format != WEIGHT_STORED && (w = model_product(model, i)); i++)
+        for (uint32_t p = 0; p < w->n_parts; p++) {
+            if (!w->part[p].codes) continue;
+            if (w->part[p].codes->quant.format == format)
+                named = true;
+            else
+                other = w->part[p].codes->quant.format;
+        }
+    if (other == WEIGHT_STORED || (named && format == WEIGHT_INT4)) return 0;
+    return rod_fail_at(err, ROD_EUNSUPPORTED, "weights",
+                       "weights is %s; the directory keeps weights in %s: auto takes them as they are.",
+                       weight_format_name(format), weight_format_name(other));
+}
+
+/* Which weights a format is for depends on the shape alone: the name of the format is enough. */
+static void open_take_format(struct model *model, enum weight_format format) {
+    const char *name = weight_format_name(format);
+    model->weights = format;
+    if (format != WEIGHT_STORED) model_fingerprint_add(model, "weights", name, strlen(name));
+}
+
+int model_open_either(const struct model_choice *choice, const struct rod_progress_to *progress, struct model **out,
+                      struct rod_error *err) {
+    enum weight_format format = WEIGHT_STORED;
+    if (choice->weights && !weight_format_by_name(choice->weights, &format))
+        return rod_fail_at(err, ROD_EINVALID, "weights", "weights is %.40s; it must be auto, fp8, int8 or int4.",
+                           choice->weights);
+    if (choice->synthetic && choice->adapter && *choice->adapter)
+        return rod_fail_at(err, ROD_EINVALID, "adapter", "adapter cannot be merged into a synthetic model.");
+    int rc = choice->synthetic ? model_synthetic(choice->synthetic, 1, progress, out, err)
+                               : model_open(choice->dir, choice->adapter, progress, out, err);
+    if (rc) return rc;
+    rc = open_check_stored(*out, format, err);
+    if (rc)
+        model_close(*out);
+    else
+        open_take_format(*out, format);
+    return rc;
 }

@@ -123,23 +123,20 @@ struct model {
 
 /* dir: config.json, model.safetensors or model.safetensors.index.json with its shards, optional generation_config.json
  * (the options of ROD_SAMPLING that are read there become defaults; do_sample is not looked at, as in vLLM). Errors
- * name the key, or tensor and file. */
-int model_open(const char *dir, struct model **out, struct rod_error *err);
-/* model_open, with progress: of the tensors' bytes, all of which are read for the fingerprint. */
-int model_open_watched(const char *dir, const struct rod_progress_to *progress, struct model **out,
-                       struct rod_error *err);
+ * name the key, or tensor and file. adapter: merged into its weights (README.md); NULL or "": none. progress: of the
+ * tensors' bytes, all of which are read for the fingerprint; may be NULL. */
+int model_open(const char *dir, const char *adapter, const struct rod_progress_to *progress, struct model **out,
+               struct rod_error *err);
 /* Random bf16 weights of a published shape: "rodimus-1.4b", "rodimus-plus-1.6b", "rodimus-plus-1.6b-w1024" (a window of
  * 1,024 keys), "rodimus-plus-4b", "tales". They depend on the seed alone, not on the number of threads that fill them.
  */
-int model_synthetic(const char *name, uint64_t seed, struct model **out, struct rod_error *err);
-/* model_synthetic, with progress: of its bytes. */
-int model_synthetic_watched(const char *name, uint64_t seed, const struct rod_progress_to *progress, struct model **out,
-                            struct rod_error *err);
+int model_synthetic(const char *name, uint64_t seed, const struct rod_progress_to *progress, struct model **out,
+                    struct rod_error *err);
 /* What commands are given. Errors name the settings `adapter` and `weights`. */
 struct model_choice {
     const char *dir, *synthetic; /* one of the two, the other NULL */
-    const char *adapter;         /* a PEFT LoRA adapter of dir, merged into its weights (README.md); NULL or "": none */
-    const char *weights;         /* the name of a format; NULL: auto, what dir stores */
+    const char *adapter;
+    const char *weights; /* the name of a format; NULL: auto, what dir stores */
 };
 int model_open_either(const struct model_choice *choice, const struct rod_progress_to *progress, struct model **out,
                       struct rod_error *err);
@@ -151,9 +148,6 @@ void model_check_tokenizer(struct model *model, uint32_t n_ids, int32_t eos_id);
 /* In hexadecimal. Returns text. */
 char *model_render_fingerprint(const uint8_t fingerprint[MODEL_FINGERPRINT_BYTES],
                                char text[2 * MODEL_FINGERPRINT_BYTES + 1]);
-
-/* Parameters that dims call for (a tied head counted once), without any weights. */
-uint64_t model_count_params(const struct model_dims *dims);
 
 /* How the large matrices are kept: a format's name, or that of their type. Of layer 0's W_fc. */
 const char *model_weights_name(const struct model *model);

@@ -17,10 +17,6 @@ struct model *model_new(void);
 /* Once its embedding is there. */
 void model_tie_head(struct model *model);
 
-/* Opens a directory as model_open_watched does, with an adapter: NULL or "" = none. */
-int model_open_dir(const char *dir, const char *adapter, const struct rod_progress_to *progress, struct model **out,
-                   struct rod_error *err);
-
 /* Extends the fingerprint by one piece of the model, in an order that the caller keeps. label: at most 512 bytes count.
  */
 void model_fingerprint_add(struct model *model, const char *label, const void *bytes, size_t n_bytes);
@@ -125,7 +121,6 @@ struct weight *model_piece_weight(struct model *model, const struct model_piece 
 struct weight_codes;
 int model_quant_find(const struct model *model, const struct quant_config *config, const struct model_piece *piece,
                      struct weight_codes *out, struct rod_error *err);
-void model_sort_tensors(struct model *model);
 struct model_tensor *model_find_tensor(const struct model *model, const char *name); /* NULL: not there */
 /* Adds data as the piece's part of its weight. */
 void model_piece_bind(struct model *model, const struct model_piece *piece, const void *data, enum dtype dtype);

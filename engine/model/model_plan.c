@@ -178,17 +178,6 @@ void model_piece_bind(struct model *model, const struct model_piece *piece, cons
     model->weight_bytes += n * dtype_bytes(dtype);
 }
 
-static int count_piece(void *arg, const struct model_piece *piece) {
-    *(uint64_t *)arg += (uint64_t)piece->rows * piece->cols;
-    return 0;
-}
-
-uint64_t model_count_params(const struct model_dims *dims) {
-    uint64_t n = 0;
-    model_plan(dims, false, count_piece, &n);
-    return n;
-}
-
 /* ---- bytes ---- */
 
 struct step_sum {

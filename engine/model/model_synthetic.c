@@ -212,12 +212,8 @@ static int synthetic_build(struct model *model, struct synthetic *s, uint64_t se
     return 0;
 }
 
-int model_synthetic(const char *name, uint64_t seed, struct model **out, struct rod_error *err) {
-    return model_synthetic_watched(name, seed, NULL, out, err);
-}
-
-int model_synthetic_watched(const char *name, uint64_t seed, const struct rod_progress_to *progress, struct model **out,
-                            struct rod_error *err) {
+int model_synthetic(const char *name, uint64_t seed, const struct rod_progress_to *progress, struct model **out,
+                    struct rod_error *err) {
     for (size_t i = 0; i < sizeof shapes / sizeof *shapes; i++)
         if (!strcmp(name, shapes[i].name)) return model_synthetic_of(name, shapes[i].config, seed, progress, out, err);
     return rod_fail_at(err, ROD_EINVALID, "synthetic",

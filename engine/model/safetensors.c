@@ -29,11 +29,6 @@ static const struct {
 #undef SAFETENSORS_X
 };
 
-const char *safetensors_dtype_name(enum safetensors_dtype dtype) {
-    assert(dtype < SAFETENSORS_N_DTYPES);
-    return dtypes[dtype].name;
-}
-
 char *safetensors_render_shape(const uint64_t *shape, uint32_t n_dims, char *dst, size_t n_bytes) {
     size_t n = (size_t)snprintf(dst, n_bytes, "[");
     for (uint32_t i = 0; i < n_dims && n < n_bytes; i++)

@@ -29,7 +29,6 @@ enum safetensors_dtype {
 #undef SAFETENSORS_X
         SAFETENSORS_N_DTYPES
 };
-const char *safetensors_dtype_name(enum safetensors_dtype dtype); /* as the header spells it: "BF16" */
 
 struct safetensors_tensor {
     const char *name;

@@ -79,7 +79,7 @@ static int read_tokenizer(const char *dir, bool *has, uint32_t *n_ids, int32_t *
 int rod_inspect(const char *dir, const struct rod_progress_to *progress, struct rod_inspect_report **out,
                 struct rod_error *err) {
     struct model *model;
-    int rc = model_open_watched(dir, progress, &model, err);
+    int rc = model_open(dir, NULL, progress, &model, err);
     if (rc) return rc;
     bool has_tokenizer;
     uint32_t tokenizer_ids = 0;

@@ -17,8 +17,8 @@ static int open_grammar(struct completion *c, struct rod_error *err) {
     struct json_guard guard; /* a schema is JSON, which the engine reads */
     int rc = json_guard_open(&guard, g->len) ? ROD_ENOMEM : 0;
     if (!rc)
-        rc = rod_grammar_open_for(c->server->engine, c->account.key ? c->account.key->index : 0, c->account.queue_share,
-                                  g->kind, g->text, g->len, &c->grammar, &fault);
+        rc = rod_grammar_open(c->server->engine, c->account.key ? c->account.key->index : 0, c->account.queue_share,
+                              g->kind, g->text, g->len, &c->grammar, &fault);
     if (rc && guard.was_short) rc = ROD_ENOMEM; /* the schema may have been read before memory ran out; it is freed */
     json_guard_close(&guard);
     if (rc == ROD_ENOMEM) rod_fail_no_memory(&fault);

@@ -30,7 +30,7 @@ static char *make_adapter(enum dtype dtype, uint64_t seed) {
     char *dir = make_dir();
     struct model *base;
     struct rod_error err;
-    if (model_open(TALES, &base, &err)) fail_msg("%s", err.message);
+    if (model_open(TALES, NULL, NULL, &base, &err)) fail_msg("%s", err.message);
     struct made_file made = adapter_make(base, dtype, seed);
     adapter_write(dir, &made, ADAPTER_CONFIG);
     made_free(&made);

@@ -180,7 +180,7 @@ static void check_model(const char *model, double share) {
     snprintf(name, sizeof name, "%s, share %g", model, share);
     need(&b, backend_find(config.device, &b.ops, &err), &err);
     if (!b.ops->flight_begin) skip(); /* a GPU has flights, no other backend */
-    need(&b, model_synthetic(model, 1, &b.model, &err), &err);
+    need(&b, model_synthetic(model, 1, NULL, &b.model, &err), &err);
     need(&b, b.ops->open(b.model, &config, &b.be, &err), &err);
     b.most = b.ops->info(b.be)->flight_tok;
     if (b.most) {
@@ -220,7 +220,7 @@ static void test_a_flight_left_alone_is_closed(void **state) {
     struct setup b = {.name = "tales"};
     need(&b, backend_find(config.device, &b.ops, &err), &err);
     if (!b.ops->flight_begin) skip(); /* a GPU has flights, no other backend */
-    need(&b, model_synthetic("tales", 1, &b.model, &err), &err);
+    need(&b, model_synthetic("tales", 1, NULL, &b.model, &err), &err);
     need(&b, b.ops->open(b.model, &config, &b.be, &err), &err);
     const struct backend_segment seg = {1, 1024, 0, 0, text, true};
     b.ops->slot_zero(b.be, 1);

@@ -296,7 +296,7 @@ static void check_log_probabilities_of_the_prompts(const char *dir) {
     struct backend *be;
     struct rod_error err;
     load(&cases, dir);
-    if (model_open(dir, &model, &err)) fail_msg("%s", err.message);
+    if (model_open(dir, NULL, NULL, &model, &err)) fail_msg("%s", err.message);
     const uint32_t n_vocab = model->dims.V;
     struct backend_config config = {.n_slots = 1, .max_batch_tok = 4096, .device = "cpu", .precision = "auto"};
     if (backend_cpu.open(model, &config, &be, &err)) fail_msg("%s", err.message);
@@ -402,7 +402,7 @@ static void slots_beyond_the_memory_are_refused(void **state) {
     struct model *model;
     struct backend *be;
     struct rod_error err = {0};
-    if (model_open(TALES, &model, &err)) fail_msg("%s", err.message);
+    if (model_open(TALES, NULL, NULL, &model, &err)) fail_msg("%s", err.message);
     struct backend_config config = {.n_slots = 1, .device = "cpu", .precision = "auto"};
     if (backend_cpu.open(model, &config, &be, &err)) fail_msg("%s", err.message);
     const uint64_t slot_bytes = backend_cpu.info(be)->slot_bytes;

@@ -56,8 +56,8 @@ static void in_one_piece(const int32_t *ids, struct answer_token *out) {
     const struct backend_config config = {
         .n_slots = 1, .max_batch_tok = N, .max_out = N, .device = device(), .precision = "auto"};
     const struct backend_segment seg = {.n_tok = N, .n_out = N, .tok = ids, .prompt = true};
-    if (backend_find(device(), &ops, &err) || model_open(TALES, &model, &err) || ops->open(model, &config, &be, &err) ||
-        sampler_init(&sampler, V, &err))
+    if (backend_find(device(), &ops, &err) || model_open(TALES, NULL, NULL, &model, &err) ||
+        ops->open(model, &config, &be, &err) || sampler_init(&sampler, V, &err))
         fail_msg("%s", err.message);
     ops->slot_zero(be, 0);
     if (ops->forward(be, &seg, 1, &logits, &err)) fail_msg("%s", err.message);

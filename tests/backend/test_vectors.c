@@ -31,7 +31,7 @@ static struct setup set_up(const char *set) {
     struct rod_error err;
     struct setup b;
     snprintf(path, sizeof path, "tests/vectors/%s", set);
-    if (model_open(path, &b.model, &err)) fail_msg("%s", err.message);
+    if (model_open(path, NULL, NULL, &b.model, &err)) fail_msg("%s", err.message);
     snprintf(path, sizeof path, "tests/vectors/%s/golden.safetensors", set);
     if (golden_open(path, &b.model->dims, &b.golden, &err)) fail_msg("%s", err.message);
     struct backend_config config = {.n_slots = 1, .device = "cpu", .precision = "auto"};

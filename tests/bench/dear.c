@@ -55,7 +55,7 @@ static void open_engine(struct setup *b) {
     static const char regex[] = "^(.*[a-m].{24}N?)+$";
     struct rod_error err;
     struct model *model;
-    must(model_synthetic("rodimus-plus-1.6b", 1, &model, &err), &err);
+    must(model_synthetic("rodimus-plus-1.6b", 1, NULL, &model, &err), &err);
     struct engine_parts parts = {.V = model->dims.V};
     must(make_tokenizer(&parts.tokenizer, &err), &err);
     must(backend_find("null", &parts.ops, &err), &err);
@@ -65,8 +65,9 @@ static void open_engine(struct setup *b) {
     model_close(model);
     const struct rod_engine_config engine = {.max_queue = 2 * ROWS, .wake = wake, .wake_arg = b};
     must(engine_open_parts(&engine, &parts, &b->engine, &err), &err);
-    must(rod_grammar_open(b->engine, ROD_GRAMMAR_JSON_SCHEMA, schema, strlen(schema), &b->of[ORDINARY], &err), &err);
-    must(rod_grammar_open(b->engine, ROD_GRAMMAR_REGEX, regex, strlen(regex), &b->of[DEAR], &err), &err);
+    must(rod_grammar_open(b->engine, 0, 0, ROD_GRAMMAR_JSON_SCHEMA, schema, strlen(schema), &b->of[ORDINARY], &err),
+         &err);
+    must(rod_grammar_open(b->engine, 0, 0, ROD_GRAMMAR_REGEX, regex, strlen(regex), &b->of[DEAR], &err), &err);
 }
 
 /* Row i of ROWS, or the stream. */

@@ -6,6 +6,7 @@
 #include "engine/grammar/grammar.h"
 #include "tests/bench/vocabulary.h"
 #include "tests/result_stamp.h"
+#include "tests/vocab_of_bytes.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -187,7 +188,7 @@ int main(void) {
     struct rod_error err;
     struct vocab *v = NULL;
     double begin = now_us();
-    must(vocab_new_bytes(bytes, lens, V, &v, &err), &err);
+    must(vocab_of_bytes(bytes, lens, V, &v, &err), &err);
     printf("{\n  ");
     result_stamp(stdout);
     printf("\"tokens\": %d, \"rows\": %d, \"schemas\": %d, \"trie_ms\": %.1f,\n", V, ROWS, N_SCHEMAS,

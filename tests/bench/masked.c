@@ -73,14 +73,14 @@ static struct rod_grammar *open_calls(struct setup *b, bool lazy) {
     n += (size_t)snprintf(text + n, sizeof text - n, "]}");
     struct rod_grammar *g;
     struct rod_error err;
-    must(rod_grammar_open(b->engine, ROD_GRAMMAR_CALLS, text, n, &g, &err), &err);
+    must(rod_grammar_open(b->engine, 0, 0, ROD_GRAMMAR_CALLS, text, n, &g, &err), &err);
     return g;
 }
 
 static void open_engine(struct setup *b) {
     struct rod_error err;
     struct model *model;
-    must(model_synthetic(synthetic, 1, &model, &err), &err);
+    must(model_synthetic(synthetic, 1, NULL, &model, &err), &err);
     struct engine_parts parts = {.V = model->dims.V};
     if (tokenizer_dir)
         must(tokenizer_open(tokenizer_dir, &parts.tokenizer, &err), &err);
@@ -100,7 +100,7 @@ static void open_engine(struct setup *b) {
         "\"integer\"},\"title\":{\"type\":\"string\",\"maxLength\":60},\"kind\":{\"enum\":[\"tale\",\"song\","
         "\"riddle\"]},\"price\":{\"type\":\"number\"},\"tags\":{\"type\":\"array\",\"items\":{\"type\":\"string\"},"
         "\"maxItems\":5}},\"required\":[\"id\",\"title\",\"kind\"],\"additionalProperties\":false}}";
-    must(rod_grammar_open(b->engine, ROD_GRAMMAR_JSON_SCHEMA, schema, strlen(schema), &b->schema, &err), &err);
+    must(rod_grammar_open(b->engine, 0, 0, ROD_GRAMMAR_JSON_SCHEMA, schema, strlen(schema), &b->schema, &err), &err);
     b->call = open_calls(b, false);
     b->waiting = open_calls(b, true);
 }

@@ -1,6 +1,7 @@
 /* fuzz_config.c - config.json, generation_config.json and adapter_config.json: whatever is accepted has sizes within
  * the bounds that later products of sizes rely on. */
 #include "engine/model/model_internal.h"
+#include "tests/count_params.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -14,7 +15,7 @@ static void check_dims(const struct model_dims *d) {
     if (d->plus && (!d->visible || !d->F || d->H * d->P != d->D || d->H % d->Hk || d->H % d->Hv)) abort();
     if (d->plus && (d->rot_dim > d->P || d->rot_dim % 2 || !(d->rot_base > 0))) abort();
     if (!d->plus && (d->H || d->visible)) abort();
-    if (model_state_bytes(d, 4, 4, 4) >> 58 || model_count_params(d) >> 58) abort();
+    if (model_state_bytes(d, 4, 4, 4) >> 58 || count_params(d) >> 58) abort();
 }
 
 static void check_adapter(const char *json, size_t len) {

@@ -3,6 +3,7 @@
  * however they are made. The first byte of the input names the kind; t: a
  * schema of a tool. */
 #include "engine/grammar/grammar.h"
+#include "tests/vocab_of_bytes.h"
 
 #include <jansson.h>
 #include <stdlib.h>
@@ -105,7 +106,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     struct pieces pieces;
     cut(&pieces, (const char *)data + 1, size - 1, size);
     struct vocab *v = NULL;
-    if (vocab_new_bytes(pieces.bytes, pieces.lens, PIECES, &v, &err)) abort();
+    if (vocab_of_bytes(pieces.bytes, pieces.lens, PIECES, &v, &err)) abort();
     if (grammar_prepare(g, v, &err)) abort();
     if (grammar_bytes(g) > 3 * GRAMMAR_STATE_BYTES) abort();
     for (uint64_t i = 0; i < 3; i++) walk(g, plain, v, &pieces, size * 3 + i);

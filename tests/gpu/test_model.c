@@ -16,7 +16,7 @@
 static struct model *open_model(const char *dir) {
     struct model *model;
     struct rod_error err;
-    if (model_open(dir, &model, &err)) fail_msg("%s", err.message);
+    if (model_open(dir, NULL, NULL, &model, &err)) fail_msg("%s", err.message);
     return model;
 }
 

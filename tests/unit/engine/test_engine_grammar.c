@@ -5,7 +5,7 @@
 static struct rod_grammar *opened(struct setup *b, enum rod_grammar_kind kind, const char *text) {
     struct rod_grammar *g = NULL;
     struct rod_error err;
-    if (rod_grammar_open(b->c.engine, kind, text, strlen(text), &g, &err)) fail_msg("%s", err.message);
+    if (rod_grammar_open(b->c.engine, 0, 0, kind, text, strlen(text), &g, &err)) fail_msg("%s", err.message);
     return g;
 }
 
@@ -182,7 +182,7 @@ static void a_grammar_outlives_the_engine(void **state) {
     assert_ptr_equal(g, same);
     struct rod_error err;
     struct rod_grammar *none = NULL;
-    assert_int_equal(rod_grammar_open(b.c.engine, ROD_GRAMMAR_REGEX, "(", 1, &none, &err), ROD_EINVALID);
+    assert_int_equal(rod_grammar_open(b.c.engine, 0, 0, ROD_GRAMMAR_REGEX, "(", 1, &none, &err), ROD_EINVALID);
     assert_null(none);
     for (int i = 0; i < 100; i++) { /* more than are kept */
         char text[32];
@@ -479,7 +479,7 @@ static void a_key_leaves_memory_for_grammars_to_others(void **state) {
         for (n = 0; n < MOST && !rc; n += !rc) {
             char text[32];
             snprintf(text, sizeof text, "[ab]{60000}%zu", n + 1000);
-            rc = rod_grammar_open_for(b.c.engine, 1, 4, ROD_GRAMMAR_REGEX, text, strlen(text), &g[n], &err);
+            rc = rod_grammar_open(b.c.engine, 1, 4, ROD_GRAMMAR_REGEX, text, strlen(text), &g[n], &err);
         }
         if (rc != ROD_EKEYGRAMMARS)
             fail_msg("%d after %zu: %zu bytes each", rc, n, grammar_own_bytes(grammar_of(g[0])));
@@ -487,9 +487,9 @@ static void a_key_leaves_memory_for_grammars_to_others(void **state) {
         size_t bytes = 0;
         for (size_t i = 0; i < n; i++) bytes += grammar_own_bytes(grammar_of(g[i]));
         assert_in_range(bytes, GRAMMAR_USED_BYTES / 2, GRAMMAR_USED_BYTES / 5 * 4);
-        assert_int_equal(rod_grammar_open_for(b.c.engine, 2, 4, ROD_GRAMMAR_REGEX, "[ab]{60000}x", 12, &one, &err), 0);
+        assert_int_equal(rod_grammar_open(b.c.engine, 2, 4, ROD_GRAMMAR_REGEX, "[ab]{60000}x", 12, &one, &err), 0);
         rod_grammar_close(one);
-        assert_int_equal(rod_grammar_open_for(b.c.engine, 1, 4, ROD_GRAMMAR_REGEX, "[ab]{60000}1000", 15, &one, &err),
+        assert_int_equal(rod_grammar_open(b.c.engine, 1, 4, ROD_GRAMMAR_REGEX, "[ab]{60000}1000", 15, &one, &err),
                          0); /* it has it already */
         rod_grammar_close(one);
         for (size_t i = 0; i < n; i++) rod_grammar_close(g[i]);
@@ -500,7 +500,7 @@ static void a_key_leaves_memory_for_grammars_to_others(void **state) {
     for (n = 0; n < MOST && !rc; n += !rc) {
         char text[32];
         snprintf(text, sizeof text, "[ab]{60000}%zu", n + 1000);
-        rc = rod_grammar_open(b.c.engine, ROD_GRAMMAR_REGEX, text, strlen(text), &g[n], &err);
+        rc = rod_grammar_open(b.c.engine, 0, 0, ROD_GRAMMAR_REGEX, text, strlen(text), &g[n], &err);
     }
     assert_int_equal(rc, ROD_EGRAMMARS);
     assert_true(n > n_again);

@@ -286,8 +286,8 @@ static void open_worlds(struct lives *l) {
     atomic_store(&l->cold.be->nan_token, NAN_ID);
     struct rod_error err;
     const char *regex = "[a-z ]{1,60}\\.";
-    if (rod_grammar_open(l->b.c.engine, ROD_GRAMMAR_REGEX, regex, strlen(regex), &l->grammar, &err) ||
-        rod_grammar_open(l->cold.c.engine, ROD_GRAMMAR_REGEX, regex, strlen(regex), &l->cold_grammar, &err))
+    if (rod_grammar_open(l->b.c.engine, 0, 0, ROD_GRAMMAR_REGEX, regex, strlen(regex), &l->grammar, &err) ||
+        rod_grammar_open(l->cold.c.engine, 0, 0, ROD_GRAMMAR_REGEX, regex, strlen(regex), &l->cold_grammar, &err))
         fail_msg("%s", err.message);
 }
 

@@ -5,6 +5,7 @@
 #include "engine/text/tokenizer.h"
 #include "engine/rodimus.h"
 #include "tests/grammar_reads.h"
+#include "tests/vocab_of_bytes.h"
 
 #include <pthread.h>
 #include <time.h>
@@ -141,7 +142,7 @@ static void a_mask_is_what_trying_every_token_gives(void **state) {
     make_pieces(bytes, lens, store, N_PIECES);
     struct vocab *v = NULL;
     struct rod_error err;
-    assert_int_equal(vocab_new_bytes(bytes, lens, N_PIECES, &v, &err), 0);
+    assert_int_equal(vocab_of_bytes(bytes, lens, N_PIECES, &v, &err), 0);
     struct grammar *g =
         compiled(ROD_GRAMMAR_JSON_SCHEMA,
                  "{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"number\"},\"b\":{\"type\":\"array\","
@@ -214,7 +215,7 @@ static void tables_of_repeated_parts_change_no_mask(void **state) {
     make_pieces(bytes, lens, store, N_PIECES);
     struct vocab *v = NULL;
     struct rod_error err;
-    assert_int_equal(vocab_new_bytes(bytes, lens, N_PIECES, &v, &err), 0);
+    assert_int_equal(vocab_of_bytes(bytes, lens, N_PIECES, &v, &err), 0);
     uint64_t random = (uint64_t)time(NULL) | 1;
     const unsigned seed = (unsigned)random;
     for (size_t c = 0; c < sizeof cases / sizeof *cases; c++) {
@@ -279,7 +280,7 @@ static void tables_are_shared_between_threads(void **state) {
     make_pieces(bytes, lens, store, N_PIECES);
     struct vocab *v = NULL;
     struct rod_error err;
-    assert_int_equal(vocab_new_bytes(bytes, lens, N_PIECES, &v, &err), 0);
+    assert_int_equal(vocab_of_bytes(bytes, lens, N_PIECES, &v, &err), 0);
     struct grammar *g = compiled(ROD_GRAMMAR_JSON_SCHEMA, "{\"type\":\"array\",\"items\":{\"type\":\"string\"}}");
     assert_int_equal(grammar_prepare(g, v, &err), 0);
     pthread_t threads[2];
@@ -326,7 +327,7 @@ static void masks_of_a_large_vocabulary_are_fast(void **state) {
     struct vocab *v = NULL;
     struct rod_error err;
     double begin = now_s();
-    assert_int_equal(vocab_new_bytes(bytes, lens, V, &v, &err), 0);
+    assert_int_equal(vocab_of_bytes(bytes, lens, V, &v, &err), 0);
     double vocab_s = now_s() - begin;
     begin = now_s();
     struct grammar *g =
@@ -380,7 +381,7 @@ static void memory_of_states_stays_bounded(void **state) {
     make_pieces(bytes, lens, store, N_PIECES);
     struct vocab *v = NULL;
     struct rod_error err;
-    assert_int_equal(vocab_new_bytes(bytes, lens, N_PIECES, &v, &err), 0);
+    assert_int_equal(vocab_of_bytes(bytes, lens, N_PIECES, &v, &err), 0);
     /* Each character is a state of its own. */
     struct grammar *g = compiled(ROD_GRAMMAR_REGEX, "x?[ab]{40000}");
     struct grammar_walk w, other;

@@ -3,6 +3,7 @@
  * then. And the states move while a mask is made. */
 #include "engine/grammar/grammar.h"
 #include "engine/base/philox.h"
+#include "tests/vocab_of_bytes.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -37,7 +38,7 @@ static struct vocab *words(void) {
     for (uint32_t i = 0; i < V; i++) bytes[i] = text[i], lens[i] = strlen(text[i]);
     struct vocab *v;
     struct rod_error err;
-    if (vocab_new_bytes(bytes, lens, V, &v, &err)) fail_msg("%s", err.message);
+    if (vocab_of_bytes(bytes, lens, V, &v, &err)) fail_msg("%s", err.message);
     free(bytes), free(lens);
     return v;
 }

@@ -3,6 +3,7 @@
 #include "engine/model/safetensors.h"
 #include "engine/text/tokenizer.h"
 #include "tests/read_file.h"
+#include "tests/count_params.h"
 
 #include <jansson.h>
 #include <math.h>
@@ -50,14 +51,14 @@ static const char *const checkpoint_files[] = {"config.json",
 static struct model *open_good(const char *dir) {
     struct model *model;
     struct rod_error err;
-    if (model_open(dir, &model, &err)) fail_msg("%s: %s", dir, err.message);
+    if (model_open(dir, NULL, NULL, &model, &err)) fail_msg("%s: %s", dir, err.message);
     return model;
 }
 
 static void expect_refusal(const char *dir, int code, const char *says, const char *also) {
     struct model *model;
     struct rod_error err = {0};
-    int rc = model_open(dir, &model, &err);
+    int rc = model_open(dir, NULL, NULL, &model, &err);
     if (rc != code || !strstr(err.message, says) || !strstr(err.message, also))
         fail_msg("code %d (expected %d), \"%s\" lacks \"%s\" or \"%s\"", rc, code, err.message, says, also);
 }
@@ -102,8 +103,8 @@ static void write_tensors(const char *dir, const char *file, const struct safete
         json_t *shape = json_array();
         for (uint32_t d = 0; d < t->n_dims; d++) json_array_append_new(shape, json_integer((json_int_t)t->shape[d]));
         json_object_set_new(header, t->name,
-                            json_pack("{s:s,s:o,s:[I,I]}", "dtype", safetensors_dtype_name(t->dtype), "shape", shape,
-                                      "data_offsets", (json_int_t)n_data, (json_int_t)(n_data + t->n_bytes)));
+                            json_pack("{s:s,s:o,s:[I,I]}", "dtype", t->dtype_name, "shape", shape, "data_offsets",
+                                      (json_int_t)n_data, (json_int_t)(n_data + t->n_bytes)));
         memcpy(data + n_data, safetensors_data(src, t), (size_t)t->n_bytes);
         n_data += (size_t)t->n_bytes;
     }
@@ -147,7 +148,7 @@ static void every_vector_opens_whole(void **state) {
         struct model *m = open_good(sets[i].dir);
         assert_int_equal(m->weight_dtype, sets[i].dtype);
         assert_string_equal(m->name, strrchr(sets[i].dir, '/') + 1);
-        assert_int_equal(m->n_params, model_count_params(&m->dims));
+        assert_int_equal(m->n_params, count_params(&m->dims));
         assert_int_equal(m->weight_bytes, m->n_params * dtype_bytes(m->weight_dtype));
         assert_int_equal(m->n_warnings, 0); /* also where a tied head is stored: it equals the embedding */
         assert_int_equal(m->embed.rows, m->dims.V);
@@ -650,7 +651,7 @@ static void a_step_reads_codes_and_scales_of_what_is_kept_in_fewer_bits(void **s
     for (size_t i = 0; i < sizeof dirs / sizeof *dirs; i++) {
         struct model *m;
         struct rod_error err;
-        if (model_open(dirs[i], &m, &err)) fail_msg("%s", err.message);
+        if (model_open(dirs[i], NULL, NULL, &m, &err)) fail_msg("%s", err.message);
         const struct model_dims *d = &m->dims;
         const uint64_t size = dtype_bytes(m->weight_dtype), head = (uint64_t)d->V * d->D;
         uint64_t n[3] = {0};

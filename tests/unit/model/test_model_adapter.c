@@ -100,7 +100,7 @@ static int expect_piece(void *arg, const struct model_piece *piece) {
 static struct model *open_base(const char *dir) {
     struct model *model;
     struct rod_error err;
-    if (model_open(dir, &model, &err)) fail_msg("%s", err.message);
+    if (model_open(dir, NULL, NULL, &model, &err)) fail_msg("%s", err.message);
     return model;
 }
 

@@ -1,6 +1,7 @@
 /* test_model_config.c - config.json of both layouts and generation_config.json: sizes, defaults, refusals. */
 #include "engine/model/model_internal.h"
 #include "tests/read_file.h"
+#include "tests/count_params.h"
 
 #include <math.h>
 #include <setjmp.h>
@@ -56,8 +57,8 @@ static void published_configs_have_the_sizes_of_the_design(void **state) {
         assert_int_equal(d.plus, rows[i].H != 0);
         assert_true(d.k_eps == rows[i].k_eps);
         assert_true(d.norm_eps == 1e-5f);
-        if (model_count_params(&d) != rows[i].params)
-            fail_msg("%s: %llu parameters, expected %llu", rows[i].dir, (unsigned long long)model_count_params(&d),
+        if (count_params(&d) != rows[i].params)
+            fail_msg("%s: %llu parameters, expected %llu", rows[i].dir, (unsigned long long)count_params(&d),
                      (unsigned long long)rows[i].params);
         if (d.plus) {
             assert_int_equal(d.Hk, 1);

@@ -208,7 +208,7 @@ static void expect_refusal_of(const char *set, const char *file, const char *old
     }
     struct model *m = NULL;
     struct rod_error err = {0};
-    const int rc = model_open(dir, &m, &err);
+    const int rc = model_open(dir, NULL, NULL, &m, &err);
     if (!rc || !strstr(err.message, says))
         fail_msg("%s with %s: code %d, \"%s\" lacks \"%s\"", set, new, rc, err.message, says);
     for (int i = 0; i < 2; i++) {
@@ -284,7 +284,7 @@ static void a_quantisation_of_a_dense_checkpoint_is_told(void **state) {
     }
     struct model *m;
     struct rod_error err;
-    if (model_open(dir, &m, &err)) fail_msg("%s", err.message);
+    if (model_open(dir, NULL, NULL, &m, &err)) fail_msg("%s", err.message);
     assert_int_equal(m->n_warnings, 1);
     assert_string_equal(m->warnings[0],
                         "config.json's quantization_config says gptq, no weight is kept so; the weights "
@@ -328,7 +328,7 @@ static void changed_bytes_are_refused_or_read_within_bounds(void **state) {
         }
         struct model *m;
         struct rod_error err = {0};
-        if (model_open(dir, &m, &err)) {
+        if (model_open(dir, NULL, NULL, &m, &err)) {
             if (!err.message[0]) fail_msg("seed %llu: refused without a word", (unsigned long long)seed);
             refused++;
         } else {

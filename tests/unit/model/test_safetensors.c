@@ -58,7 +58,7 @@ static void a_good_header_gives_every_tensor_sorted(void **state) {
     assert_int_equal(table.n_tensors, 4);
     assert_string_equal(table.tensors[0].name, "a");
     assert_string_equal(table.tensors[1].name, "b");
-    assert_string_equal(safetensors_dtype_name(table.tensors[1].dtype), "F32");
+    assert_string_equal(table.tensors[1].dtype_name, "F32");
     assert_int_equal(table.tensors[1].n_dims, 2);
     assert_int_equal(table.tensors[1].shape[1], 3);
     assert_int_equal(table.tensors[1].n_bytes, 24);

@@ -102,8 +102,8 @@ static void synthetic_weights_have_the_shape_and_spread(void **state) {
     (void)state;
     struct model *m, *tales;
     struct rod_error err;
-    assert_int_equal(model_open("config/models/tales", &tales, &err), 0);
-    assert_int_equal(model_synthetic("tales", 1, &m, &err), 0);
+    assert_int_equal(model_open("config/models/tales", NULL, NULL, &tales, &err), 0);
+    assert_int_equal(model_synthetic("tales", 1, NULL, &m, &err), 0);
     struct model_dims a = m->dims, b = tales->dims;
     assert_int_equal(a.D, b.D);
     assert_int_equal(a.visible, b.visible);
@@ -117,7 +117,7 @@ static void synthetic_weights_have_the_shape_and_spread(void **state) {
     assert_true(fabs(mean - 1) < 0.1 && fabs(deviation - 0.2) < 0.05);
     spread_of_weight(&m->embed, &mean, &deviation);
     assert_true(fabs(mean) < 1e-2 && fabs(deviation - 0.6) < 0.02);
-    assert_int_equal(model_synthetic("gpt", 1, &m, &err), ROD_EINVALID);
+    assert_int_equal(model_synthetic("gpt", 1, NULL, &m, &err), ROD_EINVALID);
     assert_non_null(strstr(err.message, "gpt"));
     model_close(tales);
     model_close(m);
@@ -132,11 +132,11 @@ static void synthetic_weights_depend_on_the_seed_alone(void **state) {
     CPU_ZERO(&single);
     for (size_t cpu = 0; cpu < CPU_SETSIZE && !CPU_COUNT(&single); cpu++)
         if (CPU_ISSET(cpu, &all)) CPU_SET(cpu, &single);
-    assert_int_equal(model_synthetic("tales", 5, &one, &err), 0);
+    assert_int_equal(model_synthetic("tales", 5, NULL, &one, &err), 0);
     assert_int_equal(sched_setaffinity(0, sizeof single, &single), 0); /* one thread */
-    assert_int_equal(model_synthetic("tales", 5, &two, &err), 0);
+    assert_int_equal(model_synthetic("tales", 5, NULL, &two, &err), 0);
     assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
-    assert_int_equal(model_synthetic("tales", 6, &other, &err), 0);
+    assert_int_equal(model_synthetic("tales", 6, NULL, &other, &err), 0);
     /* one mapping holds all weights, the embedding first */
     assert_memory_equal(one->embed.part[0].data, two->embed.part[0].data, (size_t)one->weight_bytes);
     assert_memory_not_equal(one->embed.part[0].data, other->embed.part[0].data, 4096);
