@@ -6,6 +6,7 @@
  * so far is copied out of the slot while the client has its last event already.
  */
 #include "core.h"
+#include "engine/base/array.h"
 #include "engine/base/policy.h"
 #include "engine/base/test_hooks.h"
 #include "engine/state/pinned.h"
@@ -302,17 +303,8 @@ int prefix_use_stop(struct rod_engine *e, struct active *a, uint64_t now_ns, str
 
 void prefix_use_generated(struct active *a, int32_t id) {
     if (!a->cache.cacheable) return;
-    if (a->cache.n_generated == a->cache.generated_cap) {
-        const size_t room = a->cache.generated_cap ? 2 * a->cache.generated_cap : 64;
-        int32_t *grown = realloc(a->cache.generated_ids, room * sizeof *grown);
-        if (!grown) {
-            a->cache.cacheable = false; /* then this conversation leaves nothing */
-            return;
-        }
-        a->cache.generated_ids = grown;
-        a->cache.generated_cap = room;
-    }
-    assert(a->cache.n_generated < a->cache.generated_cap);
+    a->cache.cacheable = ARRAY_RESERVE(a->cache.generated_ids, a->cache.generated_cap, a->cache.n_generated, 1);
+    if (!a->cache.cacheable) return; /* this conversation leaves nothing */
     a->cache.generated_ids[a->cache.n_generated++] = id;
     assert(a->cache.n_generated == a->n_generated);
 }

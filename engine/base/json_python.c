@@ -1,6 +1,7 @@
 /* json_python.c - see json_python.h. The text is rewritten where jansson would refuse it, and what it has no spelling
  * for is put into the values afterwards: most files need neither, and are read from where they lie. */
 #include "json_python.h"
+#include "array.h"
 #include "json_guard.h"
 #include "utf8.h"
 
@@ -40,29 +41,13 @@ struct rewrite {
     bool marked, no_memory;
 };
 
-static bool rewrite_reserve(struct rewrite *r, size_t n_more) {
-    if (r->cap - r->n < n_more) {
-        const size_t cap = r->cap + r->cap / 2 + n_more + r->len + 64;
-        char *out = realloc(r->out, cap);
-        if (!out) return !(r->no_memory = true);
-        r->out = out;
-        r->cap = cap;
-    }
-    if (r->n_edits == r->cap_edits) {
-        const size_t cap = 2 * r->cap_edits + 16;
-        struct edit *edits = realloc(r->edits, cap * sizeof *edits);
-        if (!edits) return !(r->no_memory = true);
-        r->edits = edits;
-        r->cap_edits = cap;
-    }
-    return true;
-}
-
 /* The text up to `from` as it is, then bytes for what stands from there to `to`. */
 static void rewrite_put(struct rewrite *r, size_t from, size_t to, const char *bytes, size_t n) {
     assert(r->copied <= from && from <= to && to <= r->len);
     const size_t n_same = from - r->copied;
-    if (r->no_memory || !rewrite_reserve(r, n_same + n)) return;
+    r->no_memory |=
+        !ARRAY_RESERVE(r->out, r->cap, r->n, n_same + n + 1) || !ARRAY_RESERVE(r->edits, r->cap_edits, r->n_edits, 1);
+    if (r->no_memory) return;
     memcpy(r->out + r->n, r->text + r->copied, n_same);
     memcpy(r->out + r->n + n_same, bytes, n);
     r->n += n_same + n;

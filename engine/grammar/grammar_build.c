@@ -2,6 +2,7 @@
  * so a part's last nodes know where to go. A part that is repeated becomes a rule, so {1000} costs a thousand calls
  * and not a thousand copies. */
 #include "grammar_internal.h"
+#include "engine/base/array.h"
 #include "engine/base/fail.h"
 #include "engine/base/utf8.h"
 
@@ -17,7 +18,7 @@ struct build {
     uint32_t *rule_of;     /* [ir->n_nodes] the rule made of a repeated part, 0 = none */
     uint32_t *parts;       /* [n_rules] the part that a rule is made of */
     uint32_t *chain_nodes; /* [n_chains] the node that each stands behind */
-    uint32_t cap_rules;
+    uint32_t cap_rules, cap_parts, cap_chain_nodes;
     int depth, rc;
     struct rod_error *err;
 };
@@ -43,14 +44,8 @@ static uint32_t build_no_memory(struct build *b) {
 static uint32_t build_node(struct build *b, struct gram_node n) {
     struct grammar *g = b->g;
     if (b->rc) return GRAM_FAIL_NODE;
-    if (g->n_nodes == g->cap_nodes) {
-        if (g->n_nodes == GRAMMAR_MAX_NODES) return build_too_large(b);
-        uint32_t cap = g->cap_nodes ? g->cap_nodes * 2 : 256;
-        struct gram_node *more = realloc(g->nodes, cap * sizeof *more);
-        if (!more) return build_no_memory(b);
-        g->nodes = more;
-        g->cap_nodes = cap;
-    }
+    if (g->n_nodes == GRAMMAR_MAX_NODES) return build_too_large(b);
+    if (!ARRAY_RESERVE(g->nodes, g->cap_nodes, g->n_nodes, 1)) return build_no_memory(b);
     g->nodes[g->n_nodes] = n;
     return g->n_nodes++;
 }
@@ -99,15 +94,8 @@ static uint32_t build_characters(struct build *b, const struct ir_range *r, uint
 
 static uint32_t build_rule(struct build *b, uint32_t part) {
     struct grammar *g = b->g;
-    if (g->n_rules == b->cap_rules) {
-        uint32_t cap = b->cap_rules * 2;
-        uint32_t *rules = realloc(g->rules, cap * sizeof *rules);
-        if (rules) g->rules = rules;
-        uint32_t *parts = rules ? realloc(b->parts, cap * sizeof *parts) : NULL;
-        if (!parts) return build_no_memory(b);
-        b->parts = parts;
-        b->cap_rules = cap;
-    }
+    if (!ARRAY_RESERVE(g->rules, b->cap_rules, g->n_rules, 1) || !ARRAY_RESERVE(b->parts, b->cap_parts, g->n_rules, 1))
+        return build_no_memory(b);
     g->rules[g->n_rules] = GRAM_FAIL_NODE;
     b->parts[g->n_rules] = part;
     return g->n_rules++;
@@ -140,17 +128,10 @@ static void build_chain(struct build *b, uint32_t at, uint32_t once, uint32_t le
         u++;
     if (u == GRAM_MAX_UNITS) return;
     if (u == g->n_units) g->units[g->n_units++] = unit;
-    if (g->n_chains == g->cap_chains) {
-        uint32_t cap = g->cap_chains ? g->cap_chains * 2 : 64;
-        struct gram_chain *chains = realloc(g->chains, cap * sizeof *chains);
-        if (chains) g->chains = chains;
-        uint32_t *nodes = chains ? realloc(b->chain_nodes, cap * sizeof *nodes) : NULL;
-        if (!nodes) {
-            build_no_memory(b);
-            return;
-        }
-        b->chain_nodes = nodes;
-        g->cap_chains = cap;
+    if (!ARRAY_RESERVE(g->chains, g->cap_chains, g->n_chains, 1) ||
+        !ARRAY_RESERVE(b->chain_nodes, b->cap_chain_nodes, g->n_chains, 1)) {
+        build_no_memory(b);
+        return;
     }
     assert(g->n_chains < g->cap_chains && u < g->n_units && least <= most);
     b->chain_nodes[g->n_chains] = at;
@@ -331,11 +312,9 @@ static void build_classes(struct grammar *g) {
 }
 
 int gram_build(struct grammar *g, const struct ir *ir, struct rod_error *err) {
-    struct build b = {.g = g, .ir = ir, .cap_rules = ir->n_rules + 16, .err = err};
-    g->rules = calloc(b.cap_rules, sizeof *g->rules);
-    b.parts = calloc(b.cap_rules, sizeof *b.parts);
+    struct build b = {.g = g, .ir = ir, .err = err};
     b.rule_of = calloc(ir->n_nodes, sizeof *b.rule_of);
-    if (!g->rules || !b.parts || !b.rule_of) build_no_memory(&b);
+    if (!b.rule_of) build_no_memory(&b);
     build_node(&b, (struct gram_node){.kind = GRAM_FAIL});
     build_node(&b, (struct gram_node){.kind = GRAM_END});
     for (uint32_t i = 0; !b.rc && i < ir->n_rules; i++) build_rule(&b, ir->rules[i]);

@@ -11,6 +11,7 @@
  * there is only the walk: slower, and the same mask. Tables belong to the vocabulary, which counts their users under
  * its lock. */
 #include "grammar_internal.h"
+#include "engine/base/array.h"
 #include "engine/base/fail.h"
 
 #include <assert.h>
@@ -35,13 +36,7 @@ static void table_free(struct chain_table *t) {
 }
 
 static bool entries_add(struct chain_entry **items, uint32_t *n, uint32_t *cap, uint32_t at, uint32_t units) {
-    if (*n == *cap) {
-        uint32_t want = *cap ? *cap * 2 : 64;
-        struct chain_entry *more = realloc(*items, want * sizeof *more);
-        if (!more) return false;
-        *items = more;
-        *cap = want;
-    }
+    if (!ARRAY_RESERVE(*items, *cap, *n, 1)) return false;
     (*items)[(*n)++] = (struct chain_entry){at, units};
     return true;
 }

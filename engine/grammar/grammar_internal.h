@@ -127,9 +127,10 @@ int gram_next(struct grammar *g, uint32_t state, uint8_t byte_class, uint32_t *n
 int gram_state_at(struct grammar *g, uint32_t node, uint32_t stack, uint32_t *out, struct rod_error *err);
 int gram_state_of(struct grammar *g, struct gram_place *places, uint32_t n, bool accepts, uint32_t *out,
                   struct rod_error *err);
-/* Room for n more items of an array of the states. */
-int gram_reserve(struct gram_states *s, void **items, uint32_t *cap, uint32_t used, uint32_t n, size_t item_bytes,
-                 struct rod_error *err);
+/* Room for n more items of an array of the states; false: no memory. */
+#define GRAM_RESERVE(s, what, n)                                                                                       \
+    gram_reserve(s, (void *)&(s)->what, sizeof *(s)->what, &(s)->cap_##what, (s)->n_##what, n)
+bool gram_reserve(struct gram_states *s, void *items, size_t item_bytes, uint32_t *cap, uint32_t used, uint32_t n);
 /* Past GRAMMAR_STATE_BYTES drops all states in which no walk stands, and masks that are not complete.
  * While there are such masks, past GRAMMAR_BEGUN_BYTES: so much a mask needs at most, so each one becomes complete. */
 int gram_trim(struct grammar *g, struct rod_error *err);

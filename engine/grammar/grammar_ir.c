@@ -1,5 +1,6 @@
 /* grammar_ir.c - the tree's arrays and constructors. */
 #include "grammar_ir.h"
+#include "engine/base/array.h"
 #include "engine/base/fail.h"
 
 #include <assert.h>
@@ -61,33 +62,20 @@ uint32_t ir_no_memory(struct ir *ir) {
     return IR_NOTHING;
 }
 
-/* Room for n more items; *items moves. */
-static bool ir_reserve(struct ir *ir, void **items, uint32_t *cap, uint32_t used, size_t n, size_t item_bytes) {
-    if (ir->rc) return false;
-    assert(used <= *cap);
-    if (n <= *cap - used) return true;
+static bool ir_fits(struct ir *ir, uint32_t used, size_t n, size_t item_bytes) {
     const uint32_t most = item_bytes == 1 ? MAX_BYTES : MAX_ITEMS;
-    if (n > most - used) {
+    if (!ir->rc && n > most - used)
         ir_fail(ir, ROD_EINVALID, "is too large: more than %u %s", most, item_bytes == 1 ? "bytes of text" : "parts");
-        return false;
-    }
-    uint32_t want = *cap ? *cap * 2 : 64;
-    while (want - used < n) want *= 2;
-    void *more = realloc(*items, want * item_bytes);
-    if (!more) {
-        ir_no_memory(ir);
-        return false;
-    }
-    *items = more;
-    *cap = want;
-    return true;
+    return !ir->rc;
 }
 
+/* Room for n more of them; false: the failure is set. */
+#define IR_RESERVE(ir, what, n)                                                                                        \
+    (ir_fits(ir, (ir)->n_##what, n, sizeof *(ir)->what) &&                                                             \
+     (ARRAY_RESERVE((ir)->what, (ir)->cap_##what, (ir)->n_##what, n) || ir_no_memory(ir)))
+
 static uint32_t ir_add_node(struct ir *ir, struct ir_node n) {
-    void *items = ir->nodes;
-    bool ok = ir_reserve(ir, &items, &ir->cap_nodes, ir->n_nodes, 1, sizeof *ir->nodes);
-    ir->nodes = items;
-    if (!ok) return IR_NOTHING;
+    if (!IR_RESERVE(ir, nodes, 1)) return IR_NOTHING;
     ir->nodes[ir->n_nodes] = n;
     return ir->n_nodes++;
 }
@@ -108,20 +96,14 @@ void ir_fini(struct ir *ir) {
 }
 
 uint32_t ir_rule(struct ir *ir) {
-    void *items = ir->rules;
-    bool ok = ir_reserve(ir, &items, &ir->cap_rules, ir->n_rules, 1, sizeof *ir->rules);
-    ir->rules = items;
-    if (!ok) return 0;
+    if (!IR_RESERVE(ir, rules, 1)) return 0;
     ir->rules[ir->n_rules] = IR_NOTHING;
     return ir->n_rules++;
 }
 
 uint32_t ir_bytes(struct ir *ir, const char *bytes, size_t n) {
     if (n == 0) return IR_EMPTY_NODE;
-    void *items = ir->bytes;
-    bool ok = ir_reserve(ir, &items, &ir->cap_bytes, ir->n_bytes, n, 1);
-    ir->bytes = items;
-    if (!ok) return IR_NOTHING;
+    if (!IR_RESERVE(ir, bytes, n)) return IR_NOTHING;
     memcpy(ir->bytes + ir->n_bytes, bytes, n);
     ir->n_bytes += (uint32_t)n;
     return ir_add_node(ir, (struct ir_node){.kind = IR_BYTES, .a = ir->n_bytes - (uint32_t)n, .b = (uint32_t)n});
@@ -131,10 +113,7 @@ uint32_t ir_text(struct ir *ir, const char *text) { return ir_bytes(ir, text, st
 
 uint32_t ir_set(struct ir *ir, const struct ir_range *ranges, size_t n) {
     if (n == 0) return IR_NOTHING;
-    void *items = ir->ranges;
-    bool ok = ir_reserve(ir, &items, &ir->cap_ranges, ir->n_ranges, n, sizeof *ranges);
-    ir->ranges = items;
-    if (!ok) return IR_NOTHING;
+    if (!IR_RESERVE(ir, ranges, n)) return IR_NOTHING;
     memcpy(ir->ranges + ir->n_ranges, ranges, n * sizeof *ranges);
     ir->n_ranges += (uint32_t)n;
     return ir_add_node(ir, (struct ir_node){.kind = IR_SET, .a = ir->n_ranges - (uint32_t)n, .b = (uint32_t)n});

@@ -11,6 +11,7 @@
  * Order of the files: grammar_vocab.c and grammar_walk.c below, grammar_chain.c beside, this one above them.
  */
 #include "grammar_internal.h"
+#include "engine/base/array.h"
 #include "engine/base/fail.h"
 
 #include <assert.h>
@@ -25,13 +26,7 @@ enum {
 /* ---- a walk through the trie ---- */
 
 static int begun_add_token(struct grammar_begun *b, uint32_t id, uint32_t units, struct rod_error *err) {
-    if (b->n_tokens == b->cap_tokens) {
-        const uint32_t cap = b->cap_tokens ? 2 * b->cap_tokens : 256;
-        struct gram_exit_token *more = realloc(b->tokens, cap * sizeof *more);
-        if (!more) return rod_fail_no_memory(err);
-        b->tokens = more;
-        b->cap_tokens = cap;
-    }
+    if (!ARRAY_RESERVE(b->tokens, b->cap_tokens, b->n_tokens, 1)) return rod_fail_no_memory(err);
     b->tokens[b->n_tokens++] = (struct gram_exit_token){id, units};
     return 0;
 }
@@ -176,13 +171,7 @@ static bool exits_walk_next(const struct grammar *g, struct grammar_begun *b) {
 /* All of them are found: from now on they are known. */
 static int exits_keep(struct grammar *g, struct grammar_begun *b, struct rod_error *err) {
     struct gram_states *s = &g->found;
-    void *items = s->exit_tokens;
-    int rc = gram_reserve(s, &items, &s->cap_exit_tokens, s->n_exit_tokens, b->n_tokens, sizeof *s->exit_tokens, err);
-    s->exit_tokens = items;
-    items = s->exits;
-    if (!rc) rc = gram_reserve(s, &items, &s->cap_exits, s->n_exits, 1, sizeof *s->exits, err);
-    s->exits = items;
-    if (rc) return rc;
+    if (!GRAM_RESERVE(s, exit_tokens, b->n_tokens) || !GRAM_RESERVE(s, exits, 1)) return rod_fail_no_memory(err);
     if (b->n_tokens) memcpy(s->exit_tokens + s->n_exit_tokens, b->tokens, b->n_tokens * sizeof *b->tokens);
     s->exits[s->n_exits] =
         (struct gram_exits){b->part.table, s->n_exit_tokens, b->n_tokens, s->states[b->part.follow].exits};

@@ -5,6 +5,7 @@
  * take bytes. A place from which the end is more than GRAMMAR_MAX_DEPTH calls deep is not taken, so no way leads into a
  * nesting that could not be closed again. */
 #include "grammar_internal.h"
+#include "engine/base/array.h"
 #include "engine/base/fail.h"
 
 #include <assert.h>
@@ -23,25 +24,11 @@ static int fail_ambiguous(struct rod_error *err) {
                     GRAMMAR_MAX_PLACES, GRAMMAR_MAX_WORK);
 }
 
-static bool states_reserve(struct gram_states *s, void **items, uint32_t *cap, uint32_t used, uint32_t n,
-                           size_t item_bytes) {
-    if (n <= *cap - used) return true;
-    uint32_t want = *cap ? *cap : 64;
-    while (want - used < n) {
-        if (want > UINT32_MAX / 2) return false;
-        want *= 2;
-    }
-    void *more = realloc(*items, want * item_bytes);
-    if (!more) return false;
-    s->bytes += (want - *cap) * item_bytes;
-    *items = more;
-    *cap = want;
+bool gram_reserve(struct gram_states *s, void *items, size_t item_bytes, uint32_t *cap, uint32_t used, uint32_t n) {
+    const uint32_t before = *cap;
+    if (!array_reserve(items, item_bytes, cap, sizeof *cap, used, n)) return false;
+    s->bytes += (*cap - before) * item_bytes;
     return true;
-}
-
-int gram_reserve(struct gram_states *s, void **items, uint32_t *cap, uint32_t used, uint32_t n, size_t item_bytes,
-                 struct rod_error *err) {
-    return states_reserve(s, items, cap, used, n, item_bytes) ? 0 : rod_fail_no_memory(err);
 }
 
 static bool table_reserve(struct gram_states *s, struct gram_table *t, uint32_t used, const uint32_t *hashes,
@@ -85,10 +72,7 @@ static bool frame_table_reserve(struct gram_states *s) {
 
 static int frame_push(struct gram_states *s, uint32_t node, uint32_t below, uint32_t *out, struct rod_error *err) {
     assert(!s->n_frames || below < s->n_frames);
-    void *items = s->frames;
-    bool ok = states_reserve(s, &items, &s->cap_frames, s->n_frames, 1, sizeof *s->frames);
-    s->frames = items;
-    if (!ok || !frame_table_reserve(s)) return rod_fail_no_memory(err);
+    if (!GRAM_RESERVE(s, frames, 1) || !frame_table_reserve(s)) return rod_fail_no_memory(err);
     struct gram_table *t = &s->frame_table;
     uint32_t at = hash_mix(node, below) & (t->n_slots - 1);
     for (; t->slots[at]; at = (at + 1) & (t->n_slots - 1)) {
@@ -120,10 +104,8 @@ static int state_intern(struct grammar *g, struct gram_place *places, uint32_t n
     if (n > 1) qsort(places, n, sizeof *places, place_compare);
     uint32_t hash = accepts;
     for (uint32_t i = 0; i < n; i++) hash = hash_mix(hash_mix(hash, places[i].node), places[i].stack);
-    void *items = s->states;
     uint32_t cap = s->cap_states;
-    bool ok = states_reserve(s, &items, &s->cap_states, s->n_states, 1, sizeof *s->states);
-    s->states = items;
+    bool ok = GRAM_RESERVE(s, states, 1);
     if (ok && cap != s->cap_states) {
         uint32_t *next = realloc(s->next, (size_t)s->cap_states * g->n_classes * sizeof *next);
         if (next) {
@@ -134,9 +116,7 @@ static int state_intern(struct grammar *g, struct gram_place *places, uint32_t n
             ok = false;
         }
     }
-    items = s->places;
-    ok = ok && states_reserve(s, &items, &s->cap_places, s->n_places, n, sizeof *s->places);
-    s->places = items;
+    ok = ok && GRAM_RESERVE(s, places, n);
     if (!ok || !table_reserve(s, &s->state_table, s->n_states, s->states ? &s->states->hash : NULL, sizeof *s->states))
         return rod_fail_no_memory(err);
     struct gram_table *t = &s->state_table;

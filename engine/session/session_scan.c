@@ -1,5 +1,6 @@
 /* session_scan.c - see session_internal.h: the files of the folder, as other servers leave them. */
 #include "session_internal.h"
+#include "engine/base/array.h"
 #include "engine/base/fail.h"
 #include "engine/session/store/session_locate.h"
 
@@ -69,12 +70,7 @@ static void scan_log_refused(const struct scan *scan) {
 }
 
 static void scan_add_found(struct scan *scan, const uint8_t name[SESSION_NAME_BYTES], const struct session_read *read) {
-    if (scan->n_found == scan->cap) {
-        const size_t cap = scan->cap ? 2 * scan->cap : 64;
-        struct scan_found **more = realloc(scan->found, cap * sizeof(struct scan_found *));
-        if (more) scan->found = more, scan->cap = cap;
-    }
-    struct scan_found *found = scan->n_found < scan->cap ? malloc(sizeof *found) : NULL;
+    struct scan_found *found = ARRAY_RESERVE(scan->found, scan->cap, scan->n_found, 1) ? malloc(sizeof *found) : NULL;
     scan->no_memory |= !found;
     if (!found) return;
     *found = (struct scan_found){.metadata = read->metadata, .file_version = read->file_version};

@@ -1,5 +1,6 @@
 /* session_table.c - see session_table.h. */
 #include "session_table.h"
+#include "engine/base/array.h"
 #include "engine/base/fail.h"
 
 #include <assert.h>
@@ -174,19 +175,9 @@ static void table_grow(struct session_table *t) {
     }
 }
 
-/* Each may have an end. */
-static bool table_reserve_end(struct session_table *t) {
-    if (t->n < t->ends_cap) return true;
-    const size_t cap = t->ends_cap ? 2 * t->ends_cap : FIRST_BUCKETS;
-    struct session **more = realloc(t->ends, cap * sizeof(struct session *));
-    if (!more) return false;
-    t->ends = more;
-    t->ends_cap = cap;
-    return true;
-}
-
 struct session *session_table_add(struct session_table *t, const char *tenant, const char *id) {
-    struct session *s = table_reserve_end(t) ? calloc(1, sizeof *s) : NULL;
+    struct session *s =
+        ARRAY_RESERVE(t->ends, t->ends_cap, t->n, 1) ? calloc(1, sizeof *s) : NULL; /* may have an end */
     if (!s) return NULL;
     memcpy(s->metadata.tenant, tenant, strlen(tenant) + 1);
     memcpy(s->metadata.id, id, strlen(id) + 1);

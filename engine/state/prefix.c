@@ -1,6 +1,7 @@
 /* prefix.c - see prefix.h. A table finds entries by the chained hash of their whole chunks, longest first. Entries of
  * one prompt form a tree by `up`: each knows the longest shorter one, and how many are directly below it. */
 #include "prefix.h"
+#include "engine/base/array.h"
 #include "engine/base/policy.h"
 #include "engine/base/fail.h"
 
@@ -99,12 +100,7 @@ static uint64_t hash_on(const struct prefix *p, uint64_t hash, const int32_t *id
 static bool path_hash(struct prefix *p, const struct prefix_key *key, const int32_t *ids, size_t n) {
     const uint32_t chunk = p->config.chunk_tok;
     p->n_path = n / chunk;
-    if (p->n_path + 1 > p->path_cap) {
-        uint64_t *grown = realloc(p->path, (p->n_path + 1) * 2 * sizeof *grown);
-        if (!grown) return false;
-        p->path = grown;
-        p->path_cap = (p->n_path + 1) * 2;
-    }
+    if (!ARRAY_RESERVE(p->path, p->path_cap, 0, p->n_path + 1)) return false;
     p->path[0] = hash_root(p, key);
     for (size_t i = 0; i < p->n_path; i++) p->path[i + 1] = hash_on(p, p->path[i], ids + i * chunk, chunk);
     return true;

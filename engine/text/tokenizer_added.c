@@ -9,6 +9,7 @@
  * less than nothing is left the reference panics.)
  */
 #include "tokenizer_parts.h"
+#include "engine/base/array.h"
 #include "engine/base/utf8.h"
 #include "unicode.h"
 
@@ -23,26 +24,14 @@ static uint32_t added_child(const struct added *added, uint32_t node, unsigned c
 }
 
 static int added_node(struct added *added, unsigned char byte, uint32_t *out) {
-    if (added->n_nodes >= added->cap_nodes) {
-        uint32_t cap = added->cap_nodes ? added->cap_nodes * 2 : 64;
-        struct added_node *nodes = realloc(added->nodes, cap * sizeof *nodes);
-        if (!nodes) return ROD_ENOMEM;
-        added->nodes = nodes;
-        added->cap_nodes = cap;
-    }
+    if (!ARRAY_RESERVE(added->nodes, added->cap_nodes, added->n_nodes, 2)) return ROD_ENOMEM;
     if (!added->n_nodes) added->nodes[added->n_nodes++] = (struct added_node){.token = -1};
     added->nodes[ *out = added->n_nodes++] = (struct added_node){.token = -1, .byte = byte};
     return 0;
 }
 
 int added_insert(struct added *added, const struct added_token *token, const char *text) {
-    if (added->n_tokens == added->cap_tokens) {
-        uint32_t cap = added->cap_tokens ? added->cap_tokens * 2 : 16;
-        struct added_token *tokens = realloc(added->tokens, cap * sizeof *tokens);
-        if (!tokens) return ROD_ENOMEM;
-        added->tokens = tokens;
-        added->cap_tokens = cap;
-    }
+    if (!ARRAY_RESERVE(added->tokens, added->cap_tokens, added->n_tokens, 1)) return ROD_ENOMEM;
     assert(token->len > 0);
     if (token->single_word && !added->words.n) {
         letters_words(&added->words);

@@ -5,6 +5,7 @@
  * the heap is stale when the pair at its position has another rank by now: a rank names one pair.
  */
 #include "tokenizer_parts.h"
+#include "engine/base/array.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -17,15 +18,7 @@
 #define BPE_CACHE_PROBES     8          /* a hostile text may make hashes collide: give up looking, never slow down */
 
 int ids_reserve(struct ids *ids, size_t n_more) {
-    assert(ids->n <= ids->cap);
-    if (ids->cap - ids->n >= n_more && ids->v) return 0;
-    size_t cap = ids->cap < 64 ? 64 : ids->cap * 2;
-    if (cap < ids->n + n_more) cap = ids->n + n_more;
-    int32_t *v = realloc(ids->v, cap * sizeof *v);
-    if (!v) return ROD_ENOMEM;
-    ids->v = v;
-    ids->cap = cap;
-    return 0;
+    return ARRAY_RESERVE(ids->v, ids->cap, ids->n, n_more) ? 0 : ROD_ENOMEM;
 }
 
 static uint64_t bpe_mix(uint64_t x) {
@@ -124,13 +117,7 @@ static void bpe_sift_down(uint64_t *heap, size_t n, size_t i) {
 }
 
 static int bpe_push(struct bpe_work *work, size_t *n, uint64_t v) {
-    assert(*n <= work->cap_heap && work->cap_heap);
-    if (*n == work->cap_heap) { /* rare: a merge takes one entry out and puts at most two in */
-        uint64_t *heap = realloc(work->heap, work->cap_heap * 2 * sizeof *heap);
-        if (!heap) return ROD_ENOMEM;
-        work->heap = heap;
-        work->cap_heap *= 2;
-    }
+    if (!ARRAY_RESERVE(work->heap, work->cap_heap, *n, 1)) return ROD_ENOMEM; /* a merge takes one out, puts two in */
     size_t i = (*n)++;
     for (; i && work->heap[(i - 1) / 2] > v; i = (i - 1) / 2) work->heap[i] = work->heap[(i - 1) / 2];
     work->heap[i] = v;
@@ -138,22 +125,8 @@ static int bpe_push(struct bpe_work *work, size_t *n, uint64_t v) {
 }
 
 static int bpe_reserve_word(struct bpe_work *work, size_t len) {
-    if (work->cap_symbols < len) {
-        size_t cap = len < 64 ? 64 : len;
-        free(work->symbols);
-        work->cap_symbols = 0;
-        work->symbols = malloc(cap * sizeof *work->symbols);
-        if (!work->symbols) return ROD_ENOMEM;
-        work->cap_symbols = cap;
-    }
-    if (work->cap_heap < len) {
-        size_t cap = len < 64 ? 64 : len;
-        free(work->heap);
-        work->cap_heap = 0;
-        work->heap = malloc(cap * sizeof *work->heap);
-        if (!work->heap) return ROD_ENOMEM;
-        work->cap_heap = cap;
-    }
+    if (!ARRAY_RESERVE(work->symbols, work->cap_symbols, 0, len)) return ROD_ENOMEM;
+    if (!ARRAY_RESERVE(work->heap, work->cap_heap, 0, len)) return ROD_ENOMEM;
     return ids_reserve(&work->out, len);
 }
 
@@ -233,13 +206,7 @@ static int bpe_cache_put(struct bpe_work *work, uint64_t hash, const char *word,
             work->n_cached = work->arena_len = 0;
         }
     }
-    if (work->arena_cap - work->arena_len < len) {
-        uint32_t cap = work->arena_cap ? work->arena_cap * 2 : 4096;
-        char *arena = realloc(work->arena, cap);
-        if (!arena) return ROD_ENOMEM;
-        work->arena = arena;
-        work->arena_cap = cap;
-    }
+    if (!ARRAY_RESERVE(work->arena, work->arena_cap, work->arena_len, len)) return ROD_ENOMEM;
     for (uint32_t p = 0; p < BPE_CACHE_PROBES; p++) {
         struct bpe_cached *c = &work->cache[(hash + p) & work->cache_mask];
         if (c->len) continue;

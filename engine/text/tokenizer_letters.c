@@ -4,6 +4,7 @@
  * PCRE2 sees letters instead of text: what it knows of Unicode has no part in a split, and a class of 700 ranges is a
  * table of 256 bits. ASCII characters are their own letters, so that ASCII text is searched as it is.
  */
+#include "engine/base/array.h"
 #include "engine/base/fail.h"
 #include "engine/base/utf8.h"
 #include "unicode.h"
@@ -17,17 +18,8 @@
 
 void letters_add(void *to, uint32_t first, uint32_t last) {
     struct letters_set *set = to;
-    if (set->n == set->cap) {
-        size_t cap = set->cap ? set->cap * 2 : 8;
-        struct letters_range *v = realloc(set->v, cap * sizeof *v);
-        if (!v) {
-            set->failed = true;
-            return;
-        }
-        set->v = v;
-        set->cap = cap;
-    }
-    set->v[set->n++] = (struct letters_range){first, last};
+    set->failed |= !ARRAY_RESERVE(set->v, set->cap, set->n, 1);
+    if (set->n < set->cap) set->v[set->n++] = (struct letters_range){first, last};
 }
 
 void letters_add_all(struct letters_set *set, const struct letters_set *from) {

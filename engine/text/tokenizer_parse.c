@@ -6,6 +6,7 @@
  * (every byte has a token, which is checked, so they have no effect).
  */
 #include "tokenizer_parts.h"
+#include "engine/base/array.h"
 #include "engine/base/fail.h"
 #include "engine/base/json_guard.h"
 #include "engine/base/json_python.h"
@@ -39,16 +40,8 @@ static void parse_alphabet(struct parse *p) {
 
 static int parse_blob(struct parse *p, const char *bytes, size_t len, uint32_t *at) {
     struct tokenizer *t = p->t;
-    if (len > INT32_MAX || t->blob_len > INT32_MAX) return rod_fail_no_memory(p->err);
-    if (t->blob_cap - t->blob_len < len + 1) {
-        uint32_t cap = (t->blob_cap + (uint32_t)len + 1024) * 2;
-        char *blob = cap > t->blob_cap ? realloc(t->blob, cap) : NULL;
-        if (!blob) return rod_fail_no_memory(p->err);
-        t->blob = blob;
-        t->blob_cap = cap;
-    }
+    if (!ARRAY_RESERVE(t->blob, t->blob_cap, t->blob_len, len + 1)) return rod_fail_no_memory(p->err);
     *at = t->blob_len;
-    assert(t->blob_cap - t->blob_len >= len + 1);
     memcpy(t->blob + *at, bytes, len);
     t->blob[*at + len] = 0;
     t->blob_len += (uint32_t)len + 1;
@@ -67,12 +60,7 @@ static size_t parse_bytes(struct parse *p, const char *text, size_t len) {
 }
 
 static int parse_reserve_scratch(struct parse *p, size_t len) {
-    if (p->scratch && len <= p->scratch_cap) return 0;
-    char *scratch = realloc(p->scratch, len + 256);
-    if (!scratch) return rod_fail_no_memory(p->err);
-    p->scratch = scratch;
-    p->scratch_cap = len + 256;
-    return 0;
+    return ARRAY_RESERVE(p->scratch, p->scratch_cap, 0, len + 1) ? 0 : rod_fail_no_memory(p->err);
 }
 
 static int parse_bad(struct parse *p, const char *what) {

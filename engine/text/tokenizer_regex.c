@@ -5,6 +5,7 @@
  * by the tables of engine/text/unicode.h. What the two read differently is refused by name, and so is a construct that
  * is not known here: a silently different split would change token ids.
  */
+#include "engine/base/array.h"
 #include "engine/base/fail.h"
 #include "engine/base/json_python.h"
 #include "engine/text/unicode.h"
@@ -22,7 +23,7 @@ struct regex {
     size_t len, at;
     char *out;
     uint32_t *from; /* where the construct of each byte of out begins */
-    size_t n, cap;
+    size_t n, cap, cap_from;
     size_t start; /* of the construct that is read */
     struct letters letters;
     bool fold[REGEX_MAX_DEPTH + 1]; /* of each open group: is case ignored in it? */
@@ -32,16 +33,8 @@ struct regex {
 };
 
 static int regex_put(struct regex *r, const char *s, size_t len) {
-    if (r->cap - r->n < len + 1) {
-        size_t cap = (r->cap + len + 64) * 2;
-        char *out = realloc(r->out, cap);
-        if (!out) return rod_fail_no_memory(r->err);
-        r->out = out;
-        uint32_t *from = realloc(r->from, cap * sizeof *from);
-        if (!from) return rod_fail_no_memory(r->err);
-        r->from = from;
-        r->cap = cap;
-    }
+    if (!ARRAY_RESERVE(r->out, r->cap, r->n, len + 1) || !ARRAY_RESERVE(r->from, r->cap_from, r->n, len + 1))
+        return rod_fail_no_memory(r->err);
     memcpy(r->out + r->n, s, len);
     for (size_t i = 0; i <= len; i++) r->from[r->n + i] = (uint32_t)r->start;
     r->n += len;
@@ -387,7 +380,7 @@ static int regex_finish(struct regex *r) {
     int rc = letters_make(&r->letters, r->err);
     r->out = NULL;
     r->from = NULL;
-    r->n = r->cap = 0;
+    r->n = r->cap = r->cap_from = 0;
     if (!rc) rc = regex_put(r, "", 0);
     for (size_t i = 0; !rc && i < n; i++) {
         r->start = from[i];

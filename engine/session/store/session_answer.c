@@ -1,5 +1,6 @@
 /* session_answer.c - see session_answer.h. */
 #include "session_answer.h"
+#include "engine/base/array.h"
 #include "engine/base/bytes.h"
 #include "engine/base/fail.h"
 #include "engine/base/utf8.h"
@@ -64,20 +65,10 @@ static size_t answer_event_bytes(const struct rod_event *e) {
     return n + 1 + 4 + 1 + 4 + (e->stop_string ? strlen(e->stop_string) : 0) + 24 + (answer_has_counts(e) ? 32 : 0);
 }
 
-static int answer_reserve(struct session_answer *a, size_t n) {
-    if (a->cap - a->n >= n) return 0;
-    const size_t cap = (a->n + n) * 2;
-    char *bytes = realloc(a->bytes, cap);
-    if (!bytes) return ROD_ENOMEM;
-    a->bytes = bytes;
-    a->cap = cap;
-    return 0;
-}
-
 int session_answer_label(struct session_answer *a, const char *label) {
     const size_t n = strlen(label);
     assert(!a->n); /* before the events */
-    if (answer_reserve(a, 1 + 4 + n)) return ROD_ENOMEM;
+    if (!ARRAY_RESERVE(a->bytes, a->cap, a->n, 1 + 4 + n)) return ROD_ENOMEM;
     unsigned char *to = (unsigned char *)a->bytes + a->n;
     answer_put_bytes(bytes_put(bytes_put(to, LABEL, 1), n, 4), label, n);
     a->n += 1 + 4 + n;
@@ -102,7 +93,7 @@ int session_answer_add(struct session_answer *a, const struct rod_event *e) {
         a->too_long = true;
         return 0;
     }
-    if (answer_reserve(a, n)) return ROD_ENOMEM;
+    if (!ARRAY_RESERVE(a->bytes, a->cap, a->n, n)) return ROD_ENOMEM;
     unsigned char *to = (unsigned char *)a->bytes + a->n;
     to = bytes_put(to, (uint64_t)e->kind, 1);
     to = bytes_put(to, e->text_len, 4);
