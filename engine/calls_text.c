@@ -1,6 +1,5 @@
 /* calls_text.c - the public calls that turn text into tokens, and tokens into text. */
 #include "core.h"
-#include "engine/text/fim.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -84,7 +83,7 @@ int rod_chat_encode(const struct rod_engine *e, const struct rod_chat *chat, int
     size_t n;
     int rc = calls_plain(e, chat, true, &plain, &n, err);
     if (rc) return rc;
-    rc = chat_encode(e->parts.chat, e->parts.tokenizer, plain, n, calls_end(chat), ids, n_ids, err);
+    rc = chat_encode(e->parts.chat, e->parts.tokenizer, CHAT_BEGIN_FIRST, plain, n, calls_end(chat), ids, n_ids, err);
     free(plain);
     return rc;
 }
@@ -105,11 +104,12 @@ static int calls_encode_turn(const struct rod_engine *e, const struct rod_messag
                              struct rod_error *err) {
     const struct chat *c = e->parts.chat;
     const struct tokenizer *t = e->parts.tokenizer;
-    int rc = chat_encode_more(c, t, messages, n_messages, end, false, ids, n_ids, err);
+    int rc = chat_encode(c, t, CHAT_BEGIN_LATER, messages, n_messages, end, ids, n_ids, err);
     if (rc) return rc;
-    if (chat_begins(c)) rc = chat_encode(c, t, messages, n_messages, end, &turn->if_empty, &turn->n_if_empty, err);
-    if (!rc && chat_closes(c))
-        rc = chat_encode_more(c, t, messages, n_messages, end, true, &turn->if_open, &turn->n_if_open, err);
+    if (*chat_lead(c, CHAT_BEGIN_FIRST))
+        rc = chat_encode(c, t, CHAT_BEGIN_FIRST, messages, n_messages, end, &turn->if_empty, &turn->n_if_empty, err);
+    if (!rc && *chat_lead(c, CHAT_BEGIN_ANSWERED))
+        rc = chat_encode(c, t, CHAT_BEGIN_ANSWERED, messages, n_messages, end, &turn->if_open, &turn->n_if_open, err);
     if (!rc) return 0;
     free(*ids);
     *ids = NULL;
@@ -133,9 +133,10 @@ static int calls_encode_known(const struct rod_engine *e, const struct rod_chat 
     size_t n;
     int rc = calls_plain(e, chat, false, &plain, &n, err);
     if (rc) return rc;
-    rc = chat_encode_more(c, t, plain, n, calls_end(chat), false, &turn->if_known, &turn->n_if_known, err);
-    if (!rc && chat_closes(c))
-        rc = chat_encode_more(c, t, plain, n, calls_end(chat), true, &turn->if_known_open, &turn->n_if_known_open, err);
+    rc = chat_encode(c, t, CHAT_BEGIN_LATER, plain, n, calls_end(chat), &turn->if_known, &turn->n_if_known, err);
+    if (!rc && *chat_lead(c, CHAT_BEGIN_ANSWERED))
+        rc = chat_encode(c, t, CHAT_BEGIN_ANSWERED, plain, n, calls_end(chat), &turn->if_known_open,
+                         &turn->n_if_known_open, err);
     free(plain);
     turn->tools = calls_hash_tools(chat);
     return rc;
@@ -179,5 +180,5 @@ bool rod_chat_call_tags(const struct rod_engine *e, struct rod_call_tags *out) {
 int rod_fim_encode(const struct rod_engine *e, const char *before, size_t n_before, const char *after, size_t n_after,
                    int32_t **ids, size_t *n_ids, struct rod_error *err) {
     int rc = calls_need_tokenizer(e, err);
-    return rc ? rc : fim_encode(e->parts.tokenizer, before, n_before, after, n_after, ids, n_ids, err);
+    return rc ? rc : tokenizer_encode_fim(e->parts.tokenizer, before, n_before, after, n_after, ids, n_ids, err);
 }

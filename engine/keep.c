@@ -1,6 +1,6 @@
 /* keep.c - a request that goes on from a state, and one that leaves its state behind; the pool of states. */
 #include "core.h"
-#include "engine/base/host_memory.h"
+#include "engine/base/host.h"
 
 #include <assert.h>
 #include <stdlib.h>

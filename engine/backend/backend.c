@@ -1,7 +1,7 @@
 /* backend.c - finds the backend for a device string. The CUDA one is a shared object beside the program, loaded only
  * when asked for or when "auto" looks for a GPU, so that one build runs on machines with and without one. */
 #include "backend.h"
-#include "engine/base/host_cpus.h"
+#include "engine/base/host.h"
 #include "engine/model/weight_quant.h"
 
 #include <dlfcn.h>

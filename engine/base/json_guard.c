@@ -66,7 +66,7 @@ void json_guard_close(struct json_guard *guard) {
     guard->bytes = NULL;
 }
 
-static json_t *json_guard_fail(json_t *root, json_error_t *fault) {
+json_t *json_guard_fail(json_t *root, json_error_t *fault) {
     json_decref(root);
     *fault = (json_error_t){.line = -1, .column = -1};
     snprintf(fault->text, sizeof fault->text, "out of memory");

@@ -32,6 +32,8 @@ void json_guard_give(void *p);
 int json_guard_open(struct json_guard *guard, size_t text_bytes);
 void json_guard_close(struct json_guard *guard);
 
+/* Frees root, and says in *fault that memory is short. NULL. */
+json_t *json_guard_fail(json_t *root, json_error_t *fault);
 /* json_loadb in a guard: a failure for want of memory always has the code json_error_out_of_memory. */
 json_t *json_guard_load(const char *text, size_t len, size_t flags, json_error_t *fault);
 /* Whether memory that jansson frees on this thread is wiped first: the text holds secrets. */

@@ -267,14 +267,6 @@ static bool unmark(json_t *value) {
 
 /* ---- the whole ---- */
 
-static json_t *fail_no_memory(json_t *root, json_error_t *fault) {
-    json_decref(root);
-    *fault = (json_error_t){.line = -1, .column = -1};
-    snprintf(fault->text, sizeof fault->text, "out of memory");
-    fault->text[sizeof fault->text - 1] = (char)json_error_out_of_memory;
-    return NULL;
-}
-
 static json_t *fail_nul(const struct rewrite *r, size_t at, json_error_t *fault) {
     *fault = (json_error_t){.line = 1, .position = (int)at};
     for (size_t i = 0; i < at; i++) fault->line += r->text[i] == '\n';
@@ -288,13 +280,13 @@ json_t *json_python_load(const char *text, size_t len, size_t flags, json_error_
     json_t *root = NULL;
     const size_t nul = rewrite_run(&r);
     if (r.no_memory) {
-        fail_no_memory(NULL, fault);
+        json_guard_fail(NULL, fault);
     } else if (nul < len) {
         fail_nul(&r, nul, fault);
     } else {
         root = json_guard_load(r.out ? r.out : text, r.out ? r.n : len, flags | JSON_ALLOW_NUL, fault);
         if (!root && r.out && fault->position > 0) fault->position = (int)rewrite_place(&r, (size_t)fault->position);
-        if (root && r.marked && !unmark(root)) root = fail_no_memory(root, fault);
+        if (root && r.marked && !unmark(root)) root = json_guard_fail(root, fault);
     }
     free(r.out);
     free(r.edits);

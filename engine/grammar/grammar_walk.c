@@ -97,8 +97,8 @@ static int place_compare(const void *a, const void *b) {
 }
 
 /* The state with these places, found or new. Sorts them. */
-static int state_intern(struct grammar *g, struct gram_place *places, uint32_t n, bool accepts, uint32_t *out,
-                        struct rod_error *err) {
+int gram_state_of(struct grammar *g, struct gram_place *places, uint32_t n, bool accepts, uint32_t *out,
+                  struct rod_error *err) {
     struct gram_states *s = &g->found;
     assert(n <= GRAMMAR_MAX_PLACES);
     if (n > 1) qsort(places, n, sizeof *places, place_compare);
@@ -227,7 +227,7 @@ int gram_next(struct grammar *g, uint32_t state, uint8_t byte_class, uint32_t *n
         }
     }
     if (!rc) rc = transition_follow(g, err);
-    if (!rc) rc = state_intern(g, g->out, g->n_out, g->accepts, next, err);
+    if (!rc) rc = gram_state_of(g, g->out, g->n_out, g->accepts, next, err);
     if (rc) return rc;
     uint32_t *row = g->found.next + (size_t)state * g->n_classes; /* the array may have moved */
     for (uint32_t c = g->class_of[lo]; c <= g->class_of[hi]; c++) row[c] = *next;
@@ -238,12 +238,7 @@ int gram_state_at(struct grammar *g, uint32_t node, uint32_t stack, uint32_t *ou
     transition_begin(g);
     int rc = transition_visit(g, node, stack, err);
     if (!rc) rc = transition_follow(g, err);
-    return rc ? rc : state_intern(g, g->out, g->n_out, g->accepts, out, err);
-}
-
-int gram_state_of(struct grammar *g, struct gram_place *places, uint32_t n, bool accepts, uint32_t *out,
-                  struct rod_error *err) {
-    return state_intern(g, places, n, accepts, out, err);
+    return rc ? rc : gram_state_of(g, g->out, g->n_out, g->accepts, out, err);
 }
 
 static void states_free(struct gram_states *s, struct vocab *v) {
@@ -267,7 +262,7 @@ static int states_begin(struct grammar *g, struct rod_error *err) {
     g->found = (struct gram_states){0};
     int rc = frame_push(&g->found, GRAM_END_NODE, 0, &at, err);
     assert(rc || at == 0); /* the empty stack */
-    if (!rc) rc = state_intern(g, NULL, 0, false, &at, err);
+    if (!rc) rc = gram_state_of(g, NULL, 0, false, &at, err);
     assert(rc || at == GRAM_DEAD);
     if (!rc) rc = gram_state_at(g, g->rules[0], 0, &at, err);
     assert(rc || at == GRAM_START);
@@ -310,7 +305,7 @@ static int states_copy_one(struct grammar *g, const struct gram_states *old, uin
         g->out[i].node = old->places[st->first + i].node;
         rc = states_copy_stack(g, old, old->places[st->first + i].stack, &g->out[i].stack, err);
     }
-    return rc ? rc : state_intern(g, g->out, st->n, st->accepts, out, err);
+    return rc ? rc : gram_state_of(g, g->out, st->n, st->accepts, out, err);
 }
 
 static struct grammar_walk *walk_of(struct list_link *link) { return LIST_OF(link, struct grammar_walk, link); }

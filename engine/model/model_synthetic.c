@@ -6,7 +6,7 @@
  */
 #include "engine/base/fail.h"
 #include "engine/base/half.h"
-#include "engine/base/host_cpus.h"
+#include "engine/base/host.h"
 #include "model_internal.h"
 
 #include <assert.h>

@@ -20,11 +20,7 @@ int mailbox_init(struct mailbox *m, uint32_t n_slots, uint32_t max_queue, uint64
     if (!m->table) return rod_fail_no_memory(err);
     pthread_mutex_init(&m->lock, NULL);
     pthread_mutex_init(&m->out_lock, NULL);
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC); /* of clock_now_ns */
-    pthread_cond_init(&m->filled, &attr);
-    pthread_condattr_destroy(&attr);
+    clock_init_condition(&m->filled);
     return 0;
 }
 
@@ -195,8 +191,7 @@ static bool mailbox_is_empty(const struct mailbox *m) {
 }
 
 void mailbox_wait(struct mailbox *m, uint64_t ns) {
-    const uint64_t until_ns = clock_now_ns() + ns;
-    const struct timespec until = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
+    const struct timespec until = clock_timespec(clock_now_ns() + ns);
     pthread_mutex_lock(&m->lock);
     while (mailbox_is_empty(m) && pthread_cond_timedwait(&m->filled, &m->lock, &until) != ETIMEDOUT) {}
     pthread_mutex_unlock(&m->lock);

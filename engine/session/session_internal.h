@@ -212,8 +212,6 @@ int session_view_take_answers(struct sessions *s, const char *tenant, const char
  * parent. */
 int session_view_fork(struct sessions *s, const char *tenant, const char *from, struct session_view *view,
                       struct session_metadata *fork, struct rod_error *err);
-/* A turn or a fork begins from it: the time of last use is now, on all servers. */
-void session_view_use(struct sessions *s, const char *tenant, const char *id);
 int session_view_not_found(const char *id, struct rod_error *err); /* ROD_ENOTFOUND */
 
 /* ---- session_scan.c: what the folder holds ---- */

@@ -8,7 +8,7 @@ void session_wait_locked(struct sessions *s, pthread_cond_t *condition, uint64_t
     assert(session_lock_held(s));
     s->locked = false;
     if (until_ns) {
-        const struct timespec until = {(time_t)(until_ns / 1000000000u), (long)(until_ns % 1000000000u)};
+        const struct timespec until = clock_timespec(until_ns);
         pthread_cond_timedwait(condition, &s->lock, &until);
     } else {
         pthread_cond_wait(condition, &s->lock);

@@ -12,10 +12,7 @@ void session_turn_fini(struct session_turn *t) {
     session_snapshot_release(t->snapshot);
     session_answers_release(t->answers);
     session_answer_free(&t->answer);
-    for (struct mailbox_event *at = t->replay.head, *next; at; at = next) {
-        next = at->next;
-        event_free(event_of_link(at));
-    }
+    events_free(&t->replay);
     *t = (struct session_turn){0};
 }
 

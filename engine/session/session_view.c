@@ -66,7 +66,8 @@ static void view_unlearn(struct sessions *s, const char *tenant, const char *id)
     session_snapshot_release(old);
 }
 
-void session_view_use(struct sessions *s, const char *tenant, const char *id) {
+/* A fork begins from it: the time of last use is now, on all servers. */
+static void view_use(struct sessions *s, const char *tenant, const char *id) {
     const int64_t now_s = clock_unix_s();
     uint8_t name[SESSION_NAME_BYTES];
     session_lock(s);
@@ -167,7 +168,7 @@ int session_view_fork(struct sessions *s, const char *tenant, const char *from, 
                       struct session_metadata *fork, struct rod_error *err) {
     const int rc = session_view_take_live(s, tenant, from, true, view, err);
     if (rc) return rc;
-    session_view_use(s, tenant, from);
+    view_use(s, tenant, from);
     fork->version = view->metadata.version;
     fork->n_tok = view->metadata.n_tok;
     fork->pending = view->metadata.pending;

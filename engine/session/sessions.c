@@ -53,14 +53,6 @@ static void sessions_free(struct sessions *s) {
     free(s);
 }
 
-static void sessions_init_condition(pthread_cond_t *c) {
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC); /* of clock_now_ns */
-    pthread_cond_init(c, &attr);
-    pthread_condattr_destroy(&attr);
-}
-
 static void sessions_stop_threads(struct sessions *s) {
     session_lock(s);
     s->ending = true;
@@ -95,9 +87,9 @@ int sessions_open(const struct sessions_config *config, struct sessions **out, s
     session_names_init(&s->names);
     pthread_mutex_init(&s->watch_lock, NULL);
     pthread_mutex_init(&s->lock, NULL);
-    sessions_init_condition(&s->work);
-    sessions_init_condition(&s->keep);
-    sessions_init_condition(&s->changed);
+    clock_init_condition(&s->work);
+    clock_init_condition(&s->keep);
+    clock_init_condition(&s->changed);
     rc = sessions_open_folder(s, err);
     if (!rc) rc = session_io_start(s, err);
     if (!rc) rc = session_keep_start(s, err);

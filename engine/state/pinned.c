@@ -270,9 +270,7 @@ static void *pinned_thread(void *arg) {
     bool failed = false;
     pthread_mutex_lock(&p->lock);
     for (uint32_t looks = 0; !p->ends; looks++) {
-        struct timespec until;
-        clock_gettime(CLOCK_MONOTONIC, &until);
-        until.tv_sec += LOOK_S;
+        const struct timespec until = clock_timespec(clock_now_ns() + LOOK_S * (uint64_t)1000000000u);
         while (!p->ends && pthread_cond_timedwait(&p->closing, &p->lock, &until) != ETIMEDOUT) {}
         if (p->ends) break;
         pthread_mutex_unlock(&p->lock);
@@ -297,11 +295,7 @@ int pinned_open(const struct pinned_config *config, struct pinned **out, struct 
     struct pinned *p = calloc(1, sizeof *p);
     if (!p) return rod_fail_no_memory(err);
     p->config = *config;
-    pthread_condattr_t attr;
-    pthread_condattr_init(&attr);
-    pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-    pthread_cond_init(&p->closing, &attr);
-    pthread_condattr_destroy(&attr);
+    clock_init_condition(&p->closing);
     pthread_mutex_init(&p->lock, NULL);
     pthread_mutex_init(&p->changing, NULL);
     int rc = 0;

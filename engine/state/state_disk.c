@@ -49,7 +49,7 @@ static int sync_folder(const char *dir, const char *why, struct rod_error *err) 
     return number ? write_fail(err, why, dir, number) : 0;
 }
 
-static int lock_file(int fd, int how) {
+int state_disk_lock(int fd, int how) {
     int rc;
     while ((rc = flock(fd, how)) && errno == EINTR) continue;
     return rc;
@@ -69,7 +69,7 @@ static int beside_open(const char *pattern, char path[PATH_BYTES], int *out, str
         snprintf(path, PATH_BYTES, "%s", pattern);
         int fd = mkostemp(path, O_CLOEXEC);
         if (fd < 0) return write_fail(err, "make", pattern, errno);
-        if (lock_file(fd, LOCK_EX)) {
+        if (state_disk_lock(fd, LOCK_EX)) {
             int number = errno;
             close(fd);
             unlink(path);
@@ -298,7 +298,7 @@ static bool is_beside(const char *file) {
 static int remove_leftover(int folder, const char *file) {
     int fd = openat(folder, file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) return errno == ENOENT ? 0 : -1;
-    int rc = lock_file(fd, LOCK_EX | LOCK_NB);
+    int rc = state_disk_lock(fd, LOCK_EX | LOCK_NB);
     if (!rc && state_disk_has_name(folder, file, fd))
         rc = unlinkat(folder, file, 0) ? (errno == ENOENT ? 0 : -1) : 1;
     else if (rc && errno == EWOULDBLOCK)

@@ -65,6 +65,7 @@ int state_disk_remove(const char *dir, const char *name, struct rod_error *err);
 /* The file that is open as fd stands under this name in the folder (AT_FDCWD with a path). Whoever locks a file asks
  * after the lock: another one may have come in its place since the file was opened. */
 bool state_disk_has_name(int folder, const char *name, int fd);
+int state_disk_lock(int fd, int how); /* flock, which signals do not end */
 
 /* Does what a write does, with a small file that is gone afterwards. 0, or the errno of what the folder does not take.
  */

@@ -419,12 +419,18 @@ static int chat_to_pieces(const struct chat *c, const char *lead, const struct r
     return 0;
 }
 
-static int chat_encode_from(const struct chat *chat, const struct tokenizer *t, const char *lead,
-                            const struct rod_message *messages, size_t n_messages, enum chat_end end, int32_t **ids,
-                            size_t *n_ids, struct rod_error *err) {
+const char *chat_lead(const struct chat *c, enum chat_begin begin) {
+    const char *close = c ? c->suffix[CHAT_ASSISTANT] : NULL; /* a table may have no role assistant */
+    if (begin == CHAT_BEGIN_FIRST) return c ? c->begin : "";
+    return begin == CHAT_BEGIN_ANSWERED && close ? close : "";
+}
+
+int chat_encode(const struct chat *chat, const struct tokenizer *t, enum chat_begin begin,
+                const struct rod_message *messages, size_t n_messages, enum chat_end end, int32_t **ids, size_t *n_ids,
+                struct rod_error *err) {
     struct tokenizer_piece *pieces;
     size_t n;
-    int rc = chat_to_pieces(chat, lead, messages, n_messages, end, &pieces, &n, err);
+    int rc = chat_to_pieces(chat, chat_lead(chat, begin), messages, n_messages, end, &pieces, &n, err);
     if (rc) return rc;
     rc = tokenizer_encode_pieces(t, pieces, n, ids, n_ids, err);
     free(pieces);
@@ -465,33 +471,11 @@ void chat_marks(const struct chat *c, const struct tokenizer *t, const struct ro
     *n_marks = n;
 }
 
-static const char *chat_begin_of(const struct chat *c) { return c ? c->begin : ""; }
-
-/* A table may have no role assistant: then nothing closes an answer. */
-static const char *chat_close_of(const struct chat *c) {
-    return c && c->suffix[CHAT_ASSISTANT] ? c->suffix[CHAT_ASSISTANT] : "";
-}
-
-bool chat_begins(const struct chat *chat) { return *chat_begin_of(chat) != 0; }
-bool chat_closes(const struct chat *chat) { return *chat_close_of(chat) != 0; }
-
-int chat_encode(const struct chat *chat, const struct tokenizer *t, const struct rod_message *messages,
-                size_t n_messages, enum chat_end end, int32_t **ids, size_t *n_ids, struct rod_error *err) {
-    return chat_encode_from(chat, t, chat_begin_of(chat), messages, n_messages, end, ids, n_ids, err);
-}
-
-int chat_encode_more(const struct chat *chat, const struct tokenizer *t, const struct rod_message *messages,
-                     size_t n_messages, enum chat_end end, bool after_answer, int32_t **ids, size_t *n_ids,
-                     struct rod_error *err) {
-    const char *lead = after_answer ? chat_close_of(chat) : "";
-    return chat_encode_from(chat, t, lead, messages, n_messages, end, ids, n_ids, err);
-}
-
 int chat_render(const struct chat *chat, const struct rod_message *messages, size_t n_messages, enum chat_end end,
                 char **text, size_t *len, struct rod_error *err) {
     struct tokenizer_piece *pieces;
     size_t n, n_bytes = 0, at = 0;
-    int rc = chat_to_pieces(chat, chat_begin_of(chat), messages, n_messages, end, &pieces, &n, err);
+    int rc = chat_to_pieces(chat, chat_lead(chat, CHAT_BEGIN_FIRST), messages, n_messages, end, &pieces, &n, err);
     if (rc) return rc;
     for (size_t i = 0; i < n; i++) n_bytes += pieces[i].len;
     char *buf = malloc(n_bytes + 1);

@@ -60,21 +60,18 @@ int chat_role_of(const struct chat *chat, const char *role); /* CHAT_SYSTEM ...,
 /* Of a message whose role the format lacks, or whose content has a bad byte. */
 int chat_refuse_message(struct rod_error *err, size_t i, const char *role, bool known_role, size_t bad_byte);
 
+/* What stands before the messages: the text before all messages; nothing, as they follow others; what closes the
+ * model's answer, with which the tokens before them end. */
+enum chat_begin { CHAT_BEGIN_FIRST, CHAT_BEGIN_LATER, CHAT_BEGIN_ANSWERED };
+const char *chat_lead(const struct chat *chat, enum chat_begin begin); /* "" = none */
 /* Messages without calls. *ids, *text malloc'd. */
-int chat_encode(const struct chat *chat, const struct tokenizer *t, const struct rod_message *messages,
-                size_t n_messages, enum chat_end end, int32_t **ids, size_t *n_ids, struct rod_error *err);
+int chat_encode(const struct chat *chat, const struct tokenizer *t, enum chat_begin begin,
+                const struct rod_message *messages, size_t n_messages, enum chat_end end, int32_t **ids, size_t *n_ids,
+                struct rod_error *err);
 /* Where in the ids of these messages the second and each later one begins, and the generation prompt: *marks malloc'd,
  * rising. None where a role's prefix does not begin with a special token, or without memory: marks are hints. */
 void chat_marks(const struct chat *chat, const struct tokenizer *t, const struct rod_message *messages,
                 size_t n_messages, const int32_t *ids, size_t n_ids, size_t **marks, size_t *n_marks);
-/* Likewise for messages that follow others. after_answer: the tokens before them end in an answer of the model, which
- * is closed first. */
-int chat_encode_more(const struct chat *chat, const struct tokenizer *t, const struct rod_message *messages,
-                     size_t n_messages, enum chat_end end, bool after_answer, int32_t **ids, size_t *n_ids,
-                     struct rod_error *err);
-/* Whether the format has text before all messages, and text that closes an answer. */
-bool chat_begins(const struct chat *chat);
-bool chat_closes(const struct chat *chat);
 int chat_render(const struct chat *chat, const struct rod_message *messages, size_t n_messages, enum chat_end end,
                 char **text, size_t *len, struct rod_error *err);
 

@@ -32,6 +32,12 @@ struct tokenizer_piece {
 int tokenizer_encode_pieces(const struct tokenizer *t, const struct tokenizer_piece *pieces, size_t n_pieces,
                             int32_t **ids, size_t *n_ids, struct rod_error *err);
 
+/* Code completion: what stands before and after a hole, as one prompt <|fim_begin|>before<|fim_hole|>after<|fim_end|>;
+ * ROD_EUNSUPPORTED with param "suffix" where the tokenizer lacks one of these. Special tokens in before and after are
+ * recognised, as in every text prompt, but for these three. */
+int tokenizer_encode_fim(const struct tokenizer *t, const char *before, size_t n_before, const char *after,
+                         size_t n_after, int32_t **ids, size_t *n_ids, struct rod_error *err);
+
 uint32_t tokenizer_n_ids(const struct tokenizer *t);                                            /* highest id + 1 */
 const char *tokenizer_bytes(const struct tokenizer *t, int32_t id, size_t *len, bool *special); /* NULL: no such id */
 int32_t tokenizer_find(const struct tokenizer *t,

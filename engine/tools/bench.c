@@ -229,23 +229,6 @@ static uint64_t bench_position(const struct bench *b, uint32_t i, int step) {
     return b->pos[i] + (uint64_t)step % ROUND_STEPS;
 }
 
-static int bench_decode_by_host(struct bench *b, uint32_t batch, struct decode_times *times, struct rod_error *err) {
-    const float *logits;
-    for (int step = 0; bench_decode_goes_on(b, step, times); step++) {
-        for (uint32_t i = 0; i < batch; i++) {
-            b->ids[i] = bench_token_at(b->model->dims.V, (uint64_t)step + 1000003u * i);
-            b->segs[i] = (struct backend_segment){i, 1, 1, bench_position(b, i, step), &b->ids[i], false};
-        }
-        double t = bench_now_s();
-        int rc = b->ops->forward(b->be, b->segs, batch, &logits, err);
-        if (rc) return rc;
-        t = bench_now_s() - t;
-        if (step >= WARM_STEPS) b->times[times->n++] = t;
-        bench_reads_step(b, t);
-    }
-    return 0;
-}
-
 static int bench_decode_by_device(struct bench *b, uint32_t batch, struct decode_times *times, struct rod_error *err) {
     const struct rod_sampling greedy = rod_sampling_greedy();
     const struct backend_sampling sampling = {.sampling = &greedy, .max_tokens = UINT32_MAX, .n_logprobs = -1};
@@ -274,8 +257,8 @@ static int bench_decode_by_device(struct bench *b, uint32_t batch, struct decode
     return rc ? rc : b->ops->collect(b->be, &tokens, err);
 }
 
-/* Tokens of the host with so many drafts behind each, none of which is accepted: a step as the engine has it, which
- * waits for it before it knows the next one. */
+/* Tokens of the host, with drafts behind each none of which is accepted: a step as the engine has it, which waits for
+ * it before it knows the next one. */
 static int bench_verify(struct bench *b, uint32_t batch, uint32_t drafts, struct decode_times *times,
                         struct rod_error *err) {
     const uint32_t n = 1 + drafts;
@@ -323,9 +306,8 @@ static int bench_measure_decode(struct bench *b, uint32_t batch, uint64_t contex
     const double keys = d->plus ? fmin((double)context + 1, d->visible) : 0;
     int rc = bench_reads_begin(b, bench_step_bytes(b, batch, keys), err);
     if (!rc)
-        rc = drafts           ? bench_verify(b, batch, *drafts, &times, err)
-             : b->ops->launch ? bench_decode_by_device(b, batch, &times, err)
-                              : bench_decode_by_host(b, batch, &times, err);
+        rc = drafts || !b->ops->launch ? bench_verify(b, batch, n - 1, &times, err)
+                                       : bench_decode_by_device(b, batch, &times, err);
     if (rc) return rc;
     *row = (struct rod_bench_row){.batch = batch,
                                   .verify = drafts,

@@ -50,7 +50,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
                                           message};
     int32_t *ids = NULL;
     size_t n_ids = 0, n_marks = 0, *marks = NULL;
-    if (!chat_encode(chat, t, several, 4, true, &ids, &n_ids, &err)) {
+    if (!chat_encode(chat, t, CHAT_BEGIN_FIRST, several, 4, true, &ids, &n_ids, &err)) {
         chat_marks(chat, t, several, 4, ids, n_ids, &marks, &n_marks);
         if (n_marks > 4) abort();
         for (size_t i = 0; i < n_marks; i++)

@@ -1,7 +1,7 @@
 /* cpu_backend.c - the CPU backend: packs the weights in their own dtype, owns the slot pool and the workspaces. */
 #include "cpu_backend.h"
 #include "engine/base/fail.h"
-#include "engine/base/host_memory.h"
+#include "engine/base/host.h"
 
 #include <assert.h>
 #include <math.h>

@@ -7,7 +7,7 @@
  * computes does not depend on the number of members), and then tries the team again. */
 #include "cpu_team.h"
 #include "engine/base/clock.h"
-#include "engine/base/host_cpus.h"
+#include "engine/base/host.h"
 
 #include <assert.h>
 #include <pthread.h>

@@ -10,7 +10,7 @@
 
 struct team;
 
-/* n_threads >= 1, 0 = as many as may compute at once (host_cpus.h). NULL: no memory or no threads. */
+/* n_threads >= 1, 0 = as many as may compute at once (host.h). NULL: no memory or no threads. */
 struct team *team_open(uint32_t n_threads);
 void team_close(struct team *team);
 /* Members of the run that is on; between runs the most that a run can have. */

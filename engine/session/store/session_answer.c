@@ -270,13 +270,11 @@ int session_answer_events(const void *body, size_t n, struct mailbox_events *eve
         else
             rc = rod_fail_no_memory(err);
     }
-    for (struct mailbox_event *at = own.head, *next; at; at = next) {
+    for (struct mailbox_event *at = own.head, *next; !rc && at; at = next) {
         next = at->next;
-        if (rc)
-            event_free(event_of_link(at));
-        else
-            mailbox_append(events, at);
+        mailbox_append(events, at);
     }
+    if (rc) events_free(&own);
     return rc;
 }
 

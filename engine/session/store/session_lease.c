@@ -16,12 +16,6 @@
 #define LEASE_END ".lease"
 enum { PATH_BYTES = 4096 };
 
-static int lease_lock(int fd) {
-    int rc;
-    while ((rc = flock(fd, LOCK_EX | LOCK_NB)) && errno == EINTR) continue;
-    return rc;
-}
-
 int session_lease_take(const char *dir, const char *name, int *out, struct rod_error *err) {
     char path[PATH_BYTES];
     const int n = snprintf(path, sizeof path, "%s/%s" LEASE_END, dir, name);
@@ -30,7 +24,7 @@ int session_lease_take(const char *dir, const char *name, int *out, struct rod_e
         const int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
         if (fd < 0)
             return rod_fail(err, ROD_EIO, "state_dir: cannot create the lease %.300s: %s", path, strerror(errno));
-        if (lease_lock(fd)) {
+        if (state_disk_lock(fd, LOCK_EX | LOCK_NB)) {
             const int number = errno;
             close(fd);
             if (number == EWOULDBLOCK) return rod_fail(err, ROD_EBUSY, "Another server holds the session.");
@@ -55,7 +49,7 @@ void session_lease_end(const char *dir, const char *name, int fd) {
 static void lease_sweep_one(int folder, const char *file) {
     const int fd = openat(folder, file, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     if (fd < 0) return;
-    if (!lease_lock(fd) && state_disk_has_name(folder, file, fd)) unlinkat(folder, file, 0);
+    if (!state_disk_lock(fd, LOCK_EX | LOCK_NB) && state_disk_has_name(folder, file, fd)) unlinkat(folder, file, 0);
     close(fd);
 }
 

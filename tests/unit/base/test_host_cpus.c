@@ -1,5 +1,5 @@
 /* test_host_cpus.c - the quota of processor time, from files as a machine or a container has them. */
-#include "engine/base/host_cpus.h"
+#include "engine/base/host.h"
 #include "tests/unit/base/made_root.h"
 
 #include <sched.h>

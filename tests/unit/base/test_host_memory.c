@@ -1,5 +1,5 @@
 /* test_host_memory.c - the limit of memory, from files as a machine or a container has them. */
-#include "engine/base/host_memory.h"
+#include "engine/base/host.h"
 #include "tests/unit/base/made_root.h"
 
 #include <string.h>

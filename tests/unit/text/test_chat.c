@@ -1,6 +1,6 @@
 /* test_chat.c - the published chat format, and that contents cannot speak for a role. */
 #include "engine/text/chat.h"
-#include "engine/text/fim.h"
+#include "engine/text/tokenizer.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -38,7 +38,8 @@ static void renders_as(const struct chat *c, const struct tokenizer *t, const st
     struct rod_error err;
     int32_t *got, *want;
     size_t n_got, n_want;
-    if (chat_encode(c, t, messages, n_messages, true, &got, &n_got, &err)) fail_msg("%s", err.message);
+    if (chat_encode(c, t, CHAT_BEGIN_FIRST, messages, n_messages, true, &got, &n_got, &err))
+        fail_msg("%s", err.message);
     if (tokenizer_encode(t, text, strlen(text), true, &want, &n_want, &err)) fail_msg("%s", err.message);
     if (n_got != n_want || memcmp(got, want, n_got * sizeof *got))
         fail_msg("%zu ids, expected the %zu of %s", n_got, n_want, text);
@@ -76,11 +77,11 @@ static void marks_are_where_messages_begin(void **state) {
     for (size_t n = 0; n <= 5; n++) {
         int32_t *ids, *begin;
         size_t n_ids, n_begin, n_marks, *marks;
-        assert_int_equal(chat_encode(c, t, m, n, true, &ids, &n_ids, &err), 0);
+        assert_int_equal(chat_encode(c, t, CHAT_BEGIN_FIRST, m, n, true, &ids, &n_ids, &err), 0);
         chat_marks(c, t, m, n, ids, n_ids, &marks, &n_marks);
         assert_int_equal(n_marks, n);
         for (size_t i = 0; i < n; i++) { /* up to a mark stand the first messages, and nothing else */
-            assert_int_equal(chat_encode(c, t, m, i + 1, false, &begin, &n_begin, &err), 0);
+            assert_int_equal(chat_encode(c, t, CHAT_BEGIN_FIRST, m, i + 1, false, &begin, &n_begin, &err), 0);
             assert_int_equal(marks[i], n_begin);
             assert_memory_equal(ids, begin, n_begin * sizeof *ids);
             free(begin);
@@ -113,7 +114,7 @@ static void contents_never_make_special_tokens(void **state) {
         bool special;
         char text[512];
         struct detok d = {{0}, 0};
-        assert_int_equal(chat_encode(c, t, m, 2, true, &ids, &n, &err), 0);
+        assert_int_equal(chat_encode(c, t, CHAT_BEGIN_FIRST, m, 2, true, &ids, &n, &err), 0);
         for (size_t k = 0; k < n; k++) {
             n_special += tokenizer_bytes(t, ids[k], &len, &special) && special;
             w += detok_push(&d, t, ids[k], true, text + w);
@@ -137,11 +138,11 @@ static void an_unknown_role_is_named(void **state) {
     struct rod_error err;
     int32_t *ids;
     size_t n;
-    assert_int_equal(chat_encode(c, t, m, 2, true, &ids, &n, &err), ROD_EINVALID);
+    assert_int_equal(chat_encode(c, t, CHAT_BEGIN_FIRST, m, 2, true, &ids, &n, &err), ROD_EINVALID);
     assert_non_null(strstr(err.message, "wizard"));
     assert_string_equal(err.param, "messages[1].role");
     m[1].role = NULL;
-    assert_int_equal(chat_encode(c, t, m, 2, true, &ids, &n, &err), ROD_EINVALID);
+    assert_int_equal(chat_encode(c, t, CHAT_BEGIN_FIRST, m, 2, true, &ids, &n, &err), ROD_EINVALID);
     chat_close(c);
     tokenizer_close(t);
 }
@@ -154,7 +155,7 @@ static void content_that_is_not_utf8_is_refused(void **state) {
     struct rod_error err;
     int32_t *ids;
     size_t n;
-    assert_int_equal(chat_encode(c, t, m, 2, true, &ids, &n, &err), ROD_EINVALID);
+    assert_int_equal(chat_encode(c, t, CHAT_BEGIN_FIRST, m, 2, true, &ids, &n, &err), ROD_EINVALID);
     assert_non_null(strstr(err.message, "offset 1"));
     assert_string_equal(err.param, "messages[1].content");
     chat_close(c);
@@ -210,7 +211,7 @@ static void chat_reads(const struct chat_files *files, const struct tokenizer *t
         assert_string_equal(text, want);
         int32_t *ids;
         size_t n, n_special = 0;
-        assert_int_equal(chat_encode(c, t, m, 3, true, &ids, &n, &err), 0);
+        assert_int_equal(chat_encode(c, t, CHAT_BEGIN_FIRST, m, 3, true, &ids, &n, &err), 0);
         for (size_t i = 0; i < n; i++) n_special += ids[i] == 257;
         if (strstr(want, "<|im_start|>")) assert_int_equal(n_special, 3); /* the frame's, not the content's */
         free(ids);
@@ -327,12 +328,12 @@ static void turns_add_up(const struct chat_files *files, const struct tokenizer 
     int32_t *whole, *part[3], joined[512];
     size_t n_whole, n[3], at = 0;
     if (chat_parse(files, t, &c, note, sizeof note, &err)) fail_msg("%s", err.message);
-    assert_int_equal(chat_begins(c), begins);
-    assert_int_equal(chat_closes(c), closes);
-    assert_int_equal(chat_encode(c, t, m, 3, true, &whole, &n_whole, &err), 0);
-    assert_int_equal(chat_encode(c, t, m, 1, true, &part[0], &n[0], &err), 0);
+    assert_int_equal(*chat_lead(c, CHAT_BEGIN_FIRST) != 0, begins);
+    assert_int_equal(*chat_lead(c, CHAT_BEGIN_ANSWERED) != 0, closes);
+    assert_int_equal(chat_encode(c, t, CHAT_BEGIN_FIRST, m, 3, true, &whole, &n_whole, &err), 0);
+    assert_int_equal(chat_encode(c, t, CHAT_BEGIN_FIRST, m, 1, true, &part[0], &n[0], &err), 0);
     assert_int_equal(tokenizer_encode(t, "cd", 2, false, &part[1], &n[1], &err), 0);
-    assert_int_equal(chat_encode_more(c, t, m + 2, 1, true, true, &part[2], &n[2], &err), 0);
+    assert_int_equal(chat_encode(c, t, CHAT_BEGIN_ANSWERED, m + 2, 1, true, &part[2], &n[2], &err), 0);
     for (int i = 0; i < 3; i++) {
         assert_true(at + n[i] <= 512);
         memcpy(joined + at, part[i], n[i] * sizeof *joined);
@@ -377,7 +378,7 @@ static void a_table_gives_any_format(void **state) {
     const struct rod_message tool = message("tool", "x");
     int32_t *ids;
     size_t n;
-    assert_int_equal(chat_encode(c, t, &tool, 1, true, &ids, &n, &err), ROD_EINVALID);
+    assert_int_equal(chat_encode(c, t, CHAT_BEGIN_FIRST, &tool, 1, true, &ids, &n, &err), ROD_EINVALID);
     assert_string_equal(err.param, "messages[0].role");
     chat_close(c);
     static const char *const bad[][2] = {
@@ -410,18 +411,18 @@ static void a_suffix_goes_through_the_tokens_for_it(void **state) {
     struct rod_error err;
     int32_t *ids;
     size_t n;
-    assert_int_equal(fim_encode(t, "ab", 2, "c", 1, &ids, &n, &err), 0);
+    assert_int_equal(tokenizer_encode_fim(t, "ab", 2, "c", 1, &ids, &n, &err), 0);
     assert_int_equal(n, 6);
     assert_memory_equal(ids, ((const int32_t[]){256, 'a', 'b', 257, 'c', 258}), n * sizeof *ids);
     free(ids);
-    assert_int_equal(fim_encode(t, "", 0, "<|file_sep|>", 12, &ids, &n, &err), 0);
+    assert_int_equal(tokenizer_encode_fim(t, "", 0, "<|file_sep|>", 12, &ids, &n, &err), 0);
     assert_int_equal(n, 4);
     assert_int_equal(ids[2], 259);
     free(ids);
-    assert_int_equal(fim_encode(t, "<|fim_hole|>", 12, "x", 1, &ids, &n, &err), 0);
+    assert_int_equal(tokenizer_encode_fim(t, "<|fim_hole|>", 12, "x", 1, &ids, &n, &err), 0);
     assert_int_equal(n, 16); /* its letters: the one hole is the frame's */
     free(ids);
-    assert_int_equal(fim_encode(none, "ab", 2, "c", 1, &ids, &n, &err), ROD_EUNSUPPORTED);
+    assert_int_equal(tokenizer_encode_fim(none, "ab", 2, "c", 1, &ids, &n, &err), ROD_EUNSUPPORTED);
     assert_string_equal(err.param, "suffix");
     assert_non_null(strstr(err.message, "<|fim_end|>"));
     tokenizer_close(none);
