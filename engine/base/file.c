@@ -52,15 +52,10 @@ static enum file_verdict reader_run(struct reader *r, size_t size, size_t max_by
     }
 }
 
-enum file_verdict file_read(const char *path, enum file_kinds kinds, size_t max_bytes, struct file_bytes *out) {
+enum file_verdict file_read_fd(int fd, enum file_kinds kinds, size_t max_bytes, struct file_bytes *out) {
     *out = (struct file_bytes){0};
     assert(max_bytes < SIZE_MAX - 2);
     struct stat info;
-    const int fd = open(path, O_RDONLY | O_CLOEXEC | (kinds == FILE_REGULAR_ONLY ? O_NONBLOCK : 0));
-    if (fd < 0) {
-        out->number = errno;
-        return out->number == ENOENT && lstat(path, &info) ? FILE_MISSING : FILE_IO;
-    }
     struct reader r = {.fd = fd};
     enum file_verdict verdict = FILE_READ;
     if (fstat(fd, &info)) {
@@ -74,7 +69,6 @@ enum file_verdict file_read(const char *path, enum file_kinds kinds, size_t max_
         verdict = reader_run(&r, S_ISREG(info.st_mode) ? (size_t)info.st_size : 0, max_bytes);
         if (verdict == FILE_IO) out->number = errno;
     }
-    close(fd);
     out->data = r.data;
     out->n = r.n;
     if (verdict == FILE_READ)
@@ -82,6 +76,18 @@ enum file_verdict file_read(const char *path, enum file_kinds kinds, size_t max_
     else
         file_wipe(out);
     assert((verdict == FILE_READ) == (out->data != NULL));
+    return verdict;
+}
+
+enum file_verdict file_read(const char *path, enum file_kinds kinds, size_t max_bytes, struct file_bytes *out) {
+    struct stat info;
+    const int fd = open(path, O_RDONLY | O_CLOEXEC | (kinds == FILE_REGULAR_ONLY ? O_NONBLOCK : 0));
+    if (fd < 0) {
+        *out = (struct file_bytes){.number = errno};
+        return out->number == ENOENT && lstat(path, &info) ? FILE_MISSING : FILE_IO;
+    }
+    const enum file_verdict verdict = file_read_fd(fd, kinds, max_bytes, out);
+    close(fd);
     return verdict;
 }
 

@@ -35,6 +35,8 @@ struct file_bytes {
 /* Every verdict but FILE_READ leaves data NULL. */
 enum file_verdict file_read(const char *path, enum file_kinds kinds, size_t max_bytes, struct file_bytes *out);
 
+enum file_verdict file_read_fd(int fd, enum file_kinds kinds, size_t max_bytes, struct file_bytes *out);
+
 /* Overwrites the bytes, and what reading them left on the stack, and frees them; data may be NULL. */
 void file_wipe(struct file_bytes *bytes);
 

@@ -9,10 +9,10 @@
 #include "server/base/progress.h"
 
 #include "engine/base/fail.h"
+#include "engine/base/file.h"
 #include "engine/rodimus.h"
 
 #include <assert.h>
-#include <errno.h>
 #include <limits.h>
 #include <math.h>
 #include <poll.h>
@@ -138,28 +138,12 @@ static int print_error(const char *what, const struct rod_error *err) {
 /* All of standard input without its last line break; NULL with a message on stderr. */
 static char *read_prompt(void) {
     if (isatty(STDIN_FILENO)) fprintf(stderr, "rodimus generate: type the prompt, then Ctrl-D.\n");
-    char *text = NULL;
-    size_t len = 0, cap = 0;
-    for (;;) {
-        if (cap - len < 4096) {
-            cap = cap ? cap * 2 : 8192;
-            char *grown = cap <= PROMPT_MAX_BYTES ? realloc(text, cap) : NULL;
-            if (!grown) {
-                fprintf(stderr, "rodimus generate: the prompt is too long.\n");
-                free(text);
-                return NULL;
-            }
-            text = grown;
-        }
-        ssize_t n = read(STDIN_FILENO, text + len, cap - len - 1);
-        if (n < 0 && errno == EINTR) continue;
-        if (n <= 0) break;
-        len += (size_t)n;
-    }
-    assert(len < cap);
-    if (len && text[len - 1] == '\n') len--;
-    text[len] = 0;
-    return text;
+    struct file_bytes text;
+    const enum file_verdict verdict = file_read_fd(STDIN_FILENO, FILE_ANY_KIND, PROMPT_MAX_BYTES, &text);
+    if (verdict == FILE_IO) return strdup("");
+    if (verdict != FILE_READ) fprintf(stderr, "rodimus generate: the prompt is too long.\n");
+    if (text.n && text.data[text.n - 1] == '\n') text.data[text.n - 1] = 0;
+    return text.data;
 }
 
 static int encode_prompt(const struct rod_engine *engine, const struct generate *g, struct rod_request *r,
