@@ -46,7 +46,7 @@ int admin_open(struct server *s, int given, struct admin **out, char *message, s
                                        .body_max_bytes = ADMIN_BODY_BYTES,
                                        .idle_timeout_ms = s->config.idle_timeout_ms,
                                        .evict_waiting = true, /* a probe must not wait for silent connections */
-                                       .handlers = routes_admin_handlers(s)};
+                                       .handlers = routes_handlers(s)};
     uv_loop_init(&a->loop);
     int rc = http_open(&a->loop, &config, &a->http, message, size);
     if (!rc && http_start(a->http, message, size)) {

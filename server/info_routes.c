@@ -1,18 +1,10 @@
-/* info_routes.c - see info_routes.h. */
-#include "info_routes.h"
+/* info_routes.c - see side_routes.h. */
+#include "side_routes.h"
 #include "server/base/version.h"
 #include "server/api/api_put.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#define JSON "application/json"
-
-bool info_routes_loaded(struct http_call *call) {
-    if (call->server->engine) return true;
-    http_call_refuse(call, 503, "unavailable", "loading", "", "The model is still loading.");
-    return false;
-}
 
 /* A model as its form's list has it, else as OpenAI's. */
 static void put_model(struct http_call *call, struct buf *body, const char *name) {
@@ -77,7 +69,6 @@ static void put_model_list(struct http_call *call, size_t first, size_t end, siz
 /* All names of the model, the first one first. */
 void info_routes_models(struct http_call *call) {
     char name[sizeof call->server->model_name];
-    if (!info_routes_loaded(call)) return;
     struct buf body = {0};
     size_t n = 0, first = 0;
     while (model_name(call->server, n, name)) n++;
@@ -89,7 +80,6 @@ void info_routes_models(struct http_call *call) {
 
 void info_routes_model(struct http_call *call) {
     const struct server *s = call->server;
-    if (!info_routes_loaded(call)) return;
     const char *name = call->name;
     if (!api_model_taken(&s->defaults, name)) {
         struct api_error err;
@@ -123,7 +113,6 @@ static bool begins_texts(const struct server *s) {
 /* Of tokenizer_config.json what clients read. The chat format is no Jinja template: /apply-template renders it. */
 void info_routes_tokenizer(struct http_call *call) {
     const struct server *s = call->server;
-    if (!info_routes_loaded(call)) return;
     if (!s->info->has_tokenizer) {
         http_call_invalid(call, 404, "not_found", "", "The model has no tokenizer.");
         return;
@@ -139,7 +128,6 @@ void info_routes_tokenizer(struct http_call *call) {
 /* The model's name stands for its path, which is not for clients. */
 void info_routes_server(struct http_call *call) {
     const struct server *s = call->server;
-    if (!info_routes_loaded(call)) return;
     struct buf body = {0};
     buf_pack(&body, "{s:s,s:s?,s:s,s:s,s:i,s:i,s:i,s:i,s:n,s:o,s:s,s:s}", "model_path", s->model_name, "tokenizer_path",
              s->info->has_tokenizer ? s->model_name : NULL, "served_model_name", s->model_name, "version",
@@ -152,7 +140,6 @@ void info_routes_server(struct http_call *call) {
 /* architectures: the name in the published configurations. */
 void info_routes_model_facts(struct http_call *call) {
     const struct server *s = call->server;
-    if (!info_routes_loaded(call)) return;
     struct buf body = {0};
     buf_pack(&body, "{s:s,s:s?,s:s,s:b,s:b,s:b,s:n,s:s,s:s,s:[s]}", "model_path", s->model_name, "tokenizer_path",
              s->info->has_tokenizer ? s->model_name : NULL, "served_model_name", s->model_name, "is_generation", 1,

@@ -1,5 +1,5 @@
-/* prefix_routes.c - see prefix_routes.h. */
-#include "prefix_routes.h"
+/* prefix_routes.c - see side_routes.h. */
+#include "side_routes.h"
 #include "server/api/api_routes.h"
 
 #include <stdio.h>

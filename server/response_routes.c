@@ -1,5 +1,5 @@
-/* response_routes.c - see response_routes.h. */
-#include "response_routes.h"
+/* response_routes.c - see side_routes.h. */
+#include "side_routes.h"
 #include "server/api/api_routes.h"
 #include "server/api/responses/responses.h"
 #include "engine/base/fail.h"

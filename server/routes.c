@@ -2,12 +2,8 @@
  * the routes that need no engine. */
 #include "server/call/access.h"
 #include "engine/base/quota.h"
-#include "info_routes.h"
 #include "routes.h"
-#include "prefix_routes.h"
-#include "response_routes.h"
-#include "session_routes.h"
-#include "text_routes.h"
+#include "side_routes.h"
 #include "server/api/chats/chats.h"
 #include "server/api/completions/completions.h"
 #include "server/api/messages/messages.h"
@@ -22,7 +18,6 @@
 #include <string.h>
 #include <sys/random.h>
 
-#define JSON  "application/json"
 #define BYTES "application/octet-stream"
 /* Clients that send "{}" with every method are served. */
 #define NO_BODY_MAX_BYTES 65536
@@ -31,12 +26,14 @@ struct route {
     const char *method, *path; /* a path that ends in '/' takes what follows as a name */
     const char *tail; /* what follows the name, which then has no '/'; NULL: the name is the rest of the path */
     void (*run)(struct http_call *call);
-    int (*job)(struct job *j, struct rod_error *err); /* what the pool does in its place */
-    bool open;                                        /* needs no key */
-    bool engine;                                      /* 503 while loading or draining */
-    bool bare;                                        /* its body may be left out */
-    bool slot;                                        /* takes a slot: refused while the queue is full */
-    bool tokens;                                      /* uses tokens of its key's minute */
+    /* What the pool does in its place. */
+    int (*job)(struct job *j, struct rod_error *err);
+    bool open;      /* needs no key */
+    bool engine;    /* 503 while loading or draining */
+    bool loaded;    /* 503 while loading */
+    bool bare;      /* its body may be left out */
+    bool slot;      /* takes a slot: refused while the queue is full */
+    bool tokens;    /* uses tokens of its key's minute */
     bool files;     /* of a job that does: it may wait for files too, as all others may */
     bool any_name;  /* the job checks the characters of its name */
     bool admin;     /* asks for the admin key, if there is one */
@@ -90,8 +87,8 @@ static const struct route routes[] = {
      .any_name = true},
     {"DELETE", "/v1/prefixes/", .tail = "", .job = prefix_routes_unpin, .engine = true, .admin = true, .tenants = true,
      .any_name = true},
-    {"GET", "/v1/models", .run = info_routes_models, .bare_path = true, .by_client = true},
-    {"GET", "/v1/models/", .run = info_routes_model, .bare_path = true, .by_client = true},
+    {"GET", "/v1/models", .run = info_routes_models, .loaded = true, .bare_path = true, .by_client = true},
+    {"GET", "/v1/models/", .run = info_routes_model, .loaded = true, .bare_path = true, .by_client = true},
     {"POST", "/tokenize", .job = text_routes_tokenize, .engine = true, .tokens = true},
     {"POST", "/detokenize", .job = text_routes_detokenize, .engine = true, .tokens = true},
     {"POST", "/apply-template", .job = text_routes_apply_template, .engine = true, .tokens = true},
@@ -99,13 +96,13 @@ static const struct route routes[] = {
     {"GET", "/health/ready", .run = get_health, .open = true, .on_admin = true},
     {"GET", "/health/live", .run = get_live, .open = true, .on_admin = true},
     {"GET", "/metrics", .run = get_metrics, .admin = true, .on_admin = true},
-    {"GET", "/tokenizer_info", .run = info_routes_tokenizer},
-    {"GET", "/server_info", .run = info_routes_server},
-    {"GET", "/get_server_info", .run = info_routes_server},
-    {"GET", "/model_info", .run = info_routes_model_facts},
-    {"GET", "/get_model_info", .run = info_routes_model_facts},
+    {"GET", "/tokenizer_info", .run = info_routes_tokenizer, .loaded = true},
+    {"GET", "/server_info", .run = info_routes_server, .loaded = true},
+    {"GET", "/get_server_info", .run = info_routes_server, .loaded = true},
+    {"GET", "/model_info", .run = info_routes_model_facts, .loaded = true},
+    {"GET", "/get_model_info", .run = info_routes_model_facts, .loaded = true},
     {"GET", "/version", .run = get_version, .on_admin = true},
-    {"GET", "/slots", .run = get_slots, .admin = true, .on_admin = true},
+    {"GET", "/slots", .run = get_slots, .loaded = true, .admin = true, .on_admin = true},
     {"GET", "/openapi.json", .run = get_openapi},
     {"GET", "/", .run = get_page, .open = true},
 };
@@ -142,21 +139,24 @@ const char *routes_unready(const struct server *s) {
     return stalled_ns(s, &stats) > s->config.stall_ms * 1000000 ? "stalled" : NULL;
 }
 
-static void get_health(struct http_call *call) {
-    const char *why = routes_unready(call->server);
+bool routes_want_restart(const char *why) { return why && (!strcmp(why, "stalled") || !strcmp(why, "failed")); }
+
+static void put_health(struct http_call *call, const char *why) {
     struct buf body = {0};
-    if (why) http_call_retry_after(call, 503, why, 0);
     buf_addf(&body, "{\"status\":\"%s\"}", why ? why : "ok");
     http_call_respond(call, why ? 503 : 200, JSON, &body);
+}
+
+static void get_health(struct http_call *call) {
+    const char *why = routes_unready(call->server);
+    if (why) http_call_retry_after(call, 503, why, 0);
+    put_health(call, why);
 }
 
 /* 503 for what a restart cures: loading and draining are no faults. */
 static void get_live(struct http_call *call) {
     const char *why = routes_unready(call->server);
-    const bool dead = why && (!strcmp(why, "stalled") || !strcmp(why, "failed"));
-    struct buf body = {0};
-    buf_addf(&body, "{\"status\":\"%s\"}", dead ? why : "ok");
-    http_call_respond(call, dead ? 503 : 200, JSON, &body);
+    put_health(call, routes_want_restart(why) ? why : NULL);
 }
 
 /* ---- the plain routes ---- */
@@ -198,15 +198,12 @@ static void get_version(struct http_call *call) {
 }
 
 static void get_slots(struct http_call *call) {
-    if (!info_routes_loaded(call)) return;
     struct rod_stats s;
     rod_engine_stats(call->server->engine, &s);
     struct buf body = {0};
-    buf_addf(&body,
-             "{\"slots\":%u,\"used\":%u,\"free\":%u,\"running\":%u,\"queued\":%u,\"queued_tokens\":%llu,\"session_"
-             "bytes\":%llu}",
-             s.n_slots, s.slots_used, s.n_slots - s.slots_used, s.running, s.queued, (unsigned long long)s.queued_tok,
-             (unsigned long long)call->server->info->session_bytes);
+    buf_pack(&body, "{s:i,s:i,s:i,s:i,s:i,s:I,s:I}", "slots", s.n_slots, "used", s.slots_used, "free",
+             s.n_slots - s.slots_used, "running", s.running, "queued", s.queued, "queued_tokens", s.queued_tok,
+             "session_bytes", call->server->info->session_bytes);
     http_call_respond(call, 200, JSON, &body);
 }
 
@@ -327,6 +324,11 @@ static unsigned match_route(struct http_call *call) {
     return N_ROUTES;
 }
 
+static bool refuse_type(struct http_call *call, const char *message) {
+    http_call_invalid(call, 415, "unsupported_media_type", "", "%s", message);
+    return false;
+}
+
 /* JSON, or no type at all. What a foreign page may send without the browser's question is refused, so that it cannot
  * use a server on the visitor's machine: the types of forms (text/plain, urlencoded), and none, which a body of plain
  * bytes has and a POST without a body. For a PUT the browser asks anyway. */
@@ -335,11 +337,8 @@ static bool body_acceptable(struct http_call *call) {
     const char *type = http_header(call->http, "Content-Type");
     bool chunked = false;
     size_t declared = http_content_length(call->http, &chunked);
-    if ((!type || !*type) && !strcmp(route->method, "POST") && access_foreign(call)) {
-        http_call_invalid(call, 415, "unsupported_media_type", "",
-                          "A page of another origin must send the header Content-Type: application/json.");
-        return false;
-    }
+    if ((!type || !*type) && !strcmp(route->method, "POST") && access_foreign(call))
+        return refuse_type(call, "A page of another origin must send the header Content-Type: application/json.");
     if (!chunked && !declared && !http_header(call->http, "Content-Length")) {
         if (route->bare) return true;
         http_call_invalid(call, 411, "length_required", "", "A body with a Content-Length is required.");
@@ -354,30 +353,27 @@ static bool body_acceptable(struct http_call *call) {
     if (route->state) http_set_body_max(call->http, session_routes_state_max(call->server));
     if (!type || !*type) return true;
     size_t n = strcspn(type, "; \t");
-    if (route->state) {
-        if (n == strlen(BYTES) && !strncasecmp(type, BYTES, n)) return true;
-        http_call_invalid(call, 415, "unsupported_media_type", "",
-                          "A state is sent with the header Content-Type: " BYTES ".");
-        return false;
-    }
+    if (route->state)
+        return (n == strlen(BYTES) && !strncasecmp(type, BYTES, n)) ||
+               refuse_type(call, "A state is sent with the header Content-Type: " BYTES ".");
     if ((n == 16 && !strncasecmp(type, JSON, n)) || (n > 5 && !strncasecmp(type + n - 5, "+json", 5))) return true;
-    http_call_invalid(call, 415, "unsupported_media_type", "",
-                      "The body must be JSON: send the header Content-Type: application/json.");
+    return refuse_type(call, "The body must be JSON: send the header Content-Type: application/json.");
+}
+
+static bool is_loaded(struct http_call *call) {
+    if (call->server->engine) return true;
+    http_call_refuse(call, 503, "unavailable", "loading", "", "The model is still loading.");
     return false;
 }
 
 static bool taking_requests(struct http_call *call) {
     const struct server *s = call->server;
-    if (s->failed) {
+    if (!s->failed && !s->draining) return is_loaded(call);
+    if (s->failed)
         http_call_refuse(call, 503, "unavailable", "device_fault", "",
                          "The device has failed; the server is restarting.");
-    } else if (s->draining) {
+    else
         http_call_refuse(call, 503, "unavailable", "draining", "", "The server is shutting down.");
-    } else if (!s->engine) {
-        http_call_refuse(call, 503, "unavailable", "loading", "", "The model is still loading.");
-    } else {
-        return true;
-    }
     return false;
 }
 
@@ -436,11 +432,11 @@ static const struct answer_form *form_of(struct http_request *r) {
     return &chats_form;
 }
 
-static struct http_call *new_http_call(struct server *s, struct http_request *r, bool on_admin) {
+static struct http_call *new_http_call(struct server *s, struct http_request *r) {
+    const bool on_admin = !server_on_loop(s); /* there are two */
     struct http_call *call = calloc(1, sizeof *call);
     if (!call) return NULL;
     *call = (struct http_call){.server = s, .http = r, .route = N_ROUTES, .on_admin = on_admin};
-    assert(on_admin || server_on_loop(s));
     call->loop = on_admin ? s->admin_loop : s->loop;
     assert(call->loop);
     http_set_user(r, call);
@@ -457,19 +453,19 @@ static bool takes_body(const struct route *route) {
     return strcmp(route->method, "GET") != 0 && strcmp(route->method, "DELETE") != 0;
 }
 
-static void begin_call(struct server *s, struct http_request *r, bool on_admin) {
-    struct http_call *call = new_http_call(s, r, on_admin);
+static void begin_call(struct server *s, struct http_request *r) {
+    struct http_call *call = new_http_call(s, r);
     if (!call) {
         http_abort(r);
         return;
     }
-    if (!on_admin) s->beat_ns = http_started_ns(r); /* the loop turns, however long this callback takes */
-    if (!on_admin && access_preflight(call)) return;
+    if (!call->on_admin) s->beat_ns = http_started_ns(r); /* the loop turns, however long this callback takes */
+    if (!call->on_admin && access_preflight(call)) return;
     call->route = match_route(call);
     if (call->route == N_ROUTES) return;
     set_name(call);
     const struct route *route = &routes[call->route];
-    if (!route->open && !access_allowed(call, route->admin || on_admin)) return;
+    if (!route->open && !access_allowed(call, route->admin || call->on_admin)) return;
     if (route->tenants && !access_tenants(call)) return;
     if (route->state && !access_choose_tenant(call)) return;
     if (!takes_body(route)) http_drop_body(r, NO_BODY_MAX_BYTES);
@@ -479,12 +475,7 @@ static void begin_call(struct server *s, struct http_request *r, bool on_admin) 
 }
 
 static void on_headers(void *arg, struct http_request *r) {
-    begin_call(arg, r, false);
-    access_wipe_key(r);
-}
-
-static void on_admin_headers(void *arg, struct http_request *r) {
-    begin_call(arg, r, true);
+    begin_call(arg, r);
     access_wipe_key(r);
 }
 
@@ -527,6 +518,7 @@ static void on_request(void *arg, struct http_request *r) {
     const struct route *route = &routes[call->route];
     if (!pool_has_room(call)) return;
     if (route->engine && !taking_requests(call)) return; /* a drain may have begun while the body came in */
+    if (route->loaded && !is_loaded(call)) return;
     if (route->job)
         start_job(call, route);
     else
@@ -589,11 +581,10 @@ static void on_done(void *arg, struct http_request *r) {
     free(call);
 }
 
-static void refuse_call(struct server *s, struct http_request *r, bool on_admin, unsigned status, const char *code,
-                        const char *message) {
+static void on_refuse(void *arg, struct http_request *r, unsigned status, const char *code, const char *message) {
     struct http_call *call = http_user(r);
     access_wipe_key(r);
-    if (!call) call = new_http_call(s, r, on_admin);
+    if (!call) call = new_http_call(arg, r);
     if (!call) return;
     if (status == 413) {
         const bool none = call->route < N_ROUTES && !takes_body(&routes[call->route]);
@@ -606,14 +597,6 @@ static void refuse_call(struct server *s, struct http_request *r, bool on_admin,
     } else {
         http_call_invalid(call, status, code, "", "%c%s.", toupper((unsigned char)*message), message + 1);
     }
-}
-
-static void on_refuse(void *arg, struct http_request *r, unsigned status, const char *code, const char *message) {
-    refuse_call(arg, r, false, status, code, message);
-}
-
-static void on_admin_refuse(void *arg, struct http_request *r, unsigned status, const char *code, const char *message) {
-    refuse_call(arg, r, true, status, code, message);
 }
 
 static void on_log(void *arg, const char *line) {
@@ -643,8 +626,4 @@ static void check_table(void) {
 struct http_handlers routes_handlers(struct server *s) {
     check_table();
     return (struct http_handlers){s, on_headers, on_request, on_gone, on_done, on_refuse, on_log};
-}
-
-struct http_handlers routes_admin_handlers(struct server *s) {
-    return (struct http_handlers){s, on_admin_headers, on_request, on_gone, on_done, on_admin_refuse, on_log};
 }

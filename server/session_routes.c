@@ -1,6 +1,6 @@
 /* session_routes.c - the routes of sessions and of their states, all on the pool, as they may wait for files. */
 #include "server/api/api_routes.h"
-#include "session_routes.h"
+#include "side_routes.h"
 
 #include <assert.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* text_routes.c - see text_routes.h. */
-#include "text_routes.h"
+/* text_routes.c - see side_routes.h. */
+#include "side_routes.h"
 #include "engine/base/fail.h"
 #include "server/api/api_choice.h"
 #include "server/api/api_put.h"
