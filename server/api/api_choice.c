@@ -106,26 +106,17 @@ void api_logprobs_fini(struct api_logprobs *l) {
 /* ---- parts of JSON ---- */
 
 static void put_usage(struct buf *out, const struct api_usage *u) {
-    buf_puts(out, "\"usage\":{\"prompt_tokens\":");
-    buf_int(out, (int64_t)u->prompt_tok);
-    buf_puts(out, ",\"completion_tokens\":");
-    buf_int(out, (int64_t)u->completion_tok);
-    buf_puts(out, ",\"total_tokens\":");
-    buf_int(out, (int64_t)(u->prompt_tok + u->completion_tok));
-    buf_puts(out, ",\"prompt_tokens_details\":{\"cached_tokens\":");
-    buf_int(out, (int64_t)u->cached_tok);
-    if (u->created_tok) {
-        buf_puts(out, ",\"cache_creation_tokens\":");
-        buf_int(out, (int64_t)u->created_tok);
-    }
+    const unsigned long long prompt = u->prompt_tok, completion = u->completion_tok;
+    buf_addf(out, "\"usage\":{\"prompt_tokens\":%llu,\"completion_tokens\":%llu,\"total_tokens\":%llu", prompt,
+             completion, prompt + completion);
+    buf_addf(out, ",\"prompt_tokens_details\":{\"cached_tokens\":%llu", (unsigned long long)u->cached_tok);
+    if (u->created_tok) buf_addf(out, ",\"cache_creation_tokens\":%llu", (unsigned long long)u->created_tok);
     buf_putc(out, '}');
-    if (u->accepted_tok || u->rejected_tok) {
-        buf_puts(out, ",\"completion_tokens_details\":{\"accepted_prediction_tokens\":");
-        buf_int(out, (int64_t)u->accepted_tok);
-        buf_puts(out, ",\"rejected_prediction_tokens\":");
-        buf_int(out, (int64_t)u->rejected_tok);
-        buf_putc(out, '}');
-    }
+    if (u->accepted_tok || u->rejected_tok)
+        buf_addf(out,
+                 ",\"completion_tokens_details\":{\"accepted_prediction_tokens\":%llu,"
+                 "\"rejected_prediction_tokens\":%llu}",
+                 (unsigned long long)u->accepted_tok, (unsigned long long)u->rejected_tok);
     buf_putc(out, '}');
 }
 

@@ -2,30 +2,21 @@
  * when tokens come, never which. */
 #include "api_fields.h"
 
-#include <assert.h>
-#include <stdlib.h>
-#include <string.h>
-
 /* Parts of text, as messages have them; one after the other. */
 static bool prediction_parts(const struct api_fields *p, const json_t *parts, struct api_prompt *out) {
-    size_t i, n = 0;
+    struct buf joined = {0};
+    size_t i;
     const json_t *part;
     json_array_foreach(parts, i, part) {
         const json_t *text = json_object_get(part, "text");
-        if (!field_is(json_object_get(part, "type"), "text") || !json_is_string(text))
+        if (!field_is(json_object_get(part, "type"), "text") || !json_is_string(text)) {
+            buf_fini(&joined);
             return field_bad(p, "prediction", "[%zu] must be a part of type text", i);
-        n += json_string_length(text);
+        }
+        buf_add(&joined, json_string_value(text), json_string_length(text));
     }
-    out->text = malloc(n + 1);
-    if (!out->text) return field_no_memory(p);
-    json_array_foreach(parts, i, part) {
-        const json_t *text = json_object_get(part, "text");
-        memcpy(out->text + out->len, json_string_value(text), json_string_length(text));
-        out->len += json_string_length(text);
-    }
-    out->text[out->len] = 0;
-    assert(out->len == n);
-    return true;
+    out->text = buf_take(&joined, &out->len);
+    return out->text || field_no_memory(p);
 }
 
 static bool prediction_text(const struct api_fields *p, const json_t *text, struct api_prompt *out) {

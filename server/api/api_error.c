@@ -42,18 +42,13 @@ bool api_error_invalid(struct api_error *e, const char *param, const char *forma
     return false;
 }
 
-bool api_error_vfield(struct api_error *e, const char *param, const char *format, va_list args) {
-    char fault[sizeof e->message];
-    vsnprintf(fault, sizeof fault, format, args);
-    return api_error_invalid(e, param, "%s%s%.380s.", param, *fault == '[' ? "" : " ", fault);
-}
-
 bool api_error_field(struct api_error *e, const char *param, const char *format, ...) {
+    char fault[sizeof e->message];
     va_list args;
     va_start(args, format);
-    api_error_vfield(e, param, format, args);
+    vsnprintf(fault, sizeof fault, format, args);
     va_end(args);
-    return false;
+    return api_error_invalid(e, param, "%s%s%.380s.", param, *fault == '[' ? "" : " ", fault);
 }
 
 bool api_error_no_memory(struct api_error *e) {
@@ -78,10 +73,9 @@ void api_render_error(struct buf *out, const struct api_error *e) {
     api_put_any_or_null(out, e->param);
     buf_puts(out, ",\"code\":");
     api_put_text_or_null(out, e->code);
-    if (e->limit_tok) {
+    if (e->limit_tok)
         buf_addf(out, ",\"n_prompt_tokens\":%llu,\"limit\":%llu", (unsigned long long)e->n_prompt_tok,
                  (unsigned long long)e->limit_tok);
-    }
     api_put_trace(out, e);
     buf_puts(out, "}}");
 }

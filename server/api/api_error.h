@@ -30,8 +30,6 @@ bool api_error_invalid(struct api_error *e, const char *param, const char *forma
     __attribute__((format(printf, 3, 4)));
 /* A 400 whose sentence begins with the field: "must be true or false" or "[3] is empty" of param stop is the message
  * "stop must be true or false." or "stop[3] is empty." */
-bool api_error_vfield(struct api_error *e, const char *param, const char *format, va_list args)
-    __attribute__((format(printf, 3, 0)));
 bool api_error_field(struct api_error *e, const char *param, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 bool api_error_no_memory(struct api_error *e);

@@ -3,22 +3,11 @@
 
 #include <assert.h>
 #include <math.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { MAX_SPELLED = 64 }; /* bytes of a number in a string */
-
-bool field_bad(const struct api_fields *p, const char *param, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    api_error_vfield(p->err, param, format, args);
-    va_end(args);
-    return false;
-}
-
-bool field_no_memory(const struct api_fields *p) { return api_error_no_memory(p->err); }
 
 void field_ignore(const struct api_fields *p, enum api_ignored part) {
     assert(part < API_N_IGNORED);
@@ -39,10 +28,21 @@ const char *field_type(const json_t *value) {
     return "unknown";
 }
 
-const json_t *field_get(const struct api_fields *p, const char *name) {
-    const json_t *value = json_object_get(p->root, name);
+int api_read_object(const char *body, size_t len, struct api_fields p,
+                    bool (*read)(const struct api_fields *p, void *out), void *out) {
+    json_t *root = api_load(body, len, p.err);
+    p.root = root;
+    const bool ok = root && read(&p, out);
+    json_decref(root);
+    return ok ? 0 : -1;
+}
+
+const json_t *field_of(const json_t *object, const char *name) {
+    const json_t *value = json_object_get(object, name);
     return json_is_null(value) ? NULL : value;
 }
+
+const json_t *field_get(const struct api_fields *p, const char *name) { return field_of(p->root, name); }
 
 /* ---- numbers ---- */
 

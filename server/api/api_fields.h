@@ -39,13 +39,16 @@ bool api_no_hole(const struct api_fields *p); /* of a chat, whatever its API: su
 /* The JSON object of a body, or NULL with err filled: a 400 that names the field where the body is no JSON, has a key
  * twice, a number beyond doubles, too many values or too deep ones. body NULL = empty. The caller decrefs. */
 json_t *api_load(const char *body, size_t len, struct api_error *err);
-/* api_error_field of p->err: always false, so that callers write `return field_bad(...)`. */
-bool field_bad(const struct api_fields *p, const char *param, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-bool field_no_memory(const struct api_fields *p);
+/* The fields of a body's object, by read; p->root is not set yet. 0, or -1 with p.err filled. */
+int api_read_object(const char *body, size_t len, struct api_fields p,
+                    bool (*read)(const struct api_fields *p, void *out), void *out);
+/* Always false, so that callers write `return field_bad(...)`. */
+#define field_bad(p, ...)  api_error_field((p)->err, __VA_ARGS__)
+#define field_no_memory(p) api_error_no_memory((p)->err)
 void field_ignore(const struct api_fields *p, enum api_ignored part); /* the request has it, and it is left out */
 const char *field_type(const json_t *value);                          /* "an object" ... */
 /* The value, or NULL where it is missing or null: for an optional field that is the same. */
+const json_t *field_of(const json_t *object, const char *name);
 const json_t *field_get(const struct api_fields *p, const char *name);
 bool field_asks(const json_t *value); /* null, false, "", [] and {} ask for nothing */
 /* A list of tools and its choice that ask for something are refused. Without a list, none or auto asks for nothing. */

@@ -18,11 +18,6 @@ bool api_take_grammar(const struct api_fields *p, enum rod_grammar_kind kind, co
     return true;
 }
 
-static const json_t *member_get(const json_t *object, const char *name) {
-    const json_t *value = json_object_get(object, name);
-    return json_is_null(value) ? NULL : value;
-}
-
 bool api_check_name(const struct api_fields *p, const char *param, const json_t *name) {
     if (name && !json_is_string(name)) return field_bad(p, param, "must be a string");
     return !name || strlen(json_string_value(name)) == json_string_length(name) ||
@@ -31,8 +26,8 @@ bool api_check_name(const struct api_fields *p, const char *param, const json_t 
 
 /* What is said beside a schema; it changes nothing, so only its types are looked at. */
 static bool check_notes(const struct api_fields *p, const json_t *named) {
-    const json_t *name = member_get(named, "name"), *description = member_get(named, "description"),
-                 *strict = member_get(named, "strict");
+    const json_t *name = field_of(named, "name"), *description = field_of(named, "description"),
+                 *strict = field_of(named, "strict");
     if (!api_check_name(p, "response_format.json_schema.name", name)) return false;
     if (description && !json_is_string(description))
         return field_bad(p, "response_format.json_schema.description", "must be a string");
@@ -45,12 +40,12 @@ static bool check_notes(const struct api_fields *p, const json_t *named) {
  * {"type": "json_object", "schema"} is llama.cpp's form of the same. */
 static bool parse_format(const struct api_fields *p, const json_t *format, struct api_grammar *out) {
     if (!json_is_object(format)) return field_bad(p, "response_format", "must be an object");
-    const json_t *type = member_get(format, "type");
+    const json_t *type = field_of(format, "type");
     if (!json_is_string(type))
         return field_bad(p, "response_format", "must have a type: text, json_object or json_schema");
     if (field_is(type, "text")) return true;
     if (field_is(type, "json_object")) {
-        const json_t *of = member_get(format, "schema");
+        const json_t *of = field_of(format, "schema");
         if (!of) return api_take_grammar(p, ROD_GRAMMAR_JSON_OBJECT, "response_format", NULL, out);
         if (!json_is_object(of) && !json_is_boolean(of))
             return field_bad(p, "response_format", "must have a JSON Schema as schema");
@@ -58,10 +53,10 @@ static bool parse_format(const struct api_fields *p, const json_t *format, struc
     }
     if (!field_is(type, "json_schema"))
         return field_bad(p, "response_format", "must be of type text, json_object or json_schema");
-    const json_t *named = member_get(format, "json_schema");
+    const json_t *named = field_of(format, "json_schema");
     if (!json_is_object(named))
         return field_bad(p, "response_format", "of type json_schema must have the object json_schema");
-    const json_t *schema = member_get(named, "schema");
+    const json_t *schema = field_of(named, "schema");
     if (!json_is_object(schema) && !json_is_boolean(schema))
         return field_bad(p, "response_format", "must have a JSON Schema as json_schema.schema");
     return check_notes(p, named) && api_take_grammar(p, ROD_GRAMMAR_JSON_SCHEMA, "response_format", schema, out);

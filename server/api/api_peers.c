@@ -154,11 +154,6 @@ static bool peer_matters(const struct api_peer *peer, const json_t *root) {
     return false;
 }
 
-static bool peer_refuse(const struct api_peer *peer, struct api_error *err) {
-    if (peer->to) return api_error_field(err, peer->name, "is not available: %s", peer->to);
-    return api_error_field(err, peer->name, "is not available: leave it out");
-}
-
 /* llama.cpp's clients ask for an answer of any length with n_predict -1. */
 static json_t *peer_translate(const struct api_peer *peer, const json_t *value) {
     if (!strcmp(peer->name, "n_predict") && json_is_integer(value) && json_integer_value(value) == -1)
@@ -199,7 +194,8 @@ bool api_peers_apply(const struct api_fields *p, json_t *root) {
         bool ok = true;
         if (!value || json_is_null(value)) continue;
         if (peer->kind == PEER_REFUSED) {
-            ok = !peer_asks(peer, value) || !peer_matters(peer, root) || peer_refuse(peer, err);
+            ok = !peer_asks(peer, value) || !peer_matters(peer, root) ||
+                 api_error_field(err, peer->name, "is not available: %s", peer->to ? peer->to : "leave it out");
         } else if (peer->kind == PEER_ALIAS) {
             const char *field = peer_field(peer, p->dialect);
             ok = peer_put(root, peer, field, value, field, err);

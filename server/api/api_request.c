@@ -26,45 +26,36 @@ static bool refuse_unavailable(const struct api_fields *p) {
 
 /* ---- sampling ---- */
 
+/* String i of a list, for *out. An empty one is refused, and one with a NUL unless nul. */
+static bool take_string(const struct api_fields *p, const char *name, size_t i, const json_t *item, bool nul,
+                        struct api_prompt *out) {
+    if (!json_is_string(item)) return field_bad(p, name, "[%zu] must be a string, not %s", i, field_type(item));
+    const size_t len = json_string_length(item);
+    if (!len) return field_bad(p, name, "[%zu] is empty", i);
+    if (!nul && strlen(json_string_value(item)) != len) return field_bad(p, name, "[%zu] has a NUL character", i);
+    out->text = field_copy(item, &out->len);
+    return out->text || field_no_memory(p);
+}
+
 static bool parse_stop(const struct api_fields *p, struct api_request *out) {
     enum { MAX_STOP = 16 };
     const char *name = p->dialect->stop;
     const json_t *value = field_get(p, name);
+    const bool one = json_is_string(value);
     if (!value) return true;
-    if (!json_is_string(value) && !json_is_array(value)) {
+    if (!one && !json_is_array(value))
         return field_bad(p, name, "must be a string or an array of strings, not %s", field_type(value));
-    }
-    size_t n = json_is_string(value) ? 1 : json_array_size(value);
+    const size_t n = one ? 1 : json_array_size(value);
     if (n > MAX_STOP) return field_bad(p, name, "has %zu strings, %d are allowed", n, MAX_STOP);
     out->stop = calloc(n ? n : 1, sizeof *out->stop);
     if (!out->stop) return field_no_memory(p);
     for (size_t i = 0; i < n; i++) {
-        const json_t *item = json_is_string(value) ? value : json_array_get(value, i);
-        if (!json_is_string(item)) return field_bad(p, name, "[%zu] must be a string, not %s", i, field_type(item));
-        size_t len = json_string_length(item);
-        if (!len) return field_bad(p, name, "[%zu] is empty", i);
-        if (strlen(json_string_value(item)) != len) return field_bad(p, name, "[%zu] has a NUL character", i);
-        out->stop[i] = field_copy(item, &len);
-        if (!out->stop[i]) return field_no_memory(p);
+        struct api_prompt stop;
+        if (!take_string(p, name, i, one ? value : json_array_get(value, i), false, &stop)) return false;
+        out->stop[i] = stop.text;
         out->n_stop = i + 1;
     }
     return true;
-}
-
-static bool parse_stop_ids(const struct api_fields *p, struct api_request *out) {
-    const json_t *value = field_get(p, "stop_token_ids");
-    if (!value) return true;
-    if (!json_is_array(value)) return field_bad(p, "stop_token_ids", "must be an array, not %s", field_type(value));
-    return field_ids(p, "stop_token_ids", value, &out->stop_ids, &out->n_stop_ids);
-}
-
-static bool parse_allowed(const struct api_fields *p, struct api_request *out) {
-    const json_t *value = field_get(p, "allowed_token_ids");
-    if (!value) return true;
-    if (!json_is_array(value)) return field_bad(p, "allowed_token_ids", "must be an array, not %s", field_type(value));
-    if (json_array_size(value) > p->defaults->vocab_size)
-        return field_bad(p, "allowed_token_ids", "has more entries than the vocabulary of %u", p->defaults->vocab_size);
-    return field_ids(p, "allowed_token_ids", value, &out->allowed_ids, &out->n_allowed_ids);
 }
 
 static bool parse_bad_words(const struct api_fields *p, struct api_request *out) {
@@ -73,21 +64,26 @@ static bool parse_bad_words(const struct api_fields *p, struct api_request *out)
     if (!value) return true;
     if (!json_is_array(value))
         return field_bad(p, "bad_words", "must be an array of strings, not %s", field_type(value));
-    size_t n = json_array_size(value);
+    const size_t n = json_array_size(value);
     if (n > MAX_WORDS) return field_bad(p, "bad_words", "has %zu strings, %d are allowed", n, MAX_WORDS);
     out->bad_words = calloc(n ? n : 1, sizeof *out->bad_words);
     if (!out->bad_words) return field_no_memory(p);
-    for (size_t i = 0; i < n; i++) {
-        const json_t *item = json_array_get(value, i);
-        if (!json_is_string(item))
-            return field_bad(p, "bad_words", "[%zu] must be a string, not %s", i, field_type(item));
-        if (!json_string_length(item)) return field_bad(p, "bad_words", "[%zu] is empty", i);
-        struct api_prompt *word = &out->bad_words[i];
-        word->text = field_copy(item, &word->len);
-        if (!word->text) return field_no_memory(p);
-        out->n_bad_words = i + 1;
-    }
+    for (size_t i = 0; i < n; i++, out->n_bad_words++)
+        if (!take_string(p, "bad_words", i, json_array_get(value, i), true, &out->bad_words[i])) return false;
     return true;
+}
+
+static bool parse_ids(const struct api_fields *p, const char *name, int32_t **ids, size_t *n) {
+    const json_t *value = field_get(p, name);
+    if (!value) return true;
+    if (!json_is_array(value)) return field_bad(p, name, "must be an array, not %s", field_type(value));
+    return field_ids(p, name, value, ids, n);
+}
+
+static bool parse_allowed(const struct api_fields *p, struct api_request *out) {
+    if (json_array_size(field_get(p, "allowed_token_ids")) > p->defaults->vocab_size)
+        return field_bad(p, "allowed_token_ids", "has more entries than the vocabulary of %u", p->defaults->vocab_size);
+    return parse_ids(p, "allowed_token_ids", &out->allowed_ids, &out->n_allowed_ids);
 }
 
 static bool parse_bias(const struct api_fields *p, struct api_request *out) {
@@ -137,8 +133,9 @@ static bool parse_sampling(const struct api_fields *p, struct api_request *out) 
     bool ok = true;
     out->sampling = p->defaults->sampling;
     for (size_t i = 0; ok && i < ROD_N_SAMPLING; i++) ok = parse_option(p, &rod_sampling_options[i], &out->sampling);
-    ok = ok && field_int(p, "seed", INT64_MIN, INT64_MAX, &seed) && parse_stop(p, out) && parse_stop_ids(p, out) &&
-         parse_bias(p, out) && parse_allowed(p, out) && parse_bad_words(p, out);
+    ok = ok && field_int(p, "seed", INT64_MIN, INT64_MAX, &seed) && parse_stop(p, out) &&
+         parse_ids(p, "stop_token_ids", &out->stop_ids, &out->n_stop_ids) && parse_bias(p, out) &&
+         parse_allowed(p, out) && parse_bad_words(p, out);
     out->has_seed = field_get(p, "seed") != NULL;
     out->sampling.seed = (uint64_t)seed;
     return ok;

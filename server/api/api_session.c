@@ -3,6 +3,7 @@
 #include "api_fields.h"
 #include "api_put.h"
 #include "api_routes.h"
+#include "engine/base/utf8.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -113,39 +114,39 @@ void api_session_fault(struct api_error *err, int code) {
 
 /* ---- the routes of sessions ---- */
 
+static bool parse_fork(const struct api_fields *p, void *of) {
+    struct api_session_new *out = of;
+    return take_id(p, "id", &out->id);
+}
+
+static bool parse_new(const struct api_fields *p, void *of) {
+    struct api_session_new *out = of;
+    int64_t ttl_s = 0;
+    out->has_ttl = field_get(p, "ttl_s") != NULL;
+    const bool ok = parse_fork(p, of) && take_id(p, "from", &out->from) &&
+                    field_int(p, "ttl_s", 0, API_TTL_MAX_S, &ttl_s) && field_bool(p, "pin", &out->pin);
+    out->ttl_s = (uint64_t)ttl_s;
+    return ok;
+}
+
 int api_parse_session_new(const char *body, size_t len, bool fork, struct api_session_new *out, struct api_error *err) {
     *out = (struct api_session_new){0};
     if (!len) return 0; /* all of it is optional */
-    struct api_fields p = {.err = err};
-    json_t *root = api_load(body, len, err);
-    if (!root) return -1;
-    p.root = root;
-    int64_t ttl_s = 0;
-    bool ok = take_id(&p, "id", &out->id);
-    if (ok && !fork) {
-        out->has_ttl = field_get(&p, "ttl_s") != NULL;
-        ok = take_id(&p, "from", &out->from) && field_int(&p, "ttl_s", 0, API_TTL_MAX_S, &ttl_s) &&
-             field_bool(&p, "pin", &out->pin);
-        out->ttl_s = (uint64_t)ttl_s;
-    }
-    json_decref(root);
-    if (ok) return 0;
-    api_session_new_fini(out);
-    return -1;
+    const int rc = api_read_object(body, len, (struct api_fields){.err = err}, fork ? parse_fork : parse_new, out);
+    if (rc) api_session_new_fini(out);
+    return rc;
 }
 
-static bool parse_change(json_t *root, struct rod_session_change *out, struct api_error *err) {
-    const struct api_fields fields = {.root = root, .err = err}, *p = &fields;
+static bool parse_change(const struct api_fields *p, void *of) {
+    struct rod_session_change *out = of;
     int64_t ttl_s = 0;
     const char *name;
     json_t *value;
-    json_object_foreach(root, name, value) {
+    json_object_foreach((json_t *)p->root, name, value) {
         if (strcmp(name, "pin") != 0 && strcmp(name, "ttl_s") != 0) {
-            char param[40]; /* of the client's making: cut at a whole character */
-            size_t n = strlen(name) < sizeof param ? strlen(name) : sizeof param - 1;
-            while (n < strlen(name) && n && ((unsigned char)name[n] & 0xc0) == 0x80) n--;
-            memcpy(param, name, n);
-            param[n] = 0;
+            char param[40]; /* of the client's making */
+            snprintf(param, sizeof param, "%s", name);
+            utf8_mend(param, sizeof param);
             return field_bad(p, param, "cannot be changed: use pin or ttl_s");
         }
     }
@@ -158,12 +159,7 @@ static bool parse_change(json_t *root, struct rod_session_change *out, struct ap
 
 int api_parse_session_change(const char *body, size_t len, struct rod_session_change *out, struct api_error *err) {
     *out = (struct rod_session_change){0};
-    if (!len) return 0;
-    json_t *root = api_load(body, len, err);
-    if (!root) return -1;
-    const bool ok = parse_change(root, out, err);
-    json_decref(root);
-    return ok ? 0 : -1;
+    return len ? api_read_object(body, len, (struct api_fields){.err = err}, parse_change, out) : 0;
 }
 
 void api_session_new_fini(struct api_session_new *s) {

@@ -57,12 +57,6 @@ static enum match scan_head(struct scan *s, const char **name, size_t *len) {
     return s->at == s->end ? MATCH_MORE : *s->at == '{' ? MATCH_YES : MATCH_NO;
 }
 
-/* } and the closing tag. */
-static enum match scan_tail(struct scan *s, const char *tag) {
-    const char *const words[] = {"}", tag, NULL};
-    return scan_words(s, words);
-}
-
 /* ---- parts ---- */
 
 static void split_drop(struct api_split *s, size_t n) {
@@ -160,7 +154,8 @@ static bool split_step_arguments(struct api_split *s, struct api_part *part) {
 /* The call is made; if its end is not as it should be, that is text. */
 static bool split_step_tail(struct api_split *s) {
     struct scan at = {s->held.data, s->held.data + s->held.len};
-    enum match m = scan_tail(&at, s->tags.close);
+    const char *const words[] = {"}", s->tags.close, NULL};
+    enum match m = scan_words(&at, words);
     if (m == MATCH_MORE && s->held.len > MAX_HEAD) m = MATCH_NO;
     if (m == MATCH_MORE) return false;
     if (m == MATCH_YES) split_drop(s, (size_t)(at.at - s->held.data));

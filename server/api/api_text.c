@@ -8,12 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static json_t *load_object(const char *body, size_t len, struct api_fields *p) {
-    json_t *root = api_load(body, len, p->err);
-    p->root = root;
-    return root;
-}
-
 static bool parse_chat(const struct api_fields *p, struct api_tokenize *out) {
     return api_messages(p, "messages", NULL, &out->messages, &out->n_messages) &&
            api_parse_tools(p, false, &out->tools) && api_parse_end(p, out->messages, out->n_messages, &out->end);
@@ -50,31 +44,32 @@ static bool parse_text_or_messages(const struct api_fields *p, struct api_tokeni
     return out->text ? true : field_no_memory(p);
 }
 
+static bool parse_tokenize(const struct api_fields *p, void *of) {
+    struct api_tokenize *out = of;
+    return api_check_model(p) && field_bool(p, "return_token_strs", &out->token_strs) &&
+           field_bool(p, "return_offsets", &out->offsets) && field_bool(p, "parse_special", &out->parse_special) &&
+           field_bool(p, "add_special_tokens", &out->add_special) && parse_plain(p, out) &&
+           parse_text_or_messages(p, out);
+}
+
 int api_parse_tokenize(const char *body, size_t len, const struct api_defaults *defaults, struct api_tokenize *out,
                        struct api_error *err) {
     *out = (struct api_tokenize){.parse_special = true, .add_special = true};
-    struct api_fields p = {.defaults = defaults, .err = err};
-    json_t *root = load_object(body, len, &p);
-    if (!root) return -1;
-    bool ok = api_check_model(&p) && field_bool(&p, "return_token_strs", &out->token_strs) &&
-              field_bool(&p, "return_offsets", &out->offsets) && field_bool(&p, "parse_special", &out->parse_special) &&
-              field_bool(&p, "add_special_tokens", &out->add_special) && parse_plain(&p, out) &&
-              parse_text_or_messages(&p, out);
-    json_decref(root);
-    if (!ok) api_tokenize_fini(out);
-    return ok ? 0 : -1;
+    const int rc =
+        api_read_object(body, len, (struct api_fields){.defaults = defaults, .err = err}, parse_tokenize, out);
+    if (rc) api_tokenize_fini(out);
+    return rc;
 }
+
+static bool parse_template(const struct api_fields *p, void *out) { return api_check_model(p) && parse_chat(p, out); }
 
 int api_parse_template(const char *body, size_t len, const struct api_defaults *defaults, struct api_tokenize *out,
                        struct api_error *err) {
     *out = (struct api_tokenize){0};
-    struct api_fields p = {.defaults = defaults, .err = err};
-    json_t *root = load_object(body, len, &p);
-    if (!root) return -1;
-    bool ok = api_check_model(&p) && parse_chat(&p, out);
-    json_decref(root);
-    if (!ok) api_tokenize_fini(out);
-    return ok ? 0 : -1;
+    const int rc =
+        api_read_object(body, len, (struct api_fields){.defaults = defaults, .err = err}, parse_template, out);
+    if (rc) api_tokenize_fini(out);
+    return rc;
 }
 
 void api_tokenize_fini(struct api_tokenize *t) {
@@ -84,23 +79,25 @@ void api_tokenize_fini(struct api_tokenize *t) {
     *t = (struct api_tokenize){0};
 }
 
+static bool parse_detokenize(const struct api_fields *p, void *of) {
+    struct api_detokenize *out = of;
+    const json_t *value = field_get(p, "tokens");
+    if (!api_check_model(p) || !field_bool(p, "skip_special_tokens", &out->skip_special) ||
+        !field_bool(p, "return_offsets", &out->offsets))
+        return false;
+    if (!json_is_array(value)) return field_bad(p, "tokens", "must be an array of token ids");
+    return field_ids(p, "tokens", value, &out->ids, &out->n_ids);
+}
+
 int api_parse_detokenize(const char *body, size_t len, const struct api_defaults *defaults, struct api_detokenize *out,
                          struct api_error *err) {
-    struct api_fields p = {.defaults = defaults, .err = err};
     *out = (struct api_detokenize){0};
-    json_t *root = load_object(body, len, &p);
-    if (!root) return -1;
-    const json_t *value = field_get(&p, "tokens");
-    bool ok = api_check_model(&p) && field_bool(&p, "skip_special_tokens", &out->skip_special) &&
-              field_bool(&p, "return_offsets", &out->offsets);
-    if (ok && !json_is_array(value)) ok = field_bad(&p, "tokens", "must be an array of token ids");
-    ok = ok && field_ids(&p, "tokens", value, &out->ids, &out->n_ids);
-    json_decref(root);
-    if (!ok) {
-        free(out->ids);
-        out->ids = NULL;
-    }
-    return ok ? 0 : -1;
+    const struct api_fields p = {.defaults = defaults, .err = err};
+    const int rc = api_read_object(body, len, p, parse_detokenize, out);
+    if (!rc) return 0;
+    free(out->ids);
+    out->ids = NULL;
+    return -1;
 }
 
 /* ---- tokens ---- */

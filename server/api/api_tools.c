@@ -66,11 +66,6 @@ void api_put_line(struct buf *out, const json_t *value) {
 
 /* ---- definitions ---- */
 
-static const json_t *member_of(const json_t *object, const char *name) {
-    const json_t *value = json_object_get(object, name);
-    return json_is_null(value) ? NULL : value;
-}
-
 /* 1 to 128 of letters, digits and the marks that servers of tools put into names. */
 static bool name_is_plain(const json_t *name) {
     static const char allowed[] = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ_-.:/";
@@ -96,28 +91,13 @@ static bool check_definition(const struct api_fields *p, const struct api_tool *
     return true;
 }
 
-/* A chat's form, whichever route it came by: the model reads one form. */
-static void put_flat_definition(struct buf *out, const json_t *tool) {
-    const char *key;
-    json_t *value;
-    bool more = false;
-    buf_puts(out, "{\"type\": \"function\", \"function\": {");
-    json_object_foreach((json_t *)tool, key, value) {
-        if (!strcmp(key, "type")) continue;
-        if (more) buf_puts(out, ", ");
-        more = true;
-        api_put_quoted(out, key, strlen(key));
-        buf_puts(out, ": ");
-        api_put_line(out, value);
-    }
-    buf_puts(out, "}}");
-}
-
-/* cache_control is for the cache: the model reads the same text wherever it stands. */
-static bool put_definition(struct buf *out, const json_t *tool) {
+/* In a chat's form, whichever route it came by: the model reads one form. cache_control is for the cache: the model
+ * reads the same text wherever it stands. */
+static bool put_definition(struct buf *out, const json_t *tool, bool flat) {
     json_t *shown = json_copy((json_t *)tool);
+    json_object_del(shown, flat ? "type" : "cache_control");
+    if (flat) shown = json_pack("{s:s,s:o}", "type", "function", "function", shown);
     if (!shown) return false;
-    json_object_del(shown, "cache_control");
     api_put_line(out, shown);
     json_decref(shown);
     return true;
@@ -147,9 +127,9 @@ bool api_tools_add(const struct api_fields *p, const struct api_tool *tool, stru
 /* In chats the function stands one level deeper than in /v1/responses. */
 static struct api_tool tool_of(const json_t *function, const char *param) {
     return (struct api_tool){.name = json_object_get(function, "name"),
-                             .description = member_of(function, "description"),
-                             .schema = member_of(function, "parameters"),
-                             .strict = member_of(function, "strict"),
+                             .description = field_of(function, "description"),
+                             .schema = field_of(function, "parameters"),
+                             .strict = field_of(function, "strict"),
                              .param = param,
                              .schema_field = "parameters"};
 }
@@ -167,10 +147,7 @@ static bool take_tool(const struct api_fields *p, const json_t *tool, bool flat,
     if (!json_is_object(function)) return field_bad(p, param, "is missing");
     const struct api_tool definition = tool_of(function, param);
     struct buf line = {0};
-    if (flat)
-        put_flat_definition(&line, tool);
-    else if (!put_definition(&line, tool))
-        return field_no_memory(p);
+    if (!put_definition(&line, tool, flat)) return field_no_memory(p);
     return api_tools_add(p, &definition, &line, out);
 }
 
@@ -181,7 +158,7 @@ static const char *const choice_message =
 
 /* {"function": {"name"}} of a chat, {"name"} of a response. */
 static const json_t *named_by(const json_t *choice) {
-    const json_t *function = member_of(choice, "function");
+    const json_t *function = field_of(choice, "function");
     return json_object_get(function ? function : choice, "name");
 }
 
@@ -201,7 +178,7 @@ static bool allow_named(const struct api_fields *p, const json_t *choice, struct
 
 /* The model reads all tools, so that the prompt's beginning stays, and calls some. */
 static bool allow_listed(const struct api_fields *p, const json_t *choice, struct api_tools *out) {
-    const json_t *inner = member_of(choice, "allowed_tools"), *of = inner ? inner : choice, *one;
+    const json_t *inner = field_of(choice, "allowed_tools"), *of = inner ? inner : choice, *one;
     const json_t *mode = json_object_get(of, "mode"), *list = json_object_get(of, "tools");
     size_t i;
     if (!field_is(mode, "auto") && !field_is(mode, "required"))

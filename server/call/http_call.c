@@ -69,16 +69,6 @@ void http_call_refuse(struct http_call *call, unsigned status, const char *type,
     http_call_fail(call, &err);
 }
 
-void http_call_invalid(struct http_call *call, unsigned status, const char *code, const char *param, const char *format,
-                       ...) {
-    struct api_error err;
-    va_list args;
-    va_start(args, format);
-    api_error_vset(&err, status, API_INVALID, code, param, format, args);
-    va_end(args);
-    http_call_fail(call, &err);
-}
-
 void http_call_no_memory(struct http_call *call) {
     struct api_error err;
     api_error_no_memory(&err);

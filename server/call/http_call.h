@@ -35,9 +35,7 @@ void http_call_fail(struct http_call *call, const struct api_error *err);
 struct api_error http_call_traced(const struct http_call *call, const struct api_error *err);
 void http_call_refuse(struct http_call *call, unsigned status, const char *type, const char *code, const char *param,
                       const char *format, ...) __attribute__((format(printf, 6, 7)));
-/* http_call_refuse of type API_INVALID. */
-void http_call_invalid(struct http_call *call, unsigned status, const char *code, const char *param, const char *format,
-                       ...) __attribute__((format(printf, 5, 6)));
+#define http_call_invalid(call, status, code, ...) http_call_refuse(call, status, API_INVALID, code, __VA_ARGS__)
 void http_call_no_memory(struct http_call *call);
 /* For a fault of files: the log gets the message, the client another one, as paths are not for clients. */
 void http_call_hide_files(struct server *server, const char *name, struct api_error *err);
