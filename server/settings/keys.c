@@ -6,6 +6,7 @@
 #include <assert.h>
 #include <errno.h>
 #include <math.h>
+#include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,7 +20,14 @@ struct reading { /* a list being made; then it takes the place of the old one */
     struct option_error *err;
 };
 
-static int reading_fail(struct reading *r, const char *where, const char *what) {
+static int reading_fail(struct reading *r, const char *where, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+static int reading_fail(struct reading *r, const char *where, const char *format, ...) {
+    char what[400];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(what, sizeof what, format, args);
+    va_end(args);
     snprintf(r->err->message, sizeof r->err->message, "%s: %s.", where, what);
     return -1;
 }
@@ -69,21 +77,25 @@ static int add_key(struct reading *r, const char *secret, size_t len, const char
 
 static int set_number(struct reading *r, const char *where, const char *field, const char *text, uint64_t low,
                       uint64_t high, uint64_t *out) {
-    char what[160], *end = NULL;
     errno = 0;
-    uint64_t value = strtoull(text, &end, 10);
-    if (*text && strspn(text, "0123456789") == strlen(text) && !errno && value >= low && value <= high) {
-        *out = value;
-        return 0;
-    }
-    snprintf(what, sizeof what, "%s = '%.40s' must be a whole number, %llu to %llu", field, text,
-             (unsigned long long)low, (unsigned long long)high);
-    return reading_fail(r, where, what);
+    const uint64_t value = strtoull(text, NULL, 10);
+    const bool good = *text && strspn(text, "0123456789") == strlen(text) && !errno && value >= low && value <= high;
+    if (good) *out = value;
+    return good ? 0
+                : reading_fail(r, where, "%s = '%.40s' must be a whole number, %llu to %llu", field, text,
+                               (unsigned long long)low, (unsigned long long)high);
 }
 
 static int set_field(struct reading *r, struct key *key, const char *where, char *word) {
-    char *value = strchr(word, '=');
     uint64_t priority = key->priority;
+    const struct {
+        const char *name;
+        uint64_t low, high, *value;
+    } numbers[] = {{"requests", 0, 1000000, &key->max_requests},
+                   {"tokens_per_minute", 0, 1000000000000, &key->tokens_per_minute},
+                   {"sessions", 0, 1000000000, &key->max_sessions},
+                   {"priority", 1, 100, &priority}};
+    char *value = strchr(word, '=');
     if (!value) return reading_fail(r, where, "a field behind the key must have the form name=value");
     *value++ = 0;
     if (!strcmp(word, "name")) {
@@ -93,12 +105,9 @@ static int set_field(struct reading *r, struct key *key, const char *where, char
         key->named = true;
         return 0;
     }
-    if (!strcmp(word, "requests")) return set_number(r, where, word, value, 0, 1000000, &key->max_requests);
-    if (!strcmp(word, "tokens_per_minute"))
-        return set_number(r, where, word, value, 0, 1000000000000, &key->tokens_per_minute);
-    if (!strcmp(word, "sessions")) return set_number(r, where, word, value, 0, 1000000000, &key->max_sessions);
-    if (!strcmp(word, "priority")) {
-        int rc = set_number(r, where, word, value, 1, 100, &priority);
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        if (strcmp(word, numbers[i].name) != 0) continue;
+        const int rc = set_number(r, where, word, value, numbers[i].low, numbers[i].high, numbers[i].value);
         key->priority = (uint32_t)priority;
         return rc;
     }
@@ -145,21 +154,18 @@ static int read_file(struct reading *r, const char *path) {
     char what[400];
     struct file_bytes text;
     const size_t before = r->n;
-    if (file_text(path, &text, what, sizeof what)) return reading_fail(r, "api_key_file", what);
+    if (file_text(path, &text, what, sizeof what)) return reading_fail(r, "api_key_file", "%s", what);
     const int rc = read_lines(r, text.data, text.n, path);
     file_wipe(&text);
     if (rc || r->n > before) return rc;
-    snprintf(what, sizeof what, "%.380s contains no key", path);
-    return reading_fail(r, "api_key_file", what);
+    return reading_fail(r, "api_key_file", "%.380s contains no key", path);
 }
 
 static int check_names(struct reading *r) {
     for (size_t i = 0; i < r->n; i++) {
         for (size_t j = 0; j < i; j++) {
-            if (strcmp(r->list[i]->name, r->list[j]->name) != 0) continue;
-            char what[160];
-            snprintf(what, sizeof what, "two keys are named '%s'", r->list[i]->name);
-            return reading_fail(r, "api_key_file", what);
+            if (!strcmp(r->list[i]->name, r->list[j]->name))
+                return reading_fail(r, "api_key_file", "two keys are named '%s'", r->list[i]->name);
         }
     }
     return 0;
@@ -169,10 +175,9 @@ static int check_names(struct reading *r) {
 static int check_admin(struct reading *r, const char *admin) {
     if (strlen(admin) > KEYS_SECRET_MAX) return reading_fail(r, "admin_key", "the key has more than 256 bytes");
     for (size_t i = 0; *admin && i < r->n; i++) {
-        if (strcmp(r->list[i]->secret, admin) != 0) continue;
-        char what[160];
-        snprintf(what, sizeof what, "equals the API key '%s'; give the admin key a value of its own", r->list[i]->name);
-        return reading_fail(r, "admin_key", what);
+        if (!strcmp(r->list[i]->secret, admin))
+            return reading_fail(r, "admin_key", "equals the API key '%s'; give the admin key a value of its own",
+                                r->list[i]->name);
     }
     return 0;
 }
@@ -303,7 +308,7 @@ static bool secrets_equal(const char *given, const char *key) {
     return !different;
 }
 
-static struct key *keys_match(struct keys *k, const char *given) {
+struct key *keys_find(struct keys *k, const char *given) {
     struct key *found = NULL;
     if (!given || strlen(given) > KEYS_SECRET_MAX) return NULL;
     for (size_t i = 0; i < k->n; i++) {
@@ -312,20 +317,16 @@ static struct key *keys_match(struct keys *k, const char *given) {
     return found;
 }
 
-struct key *keys_find(struct keys *k, const char *given) {
-    return keys_match(k, given);
-}
-
 bool keys_any(struct keys *k) {
     pthread_mutex_lock(&k->lock);
-    bool any = k->n != 0;
+    const bool any = k->n != 0;
     pthread_mutex_unlock(&k->lock);
     return any;
 }
 
 bool keys_open_to(struct keys *k, const char *given) {
     pthread_mutex_lock(&k->lock);
-    bool open = k->n == 0 || keys_match(k, given);
+    bool open = k->n == 0 || keys_find(k, given);
     pthread_mutex_unlock(&k->lock);
     return open;
 }

@@ -478,36 +478,27 @@ static bool lists_differ(const struct option_list *a, const struct option_list *
     return differ;
 }
 
+static size_t value_bytes(enum option_type type) {
+    switch (type) {
+    case OPTION_STRING:
+    case OPTION_CHOICE: return sizeof(char *);
+    case OPTION_BOOL: return sizeof(bool);
+    case OPTION_LIST:
+    case OPTION_REPEAT: return sizeof(struct option_list);
+    default: return sizeof(uint64_t); /* of any number */
+    }
+}
+
 bool options_differ(const struct option_set *a, const struct option_set *b, const struct option *option) {
     assert(a->options == b->options);
     const void *x = option_value(a, option), *y = option_value(b, option);
     switch (option->type) {
     case OPTION_STRING:
     case OPTION_CHOICE: return strcmp(*(char *const *)x, *(char *const *)y) != 0;
-    case OPTION_UINT:
-    case OPTION_AUTO: return *(const uint64_t *)x != *(const uint64_t *)y;
-    case OPTION_INT: return *(const int64_t *)x != *(const int64_t *)y;
-    case OPTION_FLOAT: return memcmp(x, y, sizeof(double)) != 0; /* bits, so that NAN equals NAN */
-    case OPTION_BOOL: return *(const bool *)x != *(const bool *)y;
     case OPTION_LIST:
     case OPTION_REPEAT: return lists_differ(x, y);
+    default: return memcmp(x, y, value_bytes(option->type)) != 0; /* bits, so that NAN equals NAN */
     }
-    return false;
-}
-
-static size_t value_bytes(enum option_type type) {
-    switch (type) {
-    case OPTION_STRING:
-    case OPTION_CHOICE: return sizeof(char *);
-    case OPTION_UINT:
-    case OPTION_AUTO: return sizeof(uint64_t);
-    case OPTION_INT: return sizeof(int64_t);
-    case OPTION_FLOAT: return sizeof(double);
-    case OPTION_BOOL: return sizeof(bool);
-    case OPTION_LIST:
-    case OPTION_REPEAT: return sizeof(struct option_list);
-    }
-    return 0;
 }
 
 void options_swap(const struct option_set *a, const struct option_set *b, const struct option *option) {
@@ -522,35 +513,6 @@ void options_swap(const struct option_set *a, const struct option_set *b, const 
 }
 
 /* ---- help ---- */
-
-/* What a row takes, in words. */
-static void put_range(const struct option *option, FILE *to) {
-    switch (option->type) {
-    case OPTION_STRING: fputs("text", to); break;
-    case OPTION_CHOICE:
-        for (const char *c = option->choices; *c; c++) *c == '|' ? fputs(", ", to) : fputc(*c, to);
-        break;
-    case OPTION_BOOL: fputs("true, false", to); break;
-    case OPTION_LIST:
-    case OPTION_REPEAT: fputs("list", to); break;
-    case OPTION_UINT:
-    case OPTION_AUTO:
-    case OPTION_INT:
-    case OPTION_FLOAT:
-        fprintf(to, "%s%.15g to %.15g", takes_auto(option) ? "auto, " : "", option->min, option->max);
-        break;
-    }
-}
-
-void options_markdown(const struct option_set *set, FILE *to) {
-    for (size_t i = 0; i < set->n_options; i++) {
-        const struct option *o = &set->options[i];
-        const char *none = o->type == OPTION_LIST ? "[]" : "";
-        fprintf(to, "| `%s`%s | %s | ", o->name, o->reload ? " (reload)" : "", o->fallback ? o->fallback : none);
-        put_range(o, to);
-        fprintf(to, " | %s%s |\n", o->reserved ? "reserved: " : "", o->reserved ? o->reserved : o->help);
-    }
-}
 
 static void put_wrapped(FILE *to, const char *text, int indent, int column, int width) {
     while (*text) {

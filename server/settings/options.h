@@ -87,8 +87,6 @@ int options_from_json_text(const struct option_set *set, const char *text, size_
 bool options_differ(const struct option_set *a, const struct option_set *b, const struct option *option);
 void options_swap(const struct option_set *a, const struct option_set *b, const struct option *option);
 
-/* The rows of a Markdown table: name, default, what is taken, reload, help. */
-void options_markdown(const struct option_set *set, FILE *to);
 /* The flags by group, wrapped to width columns; reserved ones in one closing paragraph. */
 void options_help(const struct option_set *set, FILE *to, int width);
 

@@ -547,6 +547,38 @@ static void a_reload_takes_what_may_change_and_names_the_rest(void **state) {
     config_fini(&now);
 }
 
+/* What a row takes, in words. */
+static void put_range(const struct option *option, FILE *to) {
+    switch (option->type) {
+    case OPTION_STRING: fputs("text", to); break;
+    case OPTION_CHOICE:
+        for (const char *c = option->choices; *c; c++) *c == '|' ? fputs(", ", to) : fputc(*c, to);
+        break;
+    case OPTION_BOOL: fputs("true, false", to); break;
+    case OPTION_LIST:
+    case OPTION_REPEAT: fputs("list", to); break;
+    case OPTION_UINT:
+    case OPTION_AUTO:
+    case OPTION_INT:
+    case OPTION_FLOAT:
+        fprintf(to, "%s%.15g to %.15g",
+                option->type == OPTION_AUTO || (option->fallback && !strcmp(option->fallback, "auto")) ? "auto, " : "",
+                option->min, option->max);
+        break;
+    }
+}
+
+/* The rows of a Markdown table: name, default, what is taken, reload, help. */
+static void options_markdown(const struct option_set *set, FILE *to) {
+    for (size_t i = 0; i < set->n_options; i++) {
+        const struct option *o = &set->options[i];
+        const char *none = o->type == OPTION_LIST ? "[]" : "";
+        fprintf(to, "| `%s`%s | %s | ", o->name, o->reload ? " (reload)" : "", o->fallback ? o->fallback : none);
+        put_range(o, to);
+        fprintf(to, " | %s%s |\n", o->reserved ? "reserved: " : "", o->reserved ? o->reserved : o->help);
+    }
+}
+
 /* With RODIMUS_TEST_WRITE=1 the table is written anew instead. */
 static void the_readme_has_the_table(void **state) {
     (void)state;
