@@ -6,6 +6,7 @@
 #include "server/commands/commands.h"
 #include "server/settings/options.h"
 
+#include <errno.h>
 #include <jansson.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -23,16 +24,11 @@ struct load {
 
 /* Unsigned decimal within [low, high]; *end is left at the first byte behind it, NULL demands the end of the text. */
 static bool read_u64(const char *text, uint64_t low, uint64_t high, uint64_t *value, const char **end) {
-    uint64_t v = 0;
-    const char *c = text;
-    for (; *c >= '0' && *c <= '9'; c++) {
-        if (v > (UINT64_MAX - 9) / 10) return false;
-        v = v * 10 + (uint64_t)(*c - '0');
-    }
-    if (c == text || v < low || v > high || (end == NULL && *c != '\0')) return false;
-    *value = v;
-    if (end != NULL) *end = c;
-    return true;
+    const size_t n = strspn(text, "0123456789");
+    errno = 0;
+    *value = strtoull(text, NULL, 10);
+    if (end != NULL) *end = text + n;
+    return n > 0 && !errno && *value >= low && *value <= high && (end != NULL || !text[n]);
 }
 
 /* "N" or "A:B" with 1 <= A <= B. */

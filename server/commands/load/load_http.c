@@ -20,18 +20,16 @@ static int http_fault(struct load_http *http, const char *fault) {
     return -1;
 }
 
+enum { LENGTH_DIGITS = 19, CHUNK_DIGITS = 16 }; /* so many fit 64 bits */
+
 /* HTTP/1.x SP 3 digits SP reason */
 static int status_line(struct load_http *http) {
     const char *line = http->line;
     if (strncmp(line, "HTTP/1.", 7) != 0 || (line[7] != '0' && line[7] != '1') || line[8] != ' ')
         return http_fault(http, "not an HTTP/1 status line");
-    int status = 0;
-    for (int i = 9; i < 12; i++) {
-        if (line[i] < '0' || line[i] > '9') return http_fault(http, "bad status code");
-        status = status * 10 + (line[i] - '0');
-    }
-    if (line[12] != ' ' && line[12] != '\0') return http_fault(http, "bad status code");
-    http->status = status;
+    if (strspn(line + 9, "0123456789") != 3 || (line[12] != ' ' && line[12] != '\0'))
+        return http_fault(http, "bad status code");
+    http->status = (int)strtol(line + 9, NULL, 10);
     http->keep_alive = line[7] == '1';
     http->state = LOAD_HTTP_HEADERS;
     return 0;
@@ -49,15 +47,11 @@ static const char *header_value(const char *line, const char *name) {
 static int header_line(struct load_http *http) {
     const char *value;
     if ((value = header_value(http->line, "Content-Length")) != NULL) {
-        uint64_t length = 0;
-        if (*value < '0' || *value > '9') return http_fault(http, "bad Content-Length");
-        for (; *value >= '0' && *value <= '9'; value++) {
-            if (length > (UINT64_MAX - 9) / 10) return http_fault(http, "bad Content-Length");
-            length = length * 10 + (uint64_t)(*value - '0');
-        }
-        if (*value != '\0' && *value != ' ') return http_fault(http, "bad Content-Length");
+        const size_t n = strspn(value, "0123456789");
+        if (n == 0 || n > LENGTH_DIGITS || (value[n] != '\0' && value[n] != ' '))
+            return http_fault(http, "bad Content-Length");
         http->has_length = true;
-        http->length_bytes = length;
+        http->length_bytes = strtoull(value, NULL, 10);
     } else if ((value = header_value(http->line, "Transfer-Encoding")) != NULL) {
         if (strcasecmp(value, "chunked") != 0) return http_fault(http, "unknown Transfer-Encoding");
         http->chunked = true;
@@ -90,24 +84,11 @@ static void headers_end(struct load_http *http) {
 }
 
 static int chunk_size_line(struct load_http *http) {
-    uint64_t size = 0;
-    const char *c = http->line;
-    for (; *c != '\0'; c++) {
-        unsigned digit;
-        if (*c >= '0' && *c <= '9')
-            digit = (unsigned)(*c - '0');
-        else if (*c >= 'a' && *c <= 'f')
-            digit = (unsigned)(*c - 'a' + 10);
-        else if (*c >= 'A' && *c <= 'F')
-            digit = (unsigned)(*c - 'A' + 10);
-        else
-            break;
-        if (size > UINT64_MAX >> 4) return http_fault(http, "chunk size too large");
-        size = size << 4 | digit;
-    }
-    if (c == http->line || (*c != '\0' && *c != ';' && *c != ' ')) return http_fault(http, "bad chunk size");
-    http->body_left = size;
-    http->state = size > 0 ? LOAD_HTTP_CHUNK_DATA : LOAD_HTTP_TRAILERS;
+    const size_t n = strspn(http->line, "0123456789abcdefABCDEF"), n_zero = strspn(http->line, "0");
+    if (n > n_zero + CHUNK_DIGITS) return http_fault(http, "chunk size too large");
+    if (n == 0 || !strchr("; ", http->line[n])) return http_fault(http, "bad chunk size");
+    http->body_left = strtoull(http->line + n_zero, NULL, 16);
+    http->state = http->body_left > 0 ? LOAD_HTTP_CHUNK_DATA : LOAD_HTTP_TRAILERS;
     return 0;
 }
 
@@ -205,50 +186,38 @@ int load_http_eof(struct load_http *http) {
 void load_sse_init(struct load_sse *sse) { memset(sse, 0, sizeof *sse); }
 
 void load_sse_fini(struct load_sse *sse) {
-    free(sse->line);
-    free(sse->data);
+    buf_fini(&sse->line);
+    buf_fini(&sse->data);
     load_sse_init(sse);
 }
 
-/* Appends to a growing buffer and keeps it NUL-terminated. */
-static int sse_append(struct load_sse *sse, char **buffer, size_t *n, size_t *cap, const char *bytes, size_t n_bytes) {
-    if (n_bytes > LOAD_EVENT_MAX - *n) {
+static int sse_append(struct load_sse *sse, struct buf *to, const char *bytes, size_t n) {
+    if (n > LOAD_EVENT_MAX - to->len) {
         sse->fault = "event too long";
         return -1;
     }
-    if (*n + n_bytes + 1 > *cap) {
-        size_t cap_new = (*n + n_bytes + 1) * 2;
-        char *grown = realloc(*buffer, cap_new);
-        if (grown == NULL) {
-            sse->fault = "out of memory";
-            return -1;
-        }
-        *buffer = grown;
-        *cap = cap_new;
-    }
-    if (n_bytes > 0) memcpy(*buffer + *n, bytes, n_bytes);
-    *n += n_bytes;
-    assert(*n < *cap && *n <= LOAD_EVENT_MAX);
-    (*buffer)[*n] = '\0';
-    return 0;
+    buf_add(to, bytes, n);
+    if (to->failed) sse->fault = "out of memory";
+    return to->failed ? -1 : 0;
 }
 
 static int sse_line(struct load_sse *sse, void (*event)(void *arg, const char *data, size_t n), void *arg) {
-    const char *line = sse->line != NULL ? sse->line : "";
-    size_t n = sse->n_line;
-    sse->n_line = 0;
+    const char *line = sse->line.data;
+    const size_t n = sse->line.len;
+    buf_clear(&sse->line);
     if (n == 0) { /* the blank line that ends an event */
-        if (sse->has_data) event(arg, sse->data, sse->n_data);
+        buf_putc(&sse->data, '\0');
+        if (sse->has_data && !sse->data.failed) event(arg, sse->data.data, sse->data.len - 1);
         sse->has_data = false;
-        sse->n_data = 0;
+        buf_clear(&sse->data);
         return 0;
     }
     if (n < 4 || memcmp(line, "data", 4) != 0 || (n > 4 && line[4] != ':')) return 0;
     size_t skip = n > 4 ? 5 : 4;
     if (n > 5 && line[5] == ' ') skip = 6;
-    if (sse->has_data && sse_append(sse, &sse->data, &sse->n_data, &sse->cap_data, "\n", 1) != 0) return -1;
+    if (sse->has_data && sse_append(sse, &sse->data, "\n", 1) != 0) return -1;
     sse->has_data = true;
-    return sse_append(sse, &sse->data, &sse->n_data, &sse->cap_data, line + skip, n - skip);
+    return sse_append(sse, &sse->data, line + skip, n - skip);
 }
 
 int load_sse_feed(struct load_sse *sse, const char *bytes, size_t n,
@@ -264,7 +233,7 @@ int load_sse_feed(struct load_sse *sse, const char *bytes, size_t n,
         sse->after_cr = false;
         size_t end = at;
         while (end < n && bytes[end] != '\n' && bytes[end] != '\r') end++;
-        if (sse_append(sse, &sse->line, &sse->n_line, &sse->cap_line, bytes + at, end - at) != 0) return -1;
+        if (sse_append(sse, &sse->line, bytes + at, end - at) != 0) return -1;
         if (end < n) {
             sse->after_cr = bytes[end] == '\r';
             if (sse_line(sse, event, arg) != 0) return -1;

@@ -11,6 +11,8 @@
 #ifndef LOAD_HTTP_H
 #define LOAD_HTTP_H
 
+#include "server/base/buf.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -51,12 +53,10 @@ int load_http_feed(struct load_http *http, const char *bytes, size_t n, size_t *
 int load_http_eof(struct load_http *http);
 
 struct load_sse {
-    char *line; /* the unfinished line */
-    size_t n_line, cap_line;
-    char *data; /* the data lines of the unfinished event, joined by \n */
-    size_t n_data, cap_data;
-    bool has_data; /* at least one data line */
-    bool after_cr; /* a \n that comes now belongs to the \r before it */
+    struct buf line; /* the unfinished one */
+    struct buf data; /* the data lines of the unfinished event, joined by \n */
+    bool has_data;   /* at least one data line */
+    bool after_cr;   /* a \n that comes now belongs to the \r before it */
     const char *fault;
 };
 

@@ -31,8 +31,7 @@ struct load_stream {
     struct load_sse sse;
     char *out; /* head and body of the request */
     size_t n_out;
-    char *body; /* an answer that is no event stream */
-    size_t n_body;
+    struct buf body; /* an answer that is no event stream */
     uint32_t index;
     uint64_t start_ns, first_ns, last_ns;
     int64_t prompt_tok, output_tok;
@@ -173,9 +172,8 @@ static void stream_end(struct load_stream *stream) {
         if (stream->output_tok > 0) result->output_tok += (uint64_t)stream->output_tok;
     }
     free(stream->out);
-    free(stream->body);
-    stream->out = stream->body = NULL;
-    stream->n_body = 0;
+    stream->out = NULL;
+    buf_fini(&stream->body);
     load->idle[load->n_idle++] = stream;
     if (++load->n_ended == load->plan->n_requests) {
         result->wall_ns = now_ns - load->begin_ns;
@@ -242,12 +240,8 @@ static void on_body(void *arg, const char *bytes, size_t n) {
         if (load_sse_feed(&stream->sse, bytes, n, on_event, stream) != 0) stream_fail(stream, stream->sse.fault, "");
         return;
     }
-    if (stream->n_body + n > LOAD_EVENT_MAX) return; /* an error page: its beginning does */
-    char *grown = realloc(stream->body, stream->n_body + n);
-    if (grown == NULL) return;
-    memcpy(grown + stream->n_body, bytes, n);
-    stream->body = grown;
-    stream->n_body += n;
+    if (stream->body.len + n <= LOAD_EVENT_MAX)
+        buf_add(&stream->body, bytes, n); /* of an error page the beginning does */
 }
 
 /* The response is complete. */
@@ -256,7 +250,8 @@ static void stream_judge(struct load_stream *stream) {
         struct load_chunk chunk;
         char status[32];
         snprintf(status, sizeof status, "HTTP %d", stream->http.status);
-        bool known = stream->body != NULL && load_chunk_parse(stream->body, stream->n_body, &chunk) == 0 && chunk.error;
+        bool known =
+            stream->body.len > 0 && load_chunk_parse(stream->body.data, stream->body.len, &chunk) == 0 && chunk.error;
         stream_fail(stream, status, known ? chunk.message : "");
     } else if (!stream->http.event_stream) {
         stream_fail(stream, "not an event stream", "");
@@ -447,7 +442,7 @@ int load_run(const struct load_plan *plan, struct load_result *result, struct ro
         if (load->streams[i] == NULL) continue;
         load_sse_fini(&load->streams[i]->sse);
         free(load->streams[i]->out);
-        free(load->streams[i]->body);
+        buf_fini(&load->streams[i]->body);
         free(load->streams[i]);
     }
     free(load->streams);
