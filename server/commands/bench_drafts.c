@@ -48,12 +48,12 @@ static int drafts_submit(struct drafts *d, uint32_t i, bool plain, double accept
     uint64_t ticket;
     if (!r) return rod_fail_no_memory(err);
     r->user = s;
-    r->n_prompt = o->context;
+    r->n_prompt = (size_t)o->bench->contexts[0];
     r->prompt = malloc(r->n_prompt * sizeof *r->prompt);
     r->max_tokens = o->n_tok;
     r->ignore_eos = true;
     r->sampling.temperature = 0;
-    if (o->synthetic) r->sampling.repetition_penalty = 1e3f;
+    if (o->bench->synthetic) r->sampling.repetition_penalty = 1e3f;
     r->never_speculate = plain;
     r->n_prediction = plain ? 0 : s->n_ids;
     r->prediction = plain ? NULL : malloc(s->n_ids * sizeof *r->prediction);
@@ -151,19 +151,20 @@ static int drafts_measure(struct drafts *d, double acceptance, struct rod_error 
 /* All rows of one acceptance, in an engine of their own: what it learned of another one would be wrong. */
 static int drafts_of(const struct bench_drafts *options, double acceptance, uint32_t most, struct rod_error *err) {
     struct drafts d = {.options = options};
-    const struct rod_engine_config config = {.model_dir = options->synthetic ? NULL : options->model_dir,
-                                             .adapter_dir = options->adapter_dir,
-                                             .synthetic = options->synthetic,
-                                             .device = options->device,
-                                             .precision = options->precision,
-                                             .weights = options->weights,
-                                             .deterministic = options->deterministic,
-                                             .n_threads = options->n_threads,
+    const struct rod_bench_options *b = options->bench;
+    const struct rod_engine_config config = {.model_dir = b->synthetic ? NULL : b->model_dir,
+                                             .adapter_dir = b->adapter_dir,
+                                             .synthetic = b->synthetic,
+                                             .device = b->device,
+                                             .precision = b->precision,
+                                             .weights = b->weights,
+                                             .deterministic = b->deterministic,
+                                             .n_threads = b->n_threads,
                                              .n_slots = most,
                                              .max_queue = most,
                                              .wake = drafts_wake,
                                              .wake_arg = &d,
-                                             .progress = options->progress};
+                                             .progress = b->progress};
     sem_init(&d.woken, 0, 0);
     int rc = rod_engine_open(&config, &d.engine, err);
     if (!rc) {
@@ -173,8 +174,8 @@ static int drafts_of(const struct bench_drafts *options, double acceptance, uint
             if (!(d.streams[i].ids = malloc(options->n_tok * sizeof *d.streams[i].ids))) rc = rod_fail_no_memory(err);
         if (!d.streams) rc = rod_fail_no_memory(err);
     }
-    for (size_t i = 0; !rc && i < options->n_batches; i++) {
-        d.n_streams = options->batches[i];
+    for (size_t i = 0; !rc && i < options->bench->n_batches; i++) {
+        d.n_streams = options->bench->batches[i];
         rc = drafts_measure(&d, acceptance, err);
     }
     for (uint32_t i = 0; d.streams && i < most; i++) free(d.streams[i].ids);
@@ -187,8 +188,8 @@ static int drafts_of(const struct bench_drafts *options, double acceptance, uint
 int bench_drafts(const struct bench_drafts *options, struct rod_error *err) {
     uint32_t most = 1;
     int rc = 0;
-    for (size_t i = 0; i < options->n_batches; i++)
-        if (options->batches[i] > most) most = options->batches[i];
+    for (size_t i = 0; i < options->bench->n_batches; i++)
+        if (options->bench->batches[i] > most) most = options->bench->batches[i];
     for (size_t p = 0; !rc && p < options->n_acceptances; p++)
         rc = drafts_of(options, options->acceptances[p], most, err);
     return rc;

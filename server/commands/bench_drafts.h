@@ -2,7 +2,7 @@
 #ifndef BENCH_DRAFTS_H
 #define BENCH_DRAFTS_H
 
-#include "engine/rodimus.h"
+#include "engine/tools/tools.h"
 
 struct bench_drafts_row {
     uint32_t n_sessions;
@@ -13,14 +13,10 @@ struct bench_drafts_row {
 };
 
 struct bench_drafts {
-    const char *model_dir, *synthetic, *adapter_dir, *device, *precision, *weights;
-    bool deterministic;
-    uint32_t n_threads, context, n_tok; /* tokens that a session has read before, and generates */
-    const uint32_t *batches;
-    size_t n_batches;
+    const struct rod_bench_options *bench; /* its first context is what a session has read before */
+    uint32_t n_tok;                        /* that a session generates */
     const double *acceptances;
     size_t n_acceptances;
-    struct rod_progress_to progress;
     int (*report)(void *arg, const struct rod_model_info *info, const struct bench_drafts_row *row);
     void *arg;
 };

@@ -172,21 +172,10 @@ static int run_drafts(const struct bench_options *options, const struct rod_benc
                       struct bench_output *output, struct rod_error *err) {
     double *acceptances = read_acceptances(&options->acceptance, err);
     if (!acceptances) return err->code;
-    const struct bench_drafts drafts = {.model_dir = bench->model_dir,
-                                        .synthetic = bench->synthetic,
-                                        .adapter_dir = bench->adapter_dir,
-                                        .device = bench->device,
-                                        .precision = bench->precision,
-                                        .weights = bench->weights,
-                                        .deterministic = bench->deterministic,
-                                        .n_threads = bench->n_threads,
-                                        .context = (uint32_t)bench->contexts[0],
+    const struct bench_drafts drafts = {.bench = bench,
                                         .n_tok = (uint32_t)options->tokens,
-                                        .batches = bench->batches,
-                                        .n_batches = bench->n_batches,
                                         .acceptances = acceptances,
                                         .n_acceptances = options->acceptance.n_items,
-                                        .progress = bench->progress,
                                         .report = report_drafts,
                                         .arg = output};
     const int rc = bench_drafts(&drafts, err);
