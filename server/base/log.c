@@ -45,8 +45,6 @@ static void line_add_time(struct buf *b) {
     buf_addf(b, "%s.%03dZ", text, (int)(now_ns / 1000000 % 1000));
 }
 
-static void line_add_number(struct buf *b, double number) { buf_addf(b, "%.15g", number); }
-
 /* Text values are quoted only where they would not read as one word. */
 static void line_add_text(struct buf *b, const char *text, size_t len) {
     bool plain = len != 0;
@@ -70,15 +68,11 @@ static size_t shown_bytes(const char *text, size_t max_bytes) {
 static void line_add_fields(struct buf *b, bool json, const struct log_field *fields, int n_fields, size_t max_bytes) {
     for (int i = 0; i < n_fields; i++) {
         const struct log_field *f = &fields[i];
-        if (json) {
-            buf_addf(b, ",\"%s\":", f->key);
-        } else {
-            buf_addf(b, " %s=", f->key);
-        }
+        buf_addf(b, json ? ",\"%s\":" : " %s=", f->key);
         if (f->type == LOG_TRUTH) {
             buf_puts(b, f->number != 0 ? "true" : "false");
         } else if (f->type == LOG_NUMBER) {
-            line_add_number(b, f->number);
+            buf_addf(b, "%.15g", f->number);
         } else if (json) {
             buf_json_any(b, f->text, shown_bytes(f->text, max_bytes));
         } else {
@@ -146,8 +140,12 @@ void log_line(struct log *log, enum log_level level, const char *message, const 
     pthread_mutex_unlock(&log->lock);
 }
 
-static void to_one_line(char *message, size_t room) {
-    utf8_mend(message, room);
+/* A message of one line. */
+static void one_line(char *message, size_t size, const char *format, va_list args)
+    __attribute__((format(printf, 3, 0)));
+static void one_line(char *message, size_t size, const char *format, va_list args) {
+    vsnprintf(message, size, format, args);
+    utf8_mend(message, size);
     for (char *c = message; *c; c++) {
         if ((unsigned char)*c < 0x20) *c = ' ';
     }
@@ -157,9 +155,8 @@ void log_text(struct log *log, enum log_level level, const char *format, ...) {
     char message[1024];
     va_list args;
     va_start(args, format);
-    vsnprintf(message, sizeof message, format, args);
+    one_line(message, sizeof message, format, args);
     va_end(args);
-    to_one_line(message, sizeof message);
     log_line(log, level, message, NULL, 0);
 }
 
@@ -167,9 +164,8 @@ void log_failure(struct log *log, const char *program, const char *hint, const c
     char message[2048];
     va_list args;
     va_start(args, format);
-    vsnprintf(message, sizeof message, format, args);
+    one_line(message, sizeof message, format, args);
     va_end(args);
-    to_one_line(message, sizeof message);
     if (log->json) {
         log_line(log, LOG_ERROR, message, NULL, 0);
         return;

@@ -1,39 +1,25 @@
 /* traceparent.c - see traceparent.h. */
 #include "traceparent.h"
 
-#include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
-enum { VERSION = 2, TRACE = 32, PARENT = 16, FLAGS = 2, LENGTH = VERSION + 1 + TRACE + 1 + PARENT + 1 + FLAGS };
+#define BLANKS " \t"
 
-/* n digits from *at on, not all of them 0 unless that is allowed; *at then is behind them. */
-static bool skip_digits(const char **at, size_t n, bool zero) {
-    const char *digits = *at;
-    if (strspn(digits, "0123456789abcdef") < n) return false;
-    *at += n;
-    return zero || strspn(digits, "0") < n;
-}
-
-static bool skip_dash(const char **at) { return *(*at)++ == '-'; }
-
-static bool is_traceparent(const char *text, size_t n) {
-    const char *at = text;
-    if (n < LENGTH || !strncmp(text, "ff", VERSION)) return false;
-    if (!skip_digits(&at, VERSION, true) || !skip_dash(&at) || !skip_digits(&at, TRACE, false) || !skip_dash(&at) ||
-        !skip_digits(&at, PARENT, false) || !skip_dash(&at) || !skip_digits(&at, FLAGS, true))
-        return false;
-    return n == LENGTH || (strncmp(text, "00", VERSION) != 0 && *at == '-');
-}
+/* Whether text is digits, not all of them 0. */
+static bool is_id(const char *text, size_t n) { return strlen(text) == n && strspn(text, "0") < n; }
 
 bool traceparent_read(const char *header, char trace_id[TRACE_ID_BYTES]) {
-    static const char blanks[] = " \t";
+    char version[3] = "", parent[17] = "", flags[3] = "";
+    int n = 0;
     trace_id[0] = 0;
-    if (!header) return false;
-    header += strspn(header, blanks);
-    size_t n = strlen(header);
-    while (n && strchr(blanks, header[n - 1])) n--;
-    if (!is_traceparent(header, n)) return false;
-    memcpy(trace_id, header + VERSION + 1, TRACE);
-    trace_id[TRACE] = 0;
-    return true;
+    if (header)
+        sscanf(header + strspn(header, BLANKS), "%2[0-9a-f]-%32[0-9a-f]-%16[0-9a-f]-%2[0-9a-f]%n", version, trace_id,
+               parent, flags, &n);
+    const char *rest = n ? header + strspn(header, BLANKS) + n : "?";
+    const bool ends = !rest[strspn(rest, BLANKS)], goes_on = *rest == '-' && strcmp(version, "00") != 0;
+    const bool good = strlen(version) == 2 && strcmp(version, "ff") != 0 && is_id(trace_id, TRACE_ID_BYTES - 1) &&
+                      is_id(parent, 16) && strlen(flags) == 2 && (ends || goes_on);
+    if (!good) trace_id[0] = 0;
+    return good;
 }

@@ -6,7 +6,6 @@
  * - an answer queued in the first handler call closes the connection: answer in a later one, but for framing errors;
  * - the line before a chunk that is longer than its buffer it awaits without sleeping, whether or not the client is
  * there still (drop_stuck). */
-#include "http_framing.h"
 #include "http_internal.h"
 #include "http_listen.h"
 #include "http_tls.h"

@@ -1,4 +1,4 @@
-/* http_framing.c - see http_framing.h. The facts about libmicrohttpd 0.9.75 that shape this file:
+/* http_framing.c - see http_internal.h. The facts about libmicrohttpd 0.9.75 that shape this file:
  * - it accepts Content-Length with Transfer-Encoding, two Content-Lengths, no Host: headers are counted here;
  * - it puts the second line of a folded header behind the name: "Content-Length:\r\n 5" is a header Content-Length5;
  * - a line that begins with a colon, or with a zero byte, ends its headers as an empty one would: what follows would be
@@ -6,7 +6,7 @@
  *   and an empty line behind the last. Names and values point there; it writes a zero over each end of line, and over
  *   such a colon, so that of ":\n" and "\0\n" behind the last header nothing is seen. 1.0 refuses all of these itself.
  */
-#include "http_framing.h"
+#include "http_internal.h"
 
 #include <stdint.h>
 #include <stdlib.h>

@@ -105,6 +105,17 @@ struct http {
 /* Before the loop runs, the thread that prepares it has all to itself. */
 static inline bool http_on_loop(const struct http *h) { return !h->runs || pthread_equal(h->thread, pthread_self()); }
 
+/* ---- http_framing.c: what a request says about its own length ---- */
+struct http_framing {
+    bool chunked, expect;
+    size_t length; /* Content-Length, 0 = none */
+};
+/* In the handler's first call, with its method and version (they point into the bytes that came). NULL, or the fault:
+ * what a proxy in front might read differently than we do. The connection then closes, so that no second request is
+ * smuggled in the body of the first. */
+const char *http_framing_fault(struct MHD_Connection *connection, const char *method, const char *version,
+                               struct http_framing *out);
+
 /* ---- http_body.c ---- */
 void http_refuse(struct http_request *r, unsigned status, const char *code, const char *message);
 /* What has come of the body goes at once, as the rest may take long to come, and it holds no place among the large. */

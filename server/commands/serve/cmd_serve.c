@@ -5,7 +5,6 @@
  */
 #include "serve.h"
 
-#include "server/base/notify.h"
 #include "server/base/pool.h"
 #include "server/commands/commands.h"
 #include "server/http/http_listen.h"
@@ -47,8 +46,7 @@ static void on_beat(uv_timer_t *timer) {
                          stats.queued, stats.n_slots);
     }
     if (!v->watchdog_ms || uv_now(&v->loop) < v->watchdog_at_ms) return;
-    const char *why = routes_unready(s);
-    if (why && (!strcmp(why, "stalled") || !strcmp(why, "failed"))) return; /* systemd then restarts the process */
+    if (routes_want_restart(routes_unready(s))) return; /* systemd then restarts the process */
     v->watchdog_at_ms = uv_now(&v->loop) + v->watchdog_ms;
     notify_send("WATCHDOG=1");
 }
@@ -217,6 +215,11 @@ static void reset_signals(void) {
     signal(SIGINT, SIG_DFL);
 }
 
+static void close_handle(uv_handle_t *handle, void *arg) {
+    (void)arg;
+    if (!uv_is_closing(handle)) uv_close(handle, NULL);
+}
+
 static void server_finish(struct service *v) {
     struct server *s = &v->server;
     assert(v->stopping && !v->abandoned);
@@ -231,14 +234,7 @@ static void server_finish(struct service *v) {
         log_text(&s->log, LOG_ERROR, "Lost %llu sessions at their last version.", (unsigned long long)n_lost);
         v->exit_code = 1;
     }
-    uv_close((uv_handle_t *)&v->wake, NULL);
-    uv_close((uv_handle_t *)&v->loaded_wake, NULL);
-    uv_close((uv_handle_t *)&v->drain, NULL);
-    uv_close((uv_handle_t *)&v->beat, NULL);
-    uv_close((uv_handle_t *)&s->tick, NULL);
-    uv_close((uv_handle_t *)&v->sigint, NULL);
-    uv_close((uv_handle_t *)&v->sigterm, NULL);
-    uv_close((uv_handle_t *)&v->sighup, NULL);
+    uv_walk(&v->loop, close_handle, NULL);
     signal(SIGHUP, SIG_IGN); /* there is nothing left to reload */
     completion_free_all(s);
 }

@@ -10,7 +10,7 @@
 #define SERVE_H
 
 #include "server/admin.h"
-#include "server/base/listen_fds.h"
+#include "server/base/systemd.h"
 #include "server/reload.h"
 #include "server/routes.h"
 #include "server/completion/completion.h"

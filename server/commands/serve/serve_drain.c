@@ -1,8 +1,6 @@
 /* serve_drain.c - see serve.h: the shutdown. The first SIGTERM or SIGINT drains, the second exits. */
 #include "serve.h"
 
-#include "server/base/notify.h"
-
 #include <assert.h>
 #include <signal.h>
 #include <string.h>

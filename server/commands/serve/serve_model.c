@@ -3,7 +3,6 @@
 
 #include "server/base/buf.h"
 #include "server/base/nonblocking_writer.h"
-#include "server/base/notify.h"
 #include "server/base/progress.h"
 #include "server/base/version.h"
 #include "server/settings/model_path.h"

@@ -1,5 +1,5 @@
 /* test_listen_fds.c - which socket is handed over for which port, from the variables that systemd sets. */
-#include "server/base/listen_fds.h"
+#include "server/base/systemd.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
