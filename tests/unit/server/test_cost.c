@@ -60,8 +60,11 @@ static void the_streams_of_a_step_cost_less_than_a_twentieth_of_it(void **state)
     for (int chat = 0; chat < 2; chat++) {
         const struct answer_form *form = chat ? &chats_form : &completions_form;
         struct buf prefix = {0}, out = {0};
-        struct answer a = {
-            .id = "0f51447ed371fcd60afec9a47a96a42f", .served_model = "tales", .fingerprint = "fp_0123456789ab"};
+        const struct api_request asked = {0};
+        struct answer a = {.id = "0f51447ed371fcd60afec9a47a96a42f",
+                           .request = &asked,
+                           .served_model = "tales",
+                           .fingerprint = "fp_0123456789ab"};
         a.created_unix_s = 1795219161;
         api_put_head(&prefix, form->style, true, &a);
         double best = 1e30;

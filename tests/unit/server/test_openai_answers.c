@@ -108,7 +108,8 @@ static void tokens_are_spelled_as_text_or_bytes(void **state) {
 static const struct answer_form *const forms[] = {&completions_form, &chats_form};
 
 static void put_head(struct buf *out, const struct answer_form *form, const char *id, const char *model) {
-    struct answer a = {.served_model = model, .fingerprint = "fp", .created_unix_s = 12};
+    const struct api_request request = {0};
+    struct answer a = {.request = &request, .served_model = model, .fingerprint = "fp", .created_unix_s = 12};
     snprintf(a.id, sizeof a.id, "%s", id);
     api_put_head(out, form->style, true, &a);
 }
