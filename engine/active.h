@@ -8,7 +8,6 @@
 #define ACTIVE_H
 
 #include "engine/draft/draft_lookup.h"
-#include "engine/draft/draft_account.h"
 #include "engine/draft/draft_policy.h"
 #include "engine/grammar/grammar_gate.h"
 #include "engine/sched/mailbox.h"

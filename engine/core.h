@@ -186,6 +186,7 @@ void move_drop_all(struct rod_engine *engine); /* the buffers, when the backend 
 
 /* ---- keep.c ---- */
 int keep_open(struct rod_engine *engine, struct rod_error *err); /* the pool */
+struct state_form keep_form(const struct rod_engine *engine);    /* of the files of its states */
 int keep_check(const struct rod_engine *engine, const struct rod_request *request, struct rod_error *err);
 /* Begins to move it into the request's slot. ROD_ESTATE: the state is at fault, and the slot as before. */
 int keep_load(struct rod_engine *engine, struct active *active, struct rod_error *err);

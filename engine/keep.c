@@ -19,6 +19,21 @@ static void *pool_take_from_device(void *arg, size_t bytes) {
 /* Pinned memory is taken from everybody else, and when the server starts. */
 #define MOST_PINNED ((uint64_t)16 << 30)
 
+static size_t keep_state_bytes(const void *arg, uint64_t n_tok) {
+    const struct rod_engine *e = arg;
+    return e->parts.ops->state_bytes(e->parts.backend, n_tok);
+}
+
+struct state_form keep_form(const struct rod_engine *e) {
+    struct state_form form = {.layout = e->backend_info.state_id,
+                              .V = e->parts.V,
+                              .chunk_tok = e->backend_info.chunk_tok,
+                              .state_bytes = keep_state_bytes,
+                              .arg = e};
+    memcpy(form.fingerprint, e->parts.fingerprint, sizeof form.fingerprint);
+    return form;
+}
+
 int keep_open(struct rod_engine *e, struct rod_error *err) {
     const struct backend_ops *ops = e->parts.ops;
     if (!ops->slot_save) return 0;

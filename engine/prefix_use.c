@@ -35,11 +35,6 @@ static double prefix_use_measure_copy_ns(struct rod_engine *e) {
     return least_ns;
 }
 
-static size_t prefix_use_bytes_at(const void *arg, uint64_t n_tok) {
-    const struct rod_engine *e = arg;
-    return e->parts.ops->state_bytes(e->parts.backend, n_tok);
-}
-
 static void prefix_use_log(void *arg, int level, const char *line) { engine_log(arg, level, "%s", line); }
 
 int prefix_use_open(struct rod_engine *e, struct rod_error *err) {
@@ -64,16 +59,11 @@ int prefix_use_open_pinned(struct rod_engine *e, struct rod_error *err) {
     struct state_pool_counts pool;
     state_pool_count(e->states, &pool);
     struct pinned_config config = {.state_dir = e->config.state_dir,
-                                   .form = {.layout = e->backend_info.state_id,
-                                            .V = e->parts.V,
-                                            .chunk_tok = e->backend_info.chunk_tok,
-                                            .state_bytes = prefix_use_bytes_at,
-                                            .arg = e},
+                                   .form = keep_form(e),
                                    .pool = e->states,
                                    .budget_bytes = pool.bytes / POLICY_PREFIX_PINNED_PARTS,
                                    .log = prefix_use_log,
                                    .arg = e};
-    memcpy(config.form.fingerprint, e->parts.fingerprint, sizeof config.form.fingerprint);
     return pinned_open(&config, &e->pinned, err);
 }
 

@@ -12,11 +12,6 @@
 
 /* ---- open ---- */
 
-static size_t turn_state_bytes(const void *arg, uint64_t n_tok) {
-    const struct rod_engine *e = arg;
-    return e->parts.ops->state_bytes(e->parts.backend, n_tok);
-}
-
 static void turn_give_back(void *arg, struct session_turn *turn) {
     struct rod_engine *e = arg;
     struct active *a = turn->user;
@@ -29,20 +24,18 @@ static int turn_begin(void *arg, struct session_turn *turn, struct rod_error *er
 
 int turn_open(struct rod_engine *e, struct rod_error *err) {
     if (!e->states) return 0;
-    struct sessions_config config = {
-        .dir = e->config.state_dir,
-        .disk_bytes = e->config.state_disk_bytes,
-        .ttl_s = e->config.session_ttl_s,
-        .max_sessions = e->config.max_sessions,
-        .lazy = e->config.session_lazy,
-        .reject = e->config.session_reject,
-        .form = {.layout = e->backend_info.state_id, .V = e->parts.V, .state_bytes = turn_state_bytes, .arg = e},
-        .pool = e->states,
-        .begin = turn_begin,
-        .back = turn_give_back,
-        .log = turn_log,
-        .arg = e};
-    memcpy(config.form.fingerprint, e->parts.fingerprint, sizeof config.form.fingerprint);
+    struct sessions_config config = {.dir = e->config.state_dir,
+                                     .disk_bytes = e->config.state_disk_bytes,
+                                     .ttl_s = e->config.session_ttl_s,
+                                     .max_sessions = e->config.max_sessions,
+                                     .lazy = e->config.session_lazy,
+                                     .reject = e->config.session_reject,
+                                     .form = keep_form(e),
+                                     .pool = e->states,
+                                     .begin = turn_begin,
+                                     .back = turn_give_back,
+                                     .log = turn_log,
+                                     .arg = e};
     const int rc = sessions_open(&config, &e->sessions, err);
     if (!rc) state_pool_on_full(e->states, sessions_make_room, e->sessions);
     return rc;

@@ -106,10 +106,15 @@ void file_wipe(struct file_bytes *bytes) {
     bytes->n = 0;
 }
 
-int file_load(const char *dir, const char *name, size_t max_bytes, struct file_bytes *out, struct rod_error *err) {
+char *file_path(const char *dir, const char *name) {
     char *path = NULL;
+    return asprintf(&path, "%s/%s", dir, name) < 0 ? NULL : path;
+}
+
+int file_load(const char *dir, const char *name, size_t max_bytes, struct file_bytes *out, struct rod_error *err) {
+    char *path = file_path(dir, name);
     *out = (struct file_bytes){0};
-    if (asprintf(&path, "%s/%s", dir, name) < 0) return rod_fail_no_memory(err);
+    if (!path) return rod_fail_no_memory(err);
     int rc = 0;
     switch (file_read(path, FILE_REGULAR_ONLY, max_bytes, out)) {
     case FILE_READ: break;

@@ -40,6 +40,7 @@ enum file_verdict file_read_fd(int fd, enum file_kinds kinds, size_t max_bytes, 
 /* Overwrites the bytes, and what reading them left on the stack, and frees them; data may be NULL. */
 void file_wipe(struct file_bytes *bytes);
 
+char *file_path(const char *dir, const char *name); /* dir/name, malloc'd; NULL: no memory */
 /* dir/name, a regular file of a checkpoint. ROD_ENOTFOUND: not there. ROD_EMODEL: not regular, or too large. ROD_EIO,
  * ROD_ENOMEM. Messages name the path. */
 int file_load(const char *dir, const char *name, size_t max_bytes, struct file_bytes *out, struct rod_error *err);

@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_NESTING = 64, MAX_NAMES = 1024, MAX_RANGES = 256, MAX_REPEAT = 65535 };
+enum { MAX_NESTING = 64, MAX_NAMES = 1024, MAX_RANGES = 256 };
 
 struct name {
     const char *text;
@@ -100,17 +100,10 @@ static bool ebnf_read_char(struct ebnf *g, uint32_t *out) {
         *out = (unsigned char)c;
         return true;
     }
-    *out = 0;
-    for (int i = 0; i < n_digits; i++) {
-        char d = g->at < g->end ? *g->at++ : 0;
-        uint32_t v = d >= '0' && d <= '9'                     ? (uint32_t)(d - '0')
-                     : (d | 0x20) >= 'a' && (d | 0x20) <= 'f' ? (uint32_t)((d | 0x20) - 'a' + 10)
-                                                              : 16;
-        if (v == 16) {
-            ebnf_fail(g, "an escape with too few hexadecimal digits");
-            return false;
-        }
-        *out = *out << 4 | v;
+    if (!ir_read_hex(&g->at, g->end, n_digits, out)) {
+        g->at += g->at < g->end;
+        ebnf_fail(g, "an escape with too few hexadecimal digits");
+        return false;
     }
     if (*out <= 0x10ffff && (*out < 0xd800 || *out > 0xdfff)) return true;
     ebnf_fail(g, "an escape that is not a character");
@@ -128,14 +121,9 @@ static uint32_t ebnf_parse_literal(struct ebnf *g) {
     return out;
 }
 
-static int ebnf_compare_ranges(const void *a, const void *b) {
-    const struct ir_range *x = a, *y = b;
-    return x->lo < y->lo ? -1 : x->lo > y->lo;
-}
-
 static uint32_t ebnf_parse_class(struct ebnf *g) {
     struct ir_range r[MAX_RANGES], out[MAX_RANGES + 1];
-    size_t n = 0, n_out = 0;
+    size_t n = 0;
     bool negated = ebnf_skip(g, '^');
     while (!g->ir->rc && !ebnf_skip(g, ']')) {
         if (n == MAX_RANGES) return ebnf_fail(g, "a class of too many characters");
@@ -149,14 +137,7 @@ static uint32_t ebnf_parse_class(struct ebnf *g) {
         n++;
     }
     if (!negated) return ir_set(g->ir, r, n);
-    qsort(r, n, sizeof *r, ebnf_compare_ranges);
-    uint32_t next = 0;
-    for (size_t i = 0; i < n; i++) {
-        if (r[i].lo > next) out[n_out++] = (struct ir_range){next, r[i].lo - 1};
-        if (r[i].hi + 1 > next) next = r[i].hi + 1;
-    }
-    if (next <= 0x10ffff) out[n_out++] = (struct ir_range){next, 0x10ffff};
-    return ir_set(g->ir, out, n_out);
+    return ir_set(g->ir, out, ir_negate(r, n, 0x10ffff, out));
 }
 
 static uint32_t ebnf_parse_alternatives(struct ebnf *g);
@@ -182,10 +163,7 @@ static uint32_t ebnf_parse_atom(struct ebnf *g) {
 
 static bool ebnf_read_count(struct ebnf *g, uint32_t *out) {
     ebnf_skip_space(g);
-    const char *begin = g->at;
-    for (*out = 0; g->at < g->end && *g->at >= '0' && *g->at <= '9'; g->at++)
-        if (*out <= MAX_REPEAT) *out = *out * 10 + (uint32_t)(*g->at - '0');
-    bool any = g->at > begin;
+    const bool any = ir_read_count(&g->at, g->end, out);
     ebnf_skip_space(g);
     return any;
 }
@@ -203,7 +181,7 @@ static uint32_t ebnf_parse_repeated(struct ebnf *g) {
             max = min;
             if (ebnf_skip(g, ',') && !ebnf_read_count(g, &max)) max = IR_NO_LIMIT;
             if (!ebnf_skip(g, '}') || max < min) return ebnf_fail(g, "a repetition that is not {m}, {m,} or {m,n}");
-            if (min > MAX_REPEAT || (max != IR_NO_LIMIT && max > MAX_REPEAT))
+            if (min > IR_MAX_REPEAT || (max != IR_NO_LIMIT && max > IR_MAX_REPEAT))
                 return ebnf_fail(g, "a repetition of more than 65535");
         } else if (!ebnf_skip(g, '*')) {
             break;

@@ -157,6 +157,55 @@ uint32_t ir_ref(struct ir *ir, uint32_t rule) {
     return ir_add_node(ir, (struct ir_node){.kind = IR_REF, .a = rule});
 }
 
+/* ---- for the readers of patterns ---- */
+
+bool ir_read_hex(const char **at, const char *end, int n_digits, uint32_t *out) {
+    *out = 0;
+    for (int i = 0; i < n_digits; i++, ++*at) {
+        static const char digits[] = "0123456789abcdef";
+        const char c = *at < end ? **at : 0, *digit = c ? strchr(digits, c >= 'A' && c <= 'F' ? c | 0x20 : c) : NULL;
+        if (!digit) return false;
+        *out = *out << 4 | (uint32_t)(digit - digits);
+    }
+    return true;
+}
+
+bool ir_read_count(const char **at, const char *end, uint32_t *out) {
+    const char *begin = *at;
+    for (*out = 0; *at < end && **at >= '0' && **at <= '9'; ++*at)
+        if (*out <= IR_MAX_REPEAT) *out = *out * 10 + (uint32_t)(**at - '0');
+    return *at > begin;
+}
+
+static int ranges_compare(const void *a, const void *b) {
+    const struct ir_range *x = a, *y = b;
+    return x->lo < y->lo ? -1 : x->lo > y->lo;
+}
+
+size_t ir_tidy(struct ir_range *r, size_t n) {
+    size_t left = 0;
+    if (n) qsort(r, n, sizeof *r, ranges_compare);
+    for (size_t i = 0; i < n; i++) {
+        if (!left || r[i].lo > r[left - 1].hi + 1)
+            r[left++] = r[i];
+        else if (r[i].hi > r[left - 1].hi)
+            r[left - 1].hi = r[i].hi;
+    }
+    return left;
+}
+
+size_t ir_negate(struct ir_range *r, size_t n, uint32_t last, struct ir_range *out) {
+    uint32_t next = 0;
+    size_t n_out = 0;
+    n = ir_tidy(r, n);
+    for (size_t i = 0; i < n && r[i].lo <= last; i++) {
+        if (r[i].lo > next) out[n_out++] = (struct ir_range){next, r[i].lo - 1};
+        next = r[i].hi + 1;
+    }
+    if (next <= last) out[n_out++] = (struct ir_range){next, last};
+    return n_out;
+}
+
 /* ---- whether a rule ends ---- */
 
 enum { MAX_ENDS_WORK = 1 << 26 };

@@ -10,6 +10,7 @@
 #include "engine/rodimus.h"
 
 #define IR_NO_LIMIT UINT32_MAX
+enum { IR_MAX_REPEAT = 65535 };
 
 enum ir_kind { IR_FAIL, IR_EMPTY, IR_BYTES, IR_SET, IR_CAT, IR_ALT, IR_REP, IR_REF };
 /* FAIL matches nothing, EMPTY the empty text. BYTES: bytes[a, a+b). SET: one character of ranges[a, a+b), as UTF-8.
@@ -72,6 +73,14 @@ uint32_t ir_rep(struct ir *ir, uint32_t a, uint32_t min, uint32_t max);
 uint32_t ir_opt(struct ir *ir, uint32_t a);
 uint32_t ir_ref(struct ir *ir, uint32_t rule);
 uint32_t ir_rule(struct ir *ir); /* a new rule that matches nothing yet */
+
+/* For the readers of patterns, which go on at *at. false: there is no such digit, or none at all. */
+bool ir_read_hex(const char **at, const char *end, int n_digits, uint32_t *out);
+bool ir_read_count(const char **at, const char *end, uint32_t *out); /* what is above 65535 stays above it */
+/* In order and apart; returns how many are left. */
+size_t ir_tidy(struct ir_range *ranges, size_t n);
+/* Tidies them; what they lack of 0..last goes to out[n + 1]. Returns how many these are. */
+size_t ir_negate(struct ir_range *ranges, size_t n, uint32_t last, struct ir_range *out);
 
 /* grammar_regex.c. anywhere: found anywhere in the text (JSON Schema's meaning); else the whole text matches. */
 uint32_t ir_regex(struct ir *ir, const char *pattern, size_t len, bool anywhere);

@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAX_NESTING = 64, MAX_RANGES = 256, MAX_REPEAT = 65535 };
+enum { MAX_NESTING = 64, MAX_RANGES = 256 };
 
 struct regex {
     struct ir *ir;
@@ -32,11 +32,6 @@ static uint32_t regex_fail(struct regex *x, const char *what) {
 
 /* ---- sets of characters ---- */
 
-static int set_compare_ranges(const void *a, const void *b) {
-    const struct ir_range *x = a, *y = b;
-    return x->lo < y->lo ? -1 : x->lo > y->lo;
-}
-
 static void set_add(struct regex *x, struct set *s, uint32_t lo, uint32_t hi) {
     if (s->n == MAX_RANGES) {
         regex_fail(x, "a class of too many characters");
@@ -45,31 +40,17 @@ static void set_add(struct regex *x, struct set *s, uint32_t lo, uint32_t hi) {
     s->r[s->n++] = (struct ir_range){lo, hi};
 }
 
-static void set_sort(struct set *s) {
-    if (s->n == 0) return;
-    qsort(s->r, s->n, sizeof *s->r, set_compare_ranges);
-    size_t n = 1;
-    for (size_t i = 1; i < s->n; i++) {
-        if (s->r[i].lo <= s->r[n - 1].hi + 1) {
-            if (s->r[i].hi > s->r[n - 1].hi) s->r[n - 1].hi = s->r[i].hi;
-        } else {
-            s->r[n++] = s->r[i];
-        }
+static void set_negate(struct regex *x, struct set *s, uint32_t last) {
+    struct ir_range out[MAX_RANGES + 1];
+    s->n = ir_negate(s->r, s->n, last, out);
+    if (s->n > MAX_RANGES) {
+        regex_fail(x, "a class of too many characters");
+        s->n = 0;
     }
-    s->n = n;
+    memcpy(s->r, out, s->n * sizeof *out);
 }
 
-static void set_negate(struct regex *x, struct set *s, uint32_t last) {
-    struct set out = {.ascii = s->ascii};
-    uint32_t next = 0;
-    set_sort(s);
-    for (size_t i = 0; i < s->n && s->r[i].lo <= last; i++) {
-        if (s->r[i].lo > next) set_add(x, &out, next, s->r[i].lo - 1);
-        next = s->r[i].hi + 1;
-    }
-    if (next <= last) set_add(x, &out, next, last);
-    *s = out;
-}
+static uint32_t regex_of_set(struct regex *x, struct set *s) { return ir_set(x->ir, s->r, ir_tidy(s->r, s->n)); }
 
 /* \d \w \s and their opposites */
 static bool set_shorthand(struct regex *x, struct set *s, char c) {
@@ -109,24 +90,11 @@ static uint32_t regex_next_char(struct regex *x) {
 }
 
 static bool regex_read_hex(struct regex *x, int n_digits, uint32_t *out) {
-    uint32_t c = 0;
-    for (int i = 0; i < n_digits; i++, x->at++) {
-        char d = x->at < x->end ? *x->at : 0;
-        if (d >= '0' && d <= '9')
-            c = c * 16 + (uint32_t)(d - '0');
-        else if ((d | 0x20) >= 'a' && (d | 0x20) <= 'f')
-            c = c * 16 + (uint32_t)((d | 0x20) - 'a' + 10);
-        else {
-            regex_fail(x, "an escape with too few hexadecimal digits");
-            return false;
-        }
-    }
-    if (c > 0x10ffff || (c >= 0xd800 && c <= 0xdfff)) {
+    if (!ir_read_hex(&x->at, x->end, n_digits, out))
+        regex_fail(x, "an escape with too few hexadecimal digits");
+    else if (*out > 0x10ffff || (*out >= 0xd800 && *out <= 0xdfff))
         regex_fail(x, "an escape that is not a character");
-        return false;
-    }
-    *out = c;
-    return true;
+    return !x->ir->rc;
 }
 
 /* After the backslash: a single character. false: the error is set. */
@@ -199,8 +167,7 @@ static uint32_t regex_parse_class(struct regex *x) {
     if (x->ir->rc) return IR_NOTHING;
     x->at++;
     if (negated) set_negate(x, &s, s.ascii ? 0x7f : 0x10ffff);
-    set_sort(&s);
-    return ir_set(x->ir, s.r, s.n);
+    return regex_of_set(x, &s);
 }
 
 static uint32_t regex_any_but_newline(struct regex *x) {
@@ -258,8 +225,7 @@ static uint32_t regex_parse_atom(struct regex *x) {
         if (x->at >= x->end) return regex_fail(x, "a backslash at the end");
         if (set_shorthand(x, &s, *x->at)) {
             x->at++;
-            set_sort(&s);
-            return ir_set(x->ir, s.r, s.n);
+            return regex_of_set(x, &s);
         }
         return regex_read_escape(x, &c) ? regex_one_char(x, c) : (uint32_t)IR_NOTHING;
     }
@@ -270,15 +236,6 @@ static uint32_t regex_parse_atom(struct regex *x) {
     return regex_one_char(x, regex_next_char(x));
 }
 
-static bool regex_read_count(struct regex *x, uint32_t *out) {
-    const char *begin = x->at;
-    uint32_t n = 0;
-    for (; x->at < x->end && *x->at >= '0' && *x->at <= '9'; x->at++)
-        if (n <= MAX_REPEAT) n = n * 10 + (uint32_t)(*x->at - '0');
-    *out = n;
-    return x->at > begin;
-}
-
 /* {m}, {m,}, {m,n}; a { that begins none of these is a character. */
 static bool regex_read_counts(struct regex *x, uint32_t *min, uint32_t *max) {
     if (regex_dialects_differ(x)) {
@@ -286,11 +243,11 @@ static bool regex_read_counts(struct regex *x, uint32_t *min, uint32_t *max) {
         return false;
     }
     const char *begin = x->at++;
-    bool ok = regex_read_count(x, min);
+    bool ok = ir_read_count(&x->at, x->end, min);
     *max = *min;
-    if (ok && regex_skip(x, ",") && !regex_read_count(x, max)) *max = IR_NO_LIMIT;
+    if (ok && regex_skip(x, ",") && !ir_read_count(&x->at, x->end, max)) *max = IR_NO_LIMIT;
     if (ok && regex_skip(x, "}")) {
-        if (*min > MAX_REPEAT || (*max != IR_NO_LIMIT && *max > MAX_REPEAT))
+        if (*min > IR_MAX_REPEAT || (*max != IR_NO_LIMIT && *max > IR_MAX_REPEAT))
             regex_fail(x, "a repetition of more than 65535");
         if (*max < *min) regex_fail(x, "a repetition whose bounds are not in order");
         return true;

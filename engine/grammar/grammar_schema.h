@@ -72,6 +72,7 @@ const char *schema_text(const json_t *value);                   /* NULL: no stri
 uint32_t schema_literal(struct schema *s, const json_t *value); /* a value as it is written, without white space */
 /* A count of at most 65535. false: the error is set. */
 bool schema_read_count(struct schema *s, const json_t *schema, const char *keyword, uint32_t *out);
+bool schema_lists(const char *names, const char *name); /* names: with blanks between */
 unsigned schema_keyword_about(const char *name);
 unsigned schema_type_of_name(const char *name); /* 0: of no type; NULL is none */
 unsigned schema_type_of(const json_t *value);

@@ -11,63 +11,33 @@
 enum { MAX_LENGTH = 65535 };
 
 static const struct {
-    const char *name;
     unsigned about;
+    const char *names;
 } keywords[] = {
-    {"type", K_TYPE},
-    {"enum", K_LIST},
-    {"const", K_LIST},
-    {"anyOf", K_COMBINE},
-    {"oneOf", K_COMBINE},
-    {"allOf", K_COMBINE},
-    {"$ref", K_COMBINE},
-    {"properties", T_OBJECT},
-    {"required", T_OBJECT},
-    {"additionalProperties", T_OBJECT},
-    {"patternProperties", T_OBJECT},
-    {"propertyNames", T_OBJECT},
-    {"minProperties", T_OBJECT},
-    {"maxProperties", T_OBJECT},
-    {"items", T_ARRAY},
-    {"prefixItems", T_ARRAY},
-    {"additionalItems", T_ARRAY},
-    {"uniqueItems", T_ARRAY},
-    {"minItems", T_ARRAY},
-    {"maxItems", T_ARRAY},
-    {"minLength", T_STRING},
-    {"maxLength", T_STRING},
-    {"pattern", T_STRING},
-    {"format", T_STRING},
-    {"contentMediaType", T_STRING},
-    {"contentEncoding", T_STRING},
-    {"minimum", T_NUMBER | T_INTEGER},
-    {"maximum", T_NUMBER | T_INTEGER},
-    {"exclusiveMinimum", T_NUMBER | T_INTEGER},
-    {"exclusiveMaximum", T_NUMBER | T_INTEGER},
-    {"multipleOf", T_NUMBER | T_INTEGER},
-    {"not", K_UNHELD},
-    {"if", K_UNHELD},
-    {"then", K_UNHELD},
-    {"else", K_UNHELD},
-    {"contains", K_UNHELD},
-    {"minContains", K_UNHELD},
-    {"maxContains", K_UNHELD},
-    {"unevaluatedItems", K_UNHELD},
-    {"unevaluatedProperties", K_UNHELD},
-    {"dependencies", K_UNHELD},
-    {"dependentRequired", K_UNHELD},
-    {"dependentSchemas", K_UNHELD},
-    {"$dynamicRef", K_UNHELD},
-    {"$recursiveRef", K_UNHELD},
-    {"divisibleBy", K_UNHELD},
-    {"disallow", K_UNHELD},
-    {"extends", K_UNHELD},
+    {K_TYPE, "type"},
+    {K_LIST, "enum const"},
+    {K_COMBINE, "anyOf oneOf allOf $ref"},
+    {T_OBJECT, "properties required additionalProperties patternProperties propertyNames minProperties maxProperties"},
+    {T_ARRAY, "items prefixItems additionalItems uniqueItems minItems maxItems"},
+    {T_STRING, "minLength maxLength pattern format contentMediaType contentEncoding"},
+    {T_NUMBER | T_INTEGER, "minimum maximum exclusiveMinimum exclusiveMaximum multipleOf"},
+    {K_UNHELD, "not if then else contains minContains maxContains unevaluatedItems unevaluatedProperties dependencies "
+               "dependentRequired dependentSchemas $dynamicRef $recursiveRef divisibleBy disallow extends"},
 };
 enum { N_KEYWORDS = sizeof keywords / sizeof *keywords };
 
+bool schema_lists(const char *names, const char *name) {
+    const size_t len = strlen(name);
+    for (size_t n; *names; names += n + (names[n] == ' ')) {
+        n = strcspn(names, " ");
+        if (n == len && !memcmp(names, name, n)) return true;
+    }
+    return false;
+}
+
 unsigned schema_keyword_about(const char *name) {
     for (size_t k = 0; k < N_KEYWORDS; k++)
-        if (!strcmp(name, keywords[k].name)) return keywords[k].about;
+        if (schema_lists(keywords[k].names, name)) return keywords[k].about;
     return K_NOTE;
 }
 

@@ -82,31 +82,20 @@ enum join_how {
 
 static enum join_how join_how_of(const char *keyword) {
     static const struct {
-        const char *name;
         enum join_how how;
+        const char *names;
     } table[] = {
-        {"type", JOIN_TYPE},
-        {"minimum", JOIN_MOST},
-        {"exclusiveMinimum", JOIN_MOST},
-        {"minLength", JOIN_MOST},
-        {"minItems", JOIN_MOST},
-        {"minProperties", JOIN_MOST},
-        {"maximum", JOIN_LEAST},
-        {"exclusiveMaximum", JOIN_LEAST},
-        {"maxLength", JOIN_LEAST},
-        {"maxItems", JOIN_LEAST},
-        {"maxProperties", JOIN_LEAST},
-        {"items", JOIN_BOTH},
-        {"additionalProperties", JOIN_BOTH},
-        {"propertyNames", JOIN_BOTH},
-        {"contentSchema", JOIN_BOTH},
-        {"required", JOIN_NAMES},
-        {"enum", JOIN_COMMON},
-        {"uniqueItems", JOIN_OR},
-        {"properties", JOIN_PROPERTIES},
+        {JOIN_TYPE, "type"},
+        {JOIN_MOST, "minimum exclusiveMinimum minLength minItems minProperties"},
+        {JOIN_LEAST, "maximum exclusiveMaximum maxLength maxItems maxProperties"},
+        {JOIN_BOTH, "items additionalProperties propertyNames contentSchema"},
+        {JOIN_NAMES, "required"},
+        {JOIN_COMMON, "enum"},
+        {JOIN_OR, "uniqueItems"},
+        {JOIN_PROPERTIES, "properties"},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++)
-        if (strcmp(table[i].name, keyword) == 0) return table[i].how;
+        if (schema_lists(table[i].names, keyword)) return table[i].how;
     return schema_keyword_about(keyword) & K_NOTE ? JOIN_FIRST : JOIN_EQUAL;
 }
 

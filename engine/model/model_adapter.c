@@ -42,8 +42,8 @@ static int adapter_read_config(struct merging *m, const char *dir) {
 }
 
 static int adapter_open_file(struct merging *m, const char *dir) {
-    char *path = NULL;
-    if (asprintf(&path, "%s/" WEIGHTS_FILE, dir) < 0) return rod_fail_no_memory(m->err);
+    char *path = file_path(dir, WEIGHTS_FILE);
+    if (!path) return rod_fail_no_memory(m->err);
     struct model_adapter *a = m->adapter;
     const int rc = safetensors_open(path, &a->st, m->err);
     free(path);

@@ -121,6 +121,7 @@ struct weight *model_piece_weight(struct model *model, const struct model_piece 
 struct weight_codes;
 int model_quant_find(const struct model *model, const struct quant_config *config, const struct model_piece *piece,
                      struct weight_codes *out, struct rod_error *err);
+void model_sort_tensors(struct model *model);
 struct model_tensor *model_find_tensor(const struct model *model, const char *name); /* NULL: not there */
 /* Adds data as the piece's part of its weight. */
 void model_piece_bind(struct model *model, const struct model_piece *piece, const void *data, enum dtype dtype);

@@ -5,6 +5,8 @@
 #include <assert.h>
 #include <stddef.h>
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
 
 enum size { ONE, D, E, E2, M2, R, K, V, HP, HKP, HVP, P, F, F2 };
 enum when { ALWAYS, PLUS, QK_NORM, NORM_EMBED, UNTIED };
@@ -205,4 +207,20 @@ uint64_t model_state_bytes(const struct model_dims *d, size_t S_bytes, size_t co
     uint64_t conv = (uint64_t)d->K * d->E * conv_bytes;
     uint64_t window = (uint64_t)d->visible * (d->Hk + d->Hv) * d->P * window_bytes;
     return d->L * (S + conv + window);
+}
+
+/* ---- a file's tensors, by name ---- */
+
+static int tensor_by_name(const void *a, const void *b) {
+    return strcmp(((const struct model_tensor *)a)->name, ((const struct model_tensor *)b)->name);
+}
+
+void model_sort_tensors(struct model *model) {
+    qsort(model->tensors, model->n_tensors, sizeof *model->tensors, tensor_by_name);
+}
+
+struct model_tensor *model_find_tensor(const struct model *model, const char *name) {
+    struct model_tensor key = {.name = name};
+    if (!model->n_tensors) return NULL;
+    return bsearch(&key, model->tensors, model->n_tensors, sizeof key, tensor_by_name);
 }

@@ -205,8 +205,8 @@ static int write_weights(struct writing *w) {
 /* ---- the other files ---- */
 
 static int write_text(const struct writing *w, const char *file, const char *bytes, size_t n) {
-    char *path = NULL;
-    if (asprintf(&path, "%s/%s", w->to, file) < 0) return rod_fail_no_memory(w->err);
+    char *path = file_path(w->to, file);
+    if (!path) return rod_fail_no_memory(w->err);
     FILE *out = fopen(path, "wb");
     bool good = out && fwrite(bytes, 1, n, out) == n;
     if (out && fclose(out)) good = false;
@@ -346,13 +346,8 @@ static bool is_written_file(const char *name) {
     return written_file(i);
 }
 
-static char *path_in(const char *dir, const char *file) {
-    char *path = NULL;
-    return asprintf(&path, "%s/%s", dir, file) < 0 ? NULL : path;
-}
-
 static void remove_file(const char *dir, const char *file) {
-    char *path = path_in(dir, file);
+    char *path = file_path(dir, file);
     if (path) unlink(path);
     free(path);
 }
@@ -390,7 +385,7 @@ static int make_directory(const char *to, bool *made, struct rod_error *err) {
 
 /* The part's file is this run's alone, until it is closed. */
 static int open_part(struct writing *w) {
-    char *part = path_in(w->to, PART_FILE), *done = path_in(w->to, WEIGHTS_FILE);
+    char *part = file_path(w->to, PART_FILE), *done = file_path(w->to, WEIGHTS_FILE);
     const int fd = part && done ? open(part, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0666) : -1;
     int rc = 0;
     if (!part || !done)
@@ -407,7 +402,7 @@ static int open_part(struct writing *w) {
 }
 
 static int finish_part(const struct writing *w) {
-    char *part = path_in(w->to, PART_FILE), *done = path_in(w->to, WEIGHTS_FILE);
+    char *part = file_path(w->to, PART_FILE), *done = file_path(w->to, WEIGHTS_FILE);
     int rc = 0;
     if (!part || !done)
         rc = rod_fail_no_memory(w->err);

@@ -44,7 +44,15 @@
 
 #include "budget.h"
 #include "engine/base/list.h"
-#include "slots.h"
+#include "engine/rodimus.h"
+
+#define SLOTS_NONE UINT32_MAX
+
+struct slots { /* of the backend, as numbers */
+    uint32_t n, n_free;
+    uint32_t *free; /* [n], the first n_free are free; taken from the end */
+    bool *used;     /* [n] */
+};
 
 enum sched_state {
     SCHED_NONE,

@@ -58,7 +58,7 @@ struct sessions_config {
     const char *dir;                          /* "" = memory alone */
     uint64_t disk_bytes, ttl_s, max_sessions; /* 0 = no limit, never, no limit */
     bool lazy, reject;
-    struct session_form form; /* its layout is copied */
+    struct state_form form; /* its layout is copied */
     struct state_pool *pool;
     uint32_t n_threads; /* 0 = 4 */
     /* The turn's snapshot is there: the caller makes ready what depends on it. An error ends the turn. */

@@ -300,7 +300,7 @@ int pinned_open(const struct pinned_config *config, struct pinned **out, struct 
     pthread_mutex_init(&p->changing, NULL);
     int rc = 0;
     if (config->state_dir && *config->state_dir) {
-        const struct pinned_form *form = &config->form;
+        const struct state_form *form = &config->form;
         const uint64_t model = XXH3_64bits(form->fingerprint, sizeof form->fingerprint);
         const uint64_t hash = XXH3_64bits_withSeed(form->layout, strlen(form->layout), model);
         snprintf(p->start, sizeof p->start, "%016llx-", (unsigned long long)hash);

@@ -21,7 +21,7 @@ enum { PINNED_MAX = 64 };
 
 struct pinned_config {
     const char *state_dir;   /* the folder is "prefixes" in it; NULL or "": in memory alone */
-    struct pinned_form form; /* its layout outlives the set */
+    struct state_form form;  /* its layout outlives the set */
     struct state_pool *pool; /* of the states that are read from files */
     uint64_t budget_bytes;
     void (*log)(void *arg, int level, const char *line);

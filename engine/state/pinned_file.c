@@ -30,7 +30,7 @@ void pinned_prefix_free(struct pinned_prefix *p) {
     free(p);
 }
 
-int pinned_file_write(const struct pinned_form *form, const struct pinned_prefix *p, void **header, size_t *n_header,
+int pinned_file_write(const struct state_form *form, const struct pinned_prefix *p, void **header, size_t *n_header,
                       struct rod_error *err) {
     unsigned char meta[META_FIXED + PINNED_MAX_ID] = MARK;
     const size_t n_id = strlen(p->id);
@@ -54,7 +54,7 @@ int pinned_file_write(const struct pinned_form *form, const struct pinned_prefix
 }
 
 /* NULL: it is a prefix's. */
-static const char *file_fault(const struct pinned_form *form, const struct state_file *state) {
+static const char *file_fault(const struct state_form *form, const struct state_file *state) {
     const unsigned char *meta = state->meta.data;
     if (state->meta.n <= META_FIXED || memcmp(meta, MARK, sizeof MARK) != 0) return "is not the file of a prefix";
     if (state->meta.n > META_FIXED + PINNED_MAX_ID) return "has an id that is too long";
@@ -65,7 +65,7 @@ static const char *file_fault(const struct pinned_form *form, const struct state
     return NULL;
 }
 
-int pinned_file_read(const struct pinned_form *form, const struct state_file *state, const char *file,
+int pinned_file_read(const struct state_form *form, const struct state_file *state, const char *file,
                      struct pinned_prefix **out, struct rod_error *err) {
     char id[PINNED_MAX_ID + 1] = "";
     const char *fault = file_fault(form, state);

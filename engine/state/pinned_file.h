@@ -14,15 +14,6 @@
 
 enum { PINNED_MAX_ID = 128, PINNED_MAX_TOK = STATE_FILE_MAX_PENDING_BYTES / 4 };
 
-/* What this server can load. */
-struct pinned_form {
-    uint8_t fingerprint[MODEL_FINGERPRINT_BYTES];
-    const char *layout;
-    uint32_t V, chunk_tok;
-    size_t (*state_bytes)(const void *arg, uint64_t n_tok);
-    const void *arg;
-};
-
 struct pinned_prefix {
     char id[PINNED_MAX_ID + 1];
     int64_t created_unix_s;
@@ -38,10 +29,10 @@ struct pinned_prefix *pinned_prefix_new(const char *id, const int32_t *ids, size
 void pinned_prefix_free(struct pinned_prefix *p); /* NULL: nothing */
 
 /* *header, *n_header: malloc'd; the file is these bytes and then the buffer's. */
-int pinned_file_write(const struct pinned_form *form, const struct pinned_prefix *p, void **header, size_t *n_header,
+int pinned_file_write(const struct state_form *form, const struct pinned_prefix *p, void **header, size_t *n_header,
                       struct rod_error *err);
 /* From a parsed header, without a buffer. ROD_ESTATE naming file and reason. */
-int pinned_file_read(const struct pinned_form *form, const struct state_file *state, const char *file,
+int pinned_file_read(const struct state_form *form, const struct state_file *state, const char *file,
                      struct pinned_prefix **out, struct rod_error *err);
 
 #endif

@@ -57,6 +57,15 @@ struct state_file {
     uint64_t payload_check; /* XXH3 of the payload, once a header was parsed */
 };
 
+/* What this server can load. */
+struct state_form {
+    uint8_t fingerprint[MODEL_FINGERPRINT_BYTES];
+    const char *layout;
+    uint32_t V, chunk_tok;
+    size_t (*state_bytes)(const void *arg, uint64_t n_tok);
+    const void *arg;
+};
+
 /* What the reader runs: another fingerprint or layout is refused. NULL accepts any. */
 struct state_file_expected {
     const uint8_t *fingerprint; /* [MODEL_FINGERPRINT_BYTES] */

@@ -289,6 +289,14 @@ static int parse_refuse_type(struct parse *p, const char *part, const json_t *no
                     shown(json_string_value(type), json_string_length(type), text));
 }
 
+static int parse_each(struct parse *p, const json_t *list, int depth, int (*one)(struct parse *, const json_t *, int)) {
+    size_t i;
+    json_t *v;
+    int rc = 0;
+    json_array_foreach(list, i, v) if (!rc) rc = one(p, v, depth + 1);
+    return rc;
+}
+
 static int parse_normalizer(struct parse *p, const json_t *node, int depth) {
     if (!node || json_is_null(node)) return 0;
     const char *type = json_python_text(json_object_get(node, "type"));
@@ -297,13 +305,8 @@ static int parse_normalizer(struct parse *p, const json_t *node, int depth) {
         p->t->nfc = true;
         return 0;
     }
-    if (type && !strcmp(type, "Sequence") && json_is_array(list) && depth < 4) {
-        size_t i;
-        json_t *v;
-        int rc;
-        json_array_foreach(list, i, v) if ((rc = parse_normalizer(p, v, depth + 1))) return rc;
-        return 0;
-    }
+    if (type && !strcmp(type, "Sequence") && json_is_array(list) && depth < 4)
+        return parse_each(p, list, depth, parse_normalizer);
     return parse_refuse_type(p, "normalizer", node);
 }
 
@@ -342,13 +345,8 @@ static int parse_post_processor(struct parse *p, const json_t *node, int depth) 
     const json_t *list = json_object_get(node, "processors");
     if (type && !strcmp(type, "ByteLevel")) return 0; /* offsets only */
     if (type && !strcmp(type, "TemplateProcessing")) return parse_template(p, node);
-    if (type && !strcmp(type, "Sequence") && json_is_array(list) && depth < 4) {
-        size_t i;
-        json_t *v;
-        int rc;
-        json_array_foreach(list, i, v) if ((rc = parse_post_processor(p, v, depth + 1))) return rc;
-        return 0;
-    }
+    if (type && !strcmp(type, "Sequence") && json_is_array(list) && depth < 4)
+        return parse_each(p, list, depth, parse_post_processor);
     return parse_refuse_type(p, "post_processor", node);
 }
 

@@ -1,5 +1,5 @@
-/* golden.c - see golden.h. */
-#include "golden.h"
+/* golden.c - see verify.h. */
+#include "verify.h"
 #include "engine/base/fail.h"
 #include "engine/model/safetensors.h"
 #include "engine/state/state_layout.h"

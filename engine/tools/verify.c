@@ -1,7 +1,6 @@
 /* verify.c - see verify.h. Comparisons are written so that a NaN on either side fails them. */
 #include "engine/base/fail.h"
 #include "engine/base/philox.h"
-#include "tools.h"
 #include "verify.h"
 
 #include <assert.h>

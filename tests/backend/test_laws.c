@@ -2,7 +2,7 @@
  * at multiples of the chunk, its neighbours, its slot and its slot's past change nothing, neither logits nor state. On
  * the backend that RODIMUS_TEST_DEVICE names, the CPU without it, in RODIMUS_TEST_PRECISION. */
 #include "engine/base/philox.h"
-#include "engine/tools/golden.h"
+#include "engine/tools/verify.h"
 #include "tests/backend_setup.h"
 
 #include <setjmp.h>

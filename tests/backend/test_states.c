@@ -4,7 +4,7 @@
  * CPU without it, in RODIMUS_TEST_PRECISION. */
 #include "engine/base/philox.h"
 #include "engine/state/state_layout.h"
-#include "engine/tools/golden.h"
+#include "engine/tools/verify.h"
 #include "tests/backend_setup.h"
 
 #include <setjmp.h>

@@ -10,7 +10,6 @@
 #include "engine/sched/budget.c"
 #include "engine/sched/cost.c"
 #include "engine/sched/sched.c"
-#include "engine/sched/slots.c"
 
 #include "tests/sched_world.h"
 

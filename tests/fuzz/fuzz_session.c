@@ -14,7 +14,7 @@ static size_t state_bytes(const void *arg, uint64_t n_tok) {
     return n_tok < 10 ? (size_t)n_tok : 10;
 }
 
-static const struct session_form form = {.layout = "fuzzed", .V = V, .state_bytes = state_bytes};
+static const struct state_form form = {.layout = "fuzzed", .V = V, .state_bytes = state_bytes};
 
 static void free_events(struct mailbox_events *events) {
     for (struct mailbox_event *at = events->head, *next; at; at = next) {

@@ -38,7 +38,7 @@ static void check_pinned(const struct state_file *state, const unsigned char *by
     char layout[STATE_FILE_MAX_LAYOUT + 1] = "";
     memcpy(layout, state->layout.data, state->layout.n);
     if (strlen(layout) != state->layout.n) return; /* nobody's */
-    struct pinned_form form = {
+    struct state_form form = {
         .layout = layout, .V = 1000, .chunk_tok = 1, .state_bytes = bytes_of, .arg = &state->payload.n};
     memcpy(form.fingerprint, state->fingerprint, sizeof form.fingerprint);
     struct pinned_prefix *prefix;

@@ -43,7 +43,7 @@ static size_t file_write_meta(const struct session_metadata *f, const struct ses
     return (size_t)(to - meta) + (answers ? answers->n : 0);
 }
 
-int session_file_write(const struct session_form *form, const struct session_metadata *f,
+int session_file_write(const struct state_form *form, const struct session_metadata *f,
                        const struct session_snapshot *p, const struct session_answers *answers, const uint64_t *apart,
                        void **header, size_t *n_header, struct rod_error *err) {
     const size_t n_seen = p->n_seen * SEEN_BYTES;
@@ -83,7 +83,7 @@ int session_file_write(const struct session_form *form, const struct session_met
     return rc;
 }
 
-uint64_t session_file_bytes(const struct session_form *form, const struct session_metadata *f,
+uint64_t session_file_bytes(const struct state_form *form, const struct session_metadata *f,
                             const struct session_snapshot *p, const struct session_answers *answers) {
     const size_t n_meta = META_FIXED + (f->tools ? TOOLS_BYTES : 0u) + 3 + strlen(f->tenant) + strlen(f->id) +
                           strlen(f->parent) + (answers ? answers->n : 0);
@@ -155,7 +155,7 @@ static bool file_begins_character(const unsigned char *bytes, size_t n) {
     return true;
 }
 
-static int file_read_snapshot(const struct session_form *form, const struct state_file *state, const char *file,
+static int file_read_snapshot(const struct state_form *form, const struct state_file *state, const char *file,
                               struct session_snapshot **out, struct rod_error *err) {
     const size_t want =
         state->n_tok && state->n_tok <= SESSION_MOST_TOK ? form->state_bytes(form->arg, state->n_tok) : 0;
@@ -196,7 +196,7 @@ static int file_read_snapshot(const struct session_form *form, const struct stat
     return 0;
 }
 
-int session_file_read(const struct session_form *form, const struct state_file *state, const char *file,
+int session_file_read(const struct state_form *form, const struct state_file *state, const char *file,
                       struct session_metadata *f, struct session_snapshot **snapshot, struct session_answers **answers,
                       struct rod_error *err) {
     *f = (struct session_metadata){.version = state->version,

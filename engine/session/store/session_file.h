@@ -19,28 +19,19 @@
 
 #define SESSION_MOST_TOK ((uint64_t)1 << 48) /* sums with positions stay far from overflow */
 
-/* What this server can load. */
-struct session_form {
-    uint8_t fingerprint[MODEL_FINGERPRINT_BYTES];
-    const char *layout;
-    uint32_t V;
-    size_t (*state_bytes)(const void *arg, uint64_t n_tok);
-    const void *arg;
-};
-
 /* *header, *n_header: malloc'd; the file is these bytes and then the snapshot's state buffer, which is read for its
  * checksum. apart, unless NULL: the state is in another file and has this checksum; the header is the whole file. */
-int session_file_write(const struct session_form *form, const struct session_metadata *metadata,
+int session_file_write(const struct state_form *form, const struct session_metadata *metadata,
                        const struct session_snapshot *snapshot, const struct session_answers *answers,
                        const uint64_t *apart, void **header, size_t *n_header, struct rod_error *err);
 
 /* The size of that file. */
-uint64_t session_file_bytes(const struct session_form *form, const struct session_metadata *metadata,
+uint64_t session_file_bytes(const struct state_form *form, const struct session_metadata *metadata,
                             const struct session_snapshot *snapshot, const struct session_answers *answers);
 
 /* From a parsed header: metadata, the snapshot without its state buffer, answers (NULL: none). ROD_ESTATE naming file
  * and reason. */
-int session_file_read(const struct session_form *form, const struct state_file *state, const char *file,
+int session_file_read(const struct state_form *form, const struct state_file *state, const char *file,
                       struct session_metadata *metadata, struct session_snapshot **snapshot,
                       struct session_answers **answers, struct rod_error *err);
 /* The metadata alone, of a file of any model and layout. */

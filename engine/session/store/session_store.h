@@ -18,7 +18,7 @@ enum { SESSION_DIR_BYTES = 1024, SESSION_FILE_NAME_BYTES = 2 * SESSION_NAME_BYTE
 
 struct session_store {
     char dir[SESSION_DIR_BYTES];
-    const struct session_form *form;
+    const struct state_form *form;
     struct session_names *names;
     struct state_pool *pool;
 };

@@ -1,7 +1,6 @@
 /* test_draft.c - drafts are what a plain search finds, whatever was forgotten; and are taken while they pay. */
 #include "engine/base/philox.h"
 #include "engine/draft/draft_lookup.h"
-#include "engine/draft/draft_account.h"
 #include "engine/draft/draft_policy.h"
 
 #include <math.h>

@@ -184,7 +184,7 @@ static void every_byte_that_changes_is_refused(void **state) {
     turn_ok(&b.c, r, &a);
     collect_free(&a);
     setup_close(&b);
-    const struct session_form form = {.layout = "fake", .V = V, .state_bytes = fake_bytes};
+    const struct state_form form = {.layout = "fake", .V = V, .state_bytes = fake_bytes};
     struct session_names names;
     session_names_init(&names);
     struct session_store store = {.form = &form, .names = &names};
