@@ -114,16 +114,16 @@ $(BUILD)/rodimus_cuda.so: $(CUDA_OBJ)
 	$(Q)$(NVCC) -shared -cudart static $(CUDA_ARCH) -Xcompiler -static-libstdc++,-static-libgcc -Xlinker -z,defs -o $@ $^ -ldl -lrt -lpthread -lm
 # The same kernels for the tests, with as much of the CUDA runtime as these need (tests/gpu/under_test.h).
 UNDER_TEST := $(if $(CUDA_SO),$(BUILD)/tests/gpu/kernels_under_test.so)
-# Once more for racecheck: a whole step whose barriers' order it sees (kernels/cuda/decode/exchange.cuh).
-RACECHECKED := $(if $(CUDA_SO),$(addprefix $(BUILD)/tests/gpu/racecheck/,kernels_under_test.so test_persistent))
+# Once more for racecheck: one launch whose barriers' order it sees (kernels/cuda/decode/exchange.cuh).
+RACECHECKED := $(if $(CUDA_SO),$(addprefix $(BUILD)/tests/gpu/racecheck/,kernels_under_test.so test_one_launch))
 UNDER_TEST_OBJ := $(filter $(BUILD)/cuda/kernels/%,$(CUDA_OBJ)) $(BUILD)/cuda/tests/gpu/under_test.o
 $(BUILD)/tests/gpu/kernels_under_test.so: $(UNDER_TEST_OBJ)
-$(BUILD)/tests/gpu/racecheck/kernels_under_test.so: $(filter-out %/decode/persistent.o,$(UNDER_TEST_OBJ)) $(BUILD)/cuda/racecheck/persistent.o
+$(BUILD)/tests/gpu/racecheck/kernels_under_test.so: $(filter-out %/decode/one_launch.o,$(UNDER_TEST_OBJ)) $(BUILD)/cuda/racecheck/one_launch.o
 $(BUILD)/tests/gpu/kernels_under_test.so $(BUILD)/tests/gpu/racecheck/kernels_under_test.so:
 	@mkdir -p $(@D)
 	$(call say,LINK,$@)
 	$(Q)$(NVCC) -shared -cudart static $(CUDA_ARCH) -o $@ $^ -ldl -lrt -lpthread
-$(BUILD)/tests/gpu/racecheck/test_persistent: $(BUILD)/tests/gpu/test_persistent
+$(BUILD)/tests/gpu/racecheck/test_one_launch: $(BUILD)/tests/gpu/test_one_launch
 	@mkdir -p $(@D); cp $< $@
 # Once more for tests/bench/ablate: whoever asks which kernel runs asks its hook.
 ABLATED := $(if $(CUDA_SO),$(addprefix $(BUILD)/tests/ablate/,rodimus_cuda.so ablate_steps))
@@ -138,7 +138,7 @@ define compile_cuda
 	$(call say,NVCC,$@)
 	$(Q)$(NVCC) -std=c++17 -O3 $(CUDA_ARCH) $(CUDA_DEFS) -I. -Xcompiler -fPIC,-Wall -MMD -MP -c -o $@ $<
 endef
-$(BUILD)/cuda/racecheck/persistent.o: CUDA_DEFS += -DROD_KERNEL_RACECHECK
+$(BUILD)/cuda/racecheck/one_launch.o: CUDA_DEFS += -DROD_KERNEL_RACECHECK
 $(BUILD)/cuda/racecheck/%.o: kernels/cuda/decode/%.cu Makefile $(CUDA_STAMP)
 	$(compile_cuda)
 $(BUILD)/cuda/%.o: %.cu Makefile $(CUDA_STAMP)
@@ -341,4 +341,4 @@ force:
 .PHONY: ablate-bundle bench-ablate help api-programs bench gpu-bundle soak-gpu asan-api ubsan-api tsan-api bench-sessions soak deploy-deps test-deploy plots bench-swap bench-mask bench-masked bench-dear bench-policy test-ci test-schemas test-clients bundle gpu-objects sanitize-gpu test-gpu all deps run test test-programs test-c fuzz fuzz-programs asan ubsan tsan format clean force have-headers test-browser
 .PRECIOUS: $(BUILD)/%.o
 .SECONDARY:
--include $(ENGINE_OBJ:.o=.d) $(if $(CUDA_SO),$(CUDA_OBJ:.o=.d) $(BUILD)/cuda/tests/gpu/under_test.d $(BUILD)/cuda/racecheck/persistent.d $(BUILD)/cuda/tests/bench/ablate_hook.d) $(SERVER_OBJ:.o=.d) $(TEST_BIN:=.d) $(API_BIN:=.d) $(BUILD)/tests/bench/mask.d $(BUILD)/tests/bench/masked.d $(BUILD)/tests/bench/dear.d $(BUILD)/tests/bench/policy.d $(BUILD)/tests/bench/swap.d $(BUILD)/tests/bench/sessions.d $(FUZZ_BIN:=.d) $(BUILD)/tests/fuzz/driver.d $(BUILD)/server/main.d
+-include $(ENGINE_OBJ:.o=.d) $(if $(CUDA_SO),$(CUDA_OBJ:.o=.d) $(BUILD)/cuda/tests/gpu/under_test.d $(BUILD)/cuda/racecheck/one_launch.d $(BUILD)/cuda/tests/bench/ablate_hook.d) $(SERVER_OBJ:.o=.d) $(TEST_BIN:=.d) $(API_BIN:=.d) $(BUILD)/tests/bench/mask.d $(BUILD)/tests/bench/masked.d $(BUILD)/tests/bench/dear.d $(BUILD)/tests/bench/policy.d $(BUILD)/tests/bench/swap.d $(BUILD)/tests/bench/sessions.d $(FUZZ_BIN:=.d) $(BUILD)/tests/fuzz/driver.d $(BUILD)/server/main.d

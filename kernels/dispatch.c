@@ -205,7 +205,7 @@ static const struct ability abilities[DISPATCH_N_KERNELS] = {
     [PICK_1] = {"pick_kernel, a block a row"},
     [PICK_2] = {"pick_kernel, a cluster of 2", HOPPER},
     [PICK_8] = {"pick_kernel, a cluster of 8", HOPPER},
-    [PERSISTENT] = {"persistent_kernel", HOPPER, STORED, .rows_to = 8, .also = {&one_launch}},
+    [ONE_LAUNCH] = {"one_launch_kernel", HOPPER, STORED, .rows_to = 8, .also = {&one_launch}},
     [STAGES] = {"the kernels above"},
     [OWN] = {"the kernels below, or the product of any step", ON_16},
     [LIBRARY] = {"cuBLASLt, where it is there"},
@@ -314,7 +314,7 @@ static const char *ops_text(uint32_t ops) {
                                                      "window of a step with drafts",
                                                      "window of prompts",
                                                      "sampling",
-                                                     "whole decode step"};
+                                                     "decode step"};
     if (ops == H200_MANY) return "all products but prompts'";
     uint32_t op = 0;
     while (!(ops >> op & 1)) op++;

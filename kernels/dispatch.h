@@ -34,7 +34,7 @@ enum dispatch_op {
     DISPATCH_DRAFT_WINDOW,  /* the same of a step with drafts: k_draft_window, or k_window */
     DISPATCH_PROMPT_WINDOW, /* E9 of prompts: k_prompt_window, or k_window */
     DISPATCH_SAMPLE,        /* k_sample */
-    DISPATCH_DECODE_STEP,   /* a step of single tokens: k_persistent_step, or the kernels of its stages */
+    DISPATCH_DECODE_STEP,   /* a step of single tokens: k_one_launch, or the kernels of its stages */
     DISPATCH_N_OPS
 };
 
@@ -121,7 +121,7 @@ enum dispatch_kernel {
     PICK_1,
     PICK_2,
     PICK_8,
-    PERSISTENT,
+    ONE_LAUNCH,
     STAGES,
     OWN,
     LIBRARY,

@@ -128,7 +128,7 @@ struct cuda_embed {
  * inputs are ready. */
 void k_embed(const struct cuda_embed *e, void *stream);
 /* Decode steps of up to so many rows may have kernels of their own; a row's bits are the same in all. */
-enum { CUDA_FEW_ROWS = 16, CUDA_PERSISTENT_ROWS = 8 };
+enum { CUDA_FEW_ROWS = 16, CUDA_ONE_LAUNCH_ROWS = 8 };
 /* Partial sums of squares that a row of D columns leaves for its norm: of 16 columns each, above CUDA_FEW_ROWS rows of
  * 64 (their reader does not wait for more than a word or two a lane). */
 static inline uint32_t cuda_square_sums(uint32_t n_rows, uint32_t D) {
@@ -413,7 +413,7 @@ void k_fused_residual(const struct cuda_residual *r, uint32_t n_rows, void *stre
 /* k_linear_pair of two small matrices, cuda_fused_pair_splits partial products each. */
 static inline uint32_t cuda_fused_pair_splits(uint32_t n_rows) { return n_rows <= CUDA_FEW_ROWS ? 4 : 1; }
 void k_fused_linear_pair(const struct cuda_product *one, const struct cuda_product *two, uint32_t n_rows, void *stream);
-/* ---- a whole decode step as one launch (persistent.cu) ---- */
+/* ---- a decode step as one launch (one_launch.cu) ---- */
 
 /* A layer's weights: packed matrices and fp32 vectors as the kernels above take them (c1 [R][Ep], conv [K][Ep]); from
  * qkv and attn_norm on Rodimus+ alone. */
@@ -422,7 +422,7 @@ struct cuda_step_layer {
     const float *mixer_norm, *conv, *conv_b, *g_b, *t_b, *c1, *c1_b, *residual, *act_norm;
     const float *attn_norm, *q_norm, *k_norm, *ffn_norm;
 };
-struct cuda_whole_step {
+struct cuda_one_launch_step {
     struct cuda_shape shape; /* H = 0: without window and FFN */
     struct cuda_rows rows;
     uint32_t n_layers;
@@ -430,22 +430,22 @@ struct cuda_whole_step {
     const float *norm_f, *x, *turn;       /* x [n_rows][D], turn: k_embed's */
     const void *head;                     /* packed */
     float *logits;                        /* [n_rows][V] */
-    void *words;                          /* cuda_persistent_bytes, zeroed before the first step */
+    void *words;                          /* cuda_one_launch_bytes, zeroed before the first step */
     uint32_t *note;                       /* 4 words of the host's memory that the device reaches, or NULL */
 };
 /* Steps of 1, 2, 4 and 8 rows have one. Whether this device and these sizes do: dispatch.h; and whether its blocks are
  * resident at once. */
-bool cuda_persistent_possible(const struct cuda_shape *shape, uint32_t n_layers, uint32_t n_rows, bool asked);
-/* Of the words by which blocks talk. They hold epochs, so a step clears nothing; after CUDA_PERSISTENT_STEPS steps they
+bool cuda_one_launch_possible(const struct cuda_shape *shape, uint32_t n_layers, uint32_t n_rows, bool asked);
+/* Of the words by which blocks talk. They hold epochs, so a step clears nothing; after CUDA_ONE_LAUNCH_STEPS steps they
  * are zeroed again. */
-size_t cuda_persistent_bytes(const struct cuda_shape *shape);
-enum { CUDA_PERSISTENT_STEPS = 1 << 20 };
+size_t cuda_one_launch_bytes(const struct cuda_shape *shape);
+enum { CUDA_ONE_LAUNCH_STEPS = 1 << 20 };
 /* From the rows' embeddings to their logits: the kernels k_add_norm, k_fused_* , k_gla_gates, k_decode_window of all
  * layers, the last norm and the head, to the same bits. Padding rows get no state and no window. Each block waits for
  * what others make; a wait without end (nine seconds) is a fault of the device, and note, if there is one, says where:
  * {1, layer * 16 + stage, block, warp}. Bytes: weights once; S read and written, window read, a row. No twin of its
  * own: the twins are those of the kernels, whose bits it has. */
-void k_persistent_step(const struct cuda_whole_step *step, uint32_t n_rows, void *stream);
+void k_one_launch(const struct cuda_one_launch_step *step, uint32_t n_rows, void *stream);
 
 /* k_conv of single tokens and k_linear_pair of W_in with its s and W_c0 with its a as one kernel, for more than 8 rows,
  * and for any up to CUDA_CONV_PAIR_ROWS in a step with drafts (rows.lead): az scaled; four partial products each.

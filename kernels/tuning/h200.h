@@ -106,9 +106,9 @@ static const struct tuned_rule h200_rules[] = {
     {.ops = OP(PROMPT_WINDOW), PROMPT_ANY_256},
     {.ops = OP(PROMPT_WINDOW), WINDOW},
     /* a step as one launch */
-    {.ops = OP(DECODE_STEP), PERSISTENT, .also = &h200_forced},
-    {.ops = OP(DECODE_STEP), PERSISTENT, .D = 2048, .rows_to = 1},
-    {.ops = OP(DECODE_STEP), PERSISTENT, .D = 2048, .rows_to = 2, .also = &h200_no_window},
+    {.ops = OP(DECODE_STEP), ONE_LAUNCH, .also = &h200_forced},
+    {.ops = OP(DECODE_STEP), ONE_LAUNCH, .D = 2048, .rows_to = 1},
+    {.ops = OP(DECODE_STEP), ONE_LAUNCH, .D = 2048, .rows_to = 2, .also = &h200_no_window},
     {.ops = OP(DECODE_STEP), STAGES},
     /* sampling: some 128 multiprocessors for few rows; the token is the same whatever the number of blocks */
     {.ops = OP(SAMPLE), PICK_1, .also = &h200_draws_none},

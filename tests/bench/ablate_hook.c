@@ -43,7 +43,7 @@ enum dispatch_kernel __wrap_dispatch_kernel_of(const struct dispatch_case *c) {
     return dispatch_rule_kernel(chosen);
 }
 
-/* cuda_persistent_possible's: a model without a window has no heads. */
+/* cuda_one_launch_possible's: a model without a window has no heads. */
 static struct cuda_shape launch_shape(const struct backend *be) {
     struct cuda_shape shape = be->shape;
     if (!be->d.plus) shape.H = 0;
@@ -60,7 +60,7 @@ static void leave_out(struct backend *be, const unsigned char *left_out, struct 
     hook.seen = NULL;
     for (uint32_t b = 0; b < CUDA_ONE_LAUNCH_BUCKETS; b++)
         be->one_launch.runs[b] =
-            hook.launch_runs[b] && cuda_persistent_possible(&shape, be->d.L, cuda_bucket_rows(b), false);
+            hook.launch_runs[b] && cuda_one_launch_possible(&shape, be->d.L, cuda_bucket_rows(b), false);
     cuda_scan_prepare(&be->shape);
     if (be->prompt_window) cuda_prompt_window_possible(&be->shape);
     hook.seen = seen;
@@ -82,7 +82,7 @@ static int capture(struct backend *be, const struct ablate_step *s, struct CUgra
     const uint32_t b = cuda_bucket_of(s->n_rows);
     const struct cuda_shape shape = launch_shape(be);
     if (!s->drafts && b < CUDA_ONE_LAUNCH_BUCKETS && hook.launch_runs[b])
-        cuda_persistent_possible(&shape, be->d.L, s->n_rows, false);
+        cuda_one_launch_possible(&shape, be->d.L, s->n_rows, false);
     int rc = cuda_capture_begin(be, err);
     if (rc) return rc;
     cuda_forward_enqueue(be, &st);

@@ -73,9 +73,9 @@
     X(k_step_draft_rows)                                                                                               \
     X(k_sample)                                                                                                        \
     X(k_sample_drafts)                                                                                                 \
-    X(cuda_persistent_possible)                                                                                        \
-    X(cuda_persistent_bytes)                                                                                           \
-    X(k_persistent_step)
+    X(cuda_one_launch_possible)                                                                                        \
+    X(cuda_one_launch_bytes)                                                                                           \
+    X(k_one_launch)
 
 struct under_test {
     const char *(*open)(void **stream); /* the first usable GPU */

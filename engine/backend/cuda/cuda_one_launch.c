@@ -1,4 +1,4 @@
-/* cuda_one_launch.c - decode steps of few rows as one launch (k_persistent_step) in place of the kernels of their
+/* cuda_one_launch.c - decode steps of few rows as one launch (k_one_launch) in place of the kernels of their
  * stages: which steps are, what the launch needs, and what it says where a block's wait had no end. */
 #include "cuda_backend.h"
 #include "engine/base/fail.h"
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* The shape for k_persistent_step, where a model without a window has no heads. */
+/* The shape for k_one_launch, where a model without a window has no heads. */
 static struct cuda_shape one_launch_shape(const struct backend *be) {
     struct cuda_shape shape = be->shape;
     if (!be->d.plus) shape.H = 0;
@@ -86,7 +86,7 @@ int cuda_one_launch_open(struct backend *be, const struct backend_config *config
                            "decode_kernel is '%s', it must be graph, auto, any or persistent.", asked);
     for (uint32_t b = 0; may && !has_codes(be) && b < CUDA_ONE_LAUNCH_BUCKETS; b++)
         one->runs[b] =
-            cuda_persistent_possible(&shape, be->d.L, cuda_bucket_rows(b), any) && is_taken(be, cuda_bucket_rows(b));
+            cuda_one_launch_possible(&shape, be->d.L, cuda_bucket_rows(b), any) && is_taken(be, cuda_bucket_rows(b));
     if (!one->runs[0]) {
         memset(one->runs, 0, sizeof one->runs); /* one row needs most; nothing is taken for others alone */
         if (must)
@@ -96,7 +96,7 @@ int cuda_one_launch_open(struct backend *be, const struct backend_config *config
                 "keep all blocks of the launch at once.");
         return 0;
     }
-    const size_t bytes = cuda_persistent_bytes(&shape);
+    const size_t bytes = cuda_one_launch_bytes(&shape);
     int rc = upload_layers(be, err);
     if (!rc && !(one->words = cuda_take(be, bytes, "a workspace", err))) rc = err ? err->code : ROD_ENOMEM;
     if (!rc) rc = cuda_check(cudaMemsetAsync(one->words, 0, bytes, be->stream), "clearing a workspace", err);
@@ -118,24 +118,24 @@ bool cuda_one_launch_runs(const struct backend *be, const struct step *st) {
 }
 
 void cuda_one_launch_enqueue(struct backend *be, const struct step *st) {
-    const struct cuda_whole_step step = {.shape = one_launch_shape(be),
-                                         .rows = be->rows,
-                                         .n_layers = be->d.L,
-                                         .layers = be->one_launch.layers,
-                                         .norm_f = be->norm_f,
-                                         .x = be->x,
-                                         .turn = be->rope,
-                                         .head = be->lm_head.data,
-                                         .logits = be->logits,
-                                         .words = be->one_launch.words,
-                                         .note = be->one_launch.note};
-    k_persistent_step(&step, st->n_rows, be->stream);
+    const struct cuda_one_launch_step step = {.shape = one_launch_shape(be),
+                                              .rows = be->rows,
+                                              .n_layers = be->d.L,
+                                              .layers = be->one_launch.layers,
+                                              .norm_f = be->norm_f,
+                                              .x = be->x,
+                                              .turn = be->rope,
+                                              .head = be->lm_head.data,
+                                              .logits = be->logits,
+                                              .words = be->one_launch.words,
+                                              .note = be->one_launch.note};
+    k_one_launch(&step, st->n_rows, be->stream);
 }
 
 void cuda_one_launch_count(struct backend *be) {
     const struct cuda_shape shape = one_launch_shape(be);
-    if (!be->one_launch.words || ++be->one_launch.n_steps % CUDA_PERSISTENT_STEPS) return;
-    cudaMemsetAsync(be->one_launch.words, 0, cuda_persistent_bytes(&shape), be->stream);
+    if (!be->one_launch.words || ++be->one_launch.n_steps % CUDA_ONE_LAUNCH_STEPS) return;
+    cudaMemsetAsync(be->one_launch.words, 0, cuda_one_launch_bytes(&shape), be->stream);
 }
 
 int cuda_one_launch_fault(const struct backend *be, int rc, struct rod_error *err) {

@@ -1,4 +1,4 @@
-// exchange.cuh - how the blocks of one launch give each other what a stage makes (persistent.cu): words that carry
+// exchange.cuh - how the blocks of one launch give each other what a stage makes (one_launch.cu): words that carry
 // their epoch, so that a reader needs no counter, no fence and no clearing; and how a block's warps hand weights on
 // through a ring in shared memory. Every wait has an end: what never comes is a fault of the device, with a note in the
 // host's memory of where.

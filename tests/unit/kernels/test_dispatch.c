@@ -357,23 +357,23 @@ static void test_few_rows_of_a_large_model_are_one_launch(void **state) {
     (void)state;
     struct cuda_shape no_window = rodimus, window = rodimus_plus, small;
     small = no_window, small.D = 2048 - 64;
-    assert_int_equal(whole_of(h200, &no_window, 1, false), PERSISTENT);
-    assert_int_equal(whole_of(h200, &no_window, 2, false), PERSISTENT);
+    assert_int_equal(whole_of(h200, &no_window, 1, false), ONE_LAUNCH);
+    assert_int_equal(whole_of(h200, &no_window, 2, false), ONE_LAUNCH);
     assert_int_equal(whole_of(h200, &no_window, 4, false), STAGES);
     assert_int_equal(whole_of(h200, &small, 1, false), STAGES);
-    assert_int_equal(whole_of(h200, &window, 1, false), PERSISTENT);
+    assert_int_equal(whole_of(h200, &window, 1, false), ONE_LAUNCH);
     assert_int_equal(whole_of(h200, &window, 2, false), STAGES);
     window.D = 2048 - 64;
     assert_int_equal(whole_of(h200, &window, 1, false), STAGES);
     window.D = 3072; /* the graph of Rodimus+-4B is faster */
     assert_int_equal(whole_of(h200, &window, 1, false), STAGES);
-    assert_int_equal(whole_of(h200, &window, 1, true), PERSISTENT);
+    assert_int_equal(whole_of(h200, &window, 1, true), ONE_LAUNCH);
     assert_int_equal(whole_of((struct dispatch_device){9, 100, true}, &no_window, 1, true), STAGES);
     assert_int_equal(whole_of(a100, &no_window, 1, true), STAGES);
-    assert_int_equal(whole_of(h200, &no_window, 2, true), PERSISTENT);
+    assert_int_equal(whole_of(h200, &no_window, 2, true), ONE_LAUNCH);
     assert_int_equal(whole_of(h200, &no_window, 3, true), STAGES);
-    assert_int_equal(whole_of(h200, &small, 1, true), PERSISTENT);
-    assert_int_equal(whole_of(h200, &rodimus_plus, 8, true), PERSISTENT);
+    assert_int_equal(whole_of(h200, &small, 1, true), ONE_LAUNCH);
+    assert_int_equal(whole_of(h200, &rodimus_plus, 8, true), ONE_LAUNCH);
 }
 
 static void test_only_compute_capability_9_gets_kernels_of_sm_90a(void **state) {

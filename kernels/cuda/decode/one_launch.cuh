@@ -1,4 +1,4 @@
-// persistent.cuh - what the parts of the persistent decode step share (persistent.cu): its arguments, the order of its
+// one_launch.cuh - what the parts of a decode step as one launch share (one_launch.cu): its arguments, the order of its
 // products, a block's shared memory, and how weights come to a block.
 //
 // All layers of a step of R rows are one launch of a block a multiprocessor. A block has 16 warps, each with a slice of

@@ -1,8 +1,8 @@
-// persistent_window.cuh - the window's two stages of the persistent decode step (E9): ranges of keys, then their
+// one_launch_window.cuh - the window's two stages of a decode step as one launch (E9): ranges of keys, then their
 // results put together, to the bits of decode_window_kernel and decode_combine_kernel. Half a block, eight warps, has a
 // range and some heads of a row; then a head of a row.
 #pragma once
-#include "kernels/cuda/decode/persistent.cuh"
+#include "kernels/cuda/decode/one_launch.cuh"
 #include "kernels/cuda/decode/swa_decode.cuh"
 
 template <int P> struct window_sizes {

@@ -1,12 +1,12 @@
-// persistent.cu - a whole decode step of 1, 2, 4 or 8 rows as one launch: the kernels of decode.cu, state.cu and
-// swa_decode.cu as stages of blocks that stay, so that weights come all the time (persistent.cuh). The order of every
+// one_launch.cu - a decode step of 1, 2, 4 or 8 rows as one launch: the kernels of decode.cu, state.cu and
+// swa_decode.cu as stages of blocks that stay, so that weights come all the time (one_launch.cuh). The order of every
 // sum is those kernels'.
 //
 // Blocks wait for each other, so all must be resident: the launch is cooperative, which refuses otherwise. Words are
 // written over a layer later. A block comes to a layer's W_fc only when every word of the layer before has been read:
 // each has units of W_fc, each unit of it reads all of the residual, and so on back through every stage.
-#include "kernels/cuda/decode/persistent_state.cuh"
-#include "kernels/cuda/decode/persistent_window.cuh"
+#include "kernels/cuda/decode/one_launch_state.cuh"
+#include "kernels/cuda/decode/one_launch_window.cuh"
 
 // ---- what a warp reads of a product's input ----
 
@@ -375,7 +375,7 @@ template <class T, bool PLUS, int R> __device__ __forceinline__ void begin_resid
 // ---- the kernel ----
 
 template <class T, int R, int P> // P: of a head, 0: no window and no FFN
-__global__ void __launch_bounds__(STEP_THREADS, 1) persistent_kernel(const __grid_constant__ step_args a) {
+__global__ void __launch_bounds__(STEP_THREADS, 1) one_launch_kernel(const __grid_constant__ step_args a) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
     constexpr bool PLUS = P > 0;
     extern __shared__ __align__(128) unsigned char smem[];
@@ -444,7 +444,7 @@ __global__ void __launch_bounds__(STEP_THREADS, 1) persistent_kernel(const __gri
 
 // Words, and where each kind begins; all of 8 rows. Returned: how many.
 static size_t lay_out(const cuda_shape &s, uint2 *at, step_words *w, uint32_t **epochs) {
-    const size_t R = CUDA_PERSISTENT_ROWS, begin = 0, D = s.D, width = (2 * s.H + 1) * (size_t)s.P,
+    const size_t R = CUDA_ONE_LAUNCH_ROWS, begin = 0, D = s.D, width = (2 * s.H + 1) * (size_t)s.P,
                  ranges = s.H ? (s.visible + RANGE - 1) / RANGE : 0;
     size_t n = begin;
     const auto take = [&](uint2 **p, size_t words) { *p = at ? at + n : NULL, n += (words + 1) / 2 * 2; };
@@ -459,7 +459,7 @@ static size_t lay_out(const cuda_shape &s, uint2 *at, step_words *w, uint32_t **
     *epochs = (uint32_t *)last;
     return n;
 }
-size_t cuda_persistent_bytes(const struct cuda_shape *shape) {
+size_t cuda_one_launch_bytes(const struct cuda_shape *shape) {
     step_words w;
     uint32_t *epochs;
     return lay_out(*shape, NULL, &w, &epochs) * sizeof(uint2);
@@ -467,10 +467,10 @@ size_t cuda_persistent_bytes(const struct cuda_shape *shape) {
 
 using step_kernel = void (*)(step_args);
 template <class T, int P> static step_kernel kernel_of_rows(uint32_t n_rows) {
-    return n_rows == 1   ? persistent_kernel<T, 1, P>
-           : n_rows == 2 ? persistent_kernel<T, 2, P>
-           : n_rows == 4 ? persistent_kernel<T, 4, P>
-                         : persistent_kernel<T, 8, P>;
+    return n_rows == 1   ? one_launch_kernel<T, 1, P>
+           : n_rows == 2 ? one_launch_kernel<T, 2, P>
+           : n_rows == 4 ? one_launch_kernel<T, 4, P>
+                         : one_launch_kernel<T, 8, P>;
 }
 template <class T> static step_kernel kernel_of(const cuda_shape &s, uint32_t n_rows) {
     return s.H == 0    ? kernel_of_rows<T, 0>(n_rows)
@@ -489,12 +489,12 @@ static uint32_t places_of(const cuda_shape &s, uint32_t n_layers, uint32_t n_row
     return 0;
 }
 
-bool cuda_persistent_possible(const struct cuda_shape *shape, uint32_t n_layers, uint32_t n_rows, bool asked) {
+bool cuda_one_launch_possible(const struct cuda_shape *shape, uint32_t n_layers, uint32_t n_rows, bool asked) {
     const uint32_t blocks = blocks_of(*shape), places = places_of(*shape, n_layers, n_rows, blocks);
     dispatch_case c = {};
     c.op = DISPATCH_DECODE_STEP, c.device = this_device(), c.dtype = shape->dtype, c.n_rows = n_rows, c.shape = shape;
     c.forced = asked;
-    if (dispatch_kernel_of(&c) != PERSISTENT || !places || blocks > 1024) return false;
+    if (dispatch_kernel_of(&c) != ONE_LAUNCH || !places || blocks > 1024) return false;
     const step_kernel kernel = kernel_of(*shape, n_rows);
     const size_t bytes = step_places(*shape, n_rows, n_layers, blocks, places).bytes;
     int resident = 0, device = 0, cooperative = 0;
@@ -505,9 +505,9 @@ bool cuda_persistent_possible(const struct cuda_shape *shape, uint32_t n_layers,
            resident > 0;
 }
 
-void k_persistent_step(const struct cuda_whole_step *step, uint32_t n_rows, void *stream) {
+void k_one_launch(const struct cuda_one_launch_step *step, uint32_t n_rows, void *stream) {
     const cuda_shape &s = step->shape;
-    assert(n_rows > 0 && n_rows <= CUDA_PERSISTENT_ROWS && (n_rows & (n_rows - 1)) == 0 && step->n_layers > 0);
+    assert(n_rows > 0 && n_rows <= CUDA_ONE_LAUNCH_ROWS && (n_rows & (n_rows - 1)) == 0 && step->n_layers > 0);
     assert(on_16_bytes(step->words, step->head, step->x, s.S));
     const uint32_t blocks = blocks_of(s), places = places_of(s, step->n_layers, n_rows, blocks);
     const step_places at(s, n_rows, step->n_layers, blocks, places);

@@ -1,8 +1,8 @@
-// persistent_state.cuh - the state's stage of the persistent decode step: gates, E4, S and read-out (E3 to E7), to the
+// one_launch_state.cuh - the state's stage of a decode step as one launch: gates, E4, S and read-out (E3 to E7), to the
 // bits of state_few_kernel. A panel of S (32 channels of a row) is a block's; each of its 16 warps has one of the 16
 // groups of rows m, so the order of every sum is gla_kernel's.
 #pragma once
-#include "kernels/cuda/decode/persistent.cuh"
+#include "kernels/cuda/decode/one_launch.cuh"
 #include "kernels/cuda/decode/state.cuh"
 
 enum { STEP_MOST_M = 64, STEP_GROUP_ROWS = STEP_MOST_M / STATE_GROUPS };

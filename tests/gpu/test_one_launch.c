@@ -1,4 +1,4 @@
-/* test_persistent.c - persistent.cu: whole decode steps as one launch have the bits of the kernels of their stages,
+/* test_one_launch.c - one_launch.cu: decode steps as one launch have the bits of the kernels of their stages,
  * which have twins of their own: over random shapes with rows that are padding, beside rows of NaN, at the published
  * sizes, and over as many steps as RODIMUS_TEST_FULL asks for. Devices without it have nothing to test. */
 #include "gpu.h"
@@ -10,7 +10,7 @@ enum { MOST_LAYERS = 24, STEPS = 3, IN_TURN = 250 };
 struct layer {
     struct cuda_matrix fc, in, c0, out, qkv, ao, f1, f2;
 };
-/* A model on the device, two pools of slots (the stages' and the whole step's), and the stages' workspaces. */
+/* A model on the device, two pools of slots (the stages' and the launch's), and the stages' workspaces. */
 struct trial {
     struct cuda_shape s, two;
     bool plus;
@@ -23,8 +23,8 @@ struct trial {
     void *act_d, *act_e, *act_a, *act_q, *act_f, *words;
     size_t n_S, n_conv, n_keys, n_values;
     struct cuda_rows rows;
-    int32_t slot[CUDA_PERSISTENT_ROWS];
-    int64_t pos[CUDA_PERSISTENT_ROWS];
+    int32_t slot[CUDA_ONE_LAUNCH_ROWS];
+    int64_t pos[CUDA_ONE_LAUNCH_ROWS];
     const struct cuda_step_layer *layers;
 };
 
@@ -62,7 +62,7 @@ static float *random_floats(size_t n, double lo, double hi) {
     return device;
 }
 static void *zero_act(uint32_t cols, enum cuda_dtype dtype) {
-    return gpu_zeros(gpu.k->cuda_activation_bytes(CUDA_PERSISTENT_ROWS, cols ? cols : 16, dtype));
+    return gpu_zeros(gpu.k->cuda_activation_bytes(CUDA_ONE_LAUNCH_ROWS, cols ? cols : 16, dtype));
 }
 
 static void make_layer(struct trial *t, uint32_t i) {
@@ -129,13 +129,13 @@ static void make_slots(struct trial *t) {
     t->two.S = S, t->two.conv = conv, t->two.keys = keys, t->two.values = values;
 }
 
-/* False: the whole step does not run here. */
+/* False: no step is one launch here. */
 static bool make_trial(struct trial *t) {
     struct cuda_shape *s = &t->s;
     const size_t R = t->n_rows, width = (2 * (size_t)s->H + 1) * s->P, ranges = s->H ? (s->visible + 127) / 128 : 0;
     s->Ep = s->E, s->norm_eps = 1e-5f, s->k_eps = s->qk_norm_eps = 1e-6f;
-    if (!gpu.k->cuda_persistent_possible(s, t->L, t->n_rows, true)) {
-        if (gpu.k->cuda_fused_possible(s)) fail_msg("%s: no whole step on a GPU that has them", gpu.what);
+    if (!gpu.k->cuda_one_launch_possible(s, t->L, t->n_rows, true)) {
+        if (gpu.k->cuda_fused_possible(s)) fail_msg("%s: no step as one launch on a GPU that has them", gpu.what);
         return false;
     }
     make_slots(t);
@@ -151,7 +151,7 @@ static bool make_trial(struct trial *t) {
     t->logits = gpu_floats(R * s->V), t->logits_two = gpu_floats(R * s->V);
     t->act_d = zero_act(s->D, s->dtype), t->act_e = zero_act(s->E, s->dtype), t->act_a = zero_act(s->E, s->dtype);
     t->act_q = zero_act(s->H * s->P, s->dtype), t->act_f = zero_act(s->F, s->dtype);
-    t->words = gpu_zeros(gpu.k->cuda_persistent_bytes(s));
+    t->words = gpu_zeros(gpu.k->cuda_one_launch_bytes(s));
     return true;
 }
 
@@ -239,17 +239,17 @@ static void launch_stages(struct trial *t) {
     gpu.k->k_fused_linear(&t->head, &last, n, t->logits, s->V, st);
 }
 static void launch_whole(struct trial *t) {
-    const struct cuda_whole_step step = {.shape = t->two,
-                                         .rows = t->rows,
-                                         .n_layers = t->L,
-                                         .layers = t->layers,
-                                         .norm_f = t->norm_f,
-                                         .x = t->x_two,
-                                         .turn = t->turn,
-                                         .head = t->head.data,
-                                         .logits = t->logits_two,
-                                         .words = t->words};
-    gpu.k->k_persistent_step(&step, t->n_rows, gpu.stream);
+    const struct cuda_one_launch_step step = {.shape = t->two,
+                                              .rows = t->rows,
+                                              .n_layers = t->L,
+                                              .layers = t->layers,
+                                              .norm_f = t->norm_f,
+                                              .x = t->x_two,
+                                              .turn = t->turn,
+                                              .head = t->head.data,
+                                              .logits = t->logits_two,
+                                              .words = t->words};
+    gpu.k->k_one_launch(&step, t->n_rows, gpu.stream);
 }
 static void run_stages(struct trial *t) {
     launch_stages(t);
@@ -258,7 +258,7 @@ static void run_stages(struct trial *t) {
 static void run_whole(struct trial *t) {
     gpu_fill_blocks();
     launch_whole(t);
-    gpu_expect(gpu.k->wait(gpu.stream), "running k_persistent_step");
+    gpu_expect(gpu.k->wait(gpu.stream), "running k_one_launch");
 }
 
 /* The rows' next tokens: new embeddings, one position on. */
@@ -340,7 +340,7 @@ static void compare_steps(struct trial *t) {
         compare(t, n_padding);
     }
 }
-static void a_whole_step_has_the_bits_of_its_stages(void **state) {
+static void one_launch_has_the_bits_of_its_stages(void **state) {
     (void)state;
     const uint32_t n = gpu.n_shapes ? gpu.n_shapes : 64;
     for (uint32_t i = 0; i < n; i++) {
@@ -416,7 +416,7 @@ static void break_row(struct trial *t, uint32_t r) {
         }
     gpu_expect(gpu.k->fill(t->x_two + (size_t)r * s->D, 0xff, s->D * 4, gpu.stream), "poisoning memory");
 }
-static void a_row_of_nan_changes_no_other_row_of_a_whole_step(void **state) {
+static void a_row_of_nan_changes_no_other_row_of_one_launch(void **state) {
     (void)state;
     const uint32_t n = gpu.n_shapes ? (gpu.n_shapes + 2) / 3 : 18;
     for (uint32_t i = 0; i < n; i++) {
@@ -512,7 +512,7 @@ static double seconds_since(const struct timespec *begin) {
 static void steps_in_turn(struct trial *t, const float *first_S) {
     gpu_expect(gpu.k->write(t->two.S, first_S, t->n_S * 4, gpu.stream), "writing to the GPU");
     for (uint32_t i = 0; i < IN_TURN; i++) launch_whole(t);
-    gpu_expect(gpu.k->wait(gpu.stream), "running k_persistent_step");
+    gpu_expect(gpu.k->wait(gpu.stream), "running k_one_launch");
 }
 static void record_soak(const struct trial *t, uint64_t steps, uint64_t exchanges, double seconds, FILE *f) {
     printf("note: Rodimus%s: %llu steps, %llu exchanges in %.1f s, the same each time\n", t->plus ? "+" : "",
@@ -576,9 +576,9 @@ static void many_exchanges_end_and_give_the_same_again(void **state) {
     if (record) fputs("]\n", record), assert_int_equal(fclose(record), 0);
 }
 
-GPU_MAIN(cmocka_unit_test(a_whole_step_has_the_bits_of_its_stages),
+GPU_MAIN(cmocka_unit_test(one_launch_has_the_bits_of_its_stages),
          cmocka_unit_test(blocks_with_several_panels_of_a_state_have_the_bits_of_the_stages),
          cmocka_unit_test(a_window_of_one_row_has_the_bits_of_the_stages),
-         cmocka_unit_test(a_row_of_nan_changes_no_other_row_of_a_whole_step),
+         cmocka_unit_test(a_row_of_nan_changes_no_other_row_of_one_launch),
          cmocka_unit_test(the_published_sizes_have_the_same_bits),
          cmocka_unit_test(many_exchanges_end_and_give_the_same_again))
