@@ -121,8 +121,8 @@ struct cuda_embed {
     float scale;
     float *x;               /* [n_rows][D] */
     const double *inv_freq; /* [half] */
-    uint32_t half;          /* of the dims that are turned */
-    float *turn;            /* [n_rows][half][2]: cosine and sine of pos * inv_freq, in double until then */
+    uint32_t half;          /* of the dims that are rotated */
+    float *rope;            /* [n_rows][half][2]: cosine and sine of pos * inv_freq, in double until then */
 };
 /* x[r] = embedding of tok[r] * scale. Bytes: 2 D a row. The kernels after it may read the step's rows before their
  * inputs are ready. */
@@ -271,11 +271,11 @@ struct cuda_scan {
  * fp32. S and the conv tails of the segments' slots move on. Bytes a row: 6 E read (not packed: 10 E), 2 E written; S
  * read and written once a segment. Twin ref_gla. */
 void k_scan(const struct cuda_scan *x, void *stream);
-/* Queries, keys and values as W_qkv's product leaves them, and what turns them. */
+/* Queries, keys and values as W_qkv's product leaves them, and what rotates them. */
 struct cuda_heads {
     struct cuda_parts qkv;        /* of (H + Hk + Hv) P columns */
     const float *row_scale;       /* [n_rows], of qkv; NULL: 1 */
-    const float *turn;            /* [n_rows][rot_dim / 2][2]: k_embed's */
+    const float *rope;            /* [n_rows][rot_dim / 2][2]: k_embed's */
     const float *q_norm, *k_norm; /* [P], where shape.qk_norm */
 };
 /* What E9 of some rows takes and gives. */
@@ -303,7 +303,7 @@ void k_window(const struct cuda_window *a, void *stream);
 void k_window_combine(const struct cuda_window *a, void *stream);
 /* k_rope, k_window and k_window_combine of rows that are the only ones of their session in the list, which reads the
  * window at the bandwidth of memory: 16 bit, one key head, H = Hv a multiple of 4, P = 64 or 128. single: they are the
- * only ones of the step, so that all keys but their own may be read before the inputs are ready; and turn, if the
+ * only ones of the step, so that all keys but their own may be read before the inputs are ready; and rope, if the
  * list is NULL and has up to 8 rows. Bytes: values once, keys once for four heads or two (most of it from the cache).
  * Few rows and many on Hopper take kernels of their own (swa_decode_near.cu, swa_decode_many.cu), to the same bits. */
 bool cuda_decode_window_possible(const struct cuda_shape *shape);
@@ -427,7 +427,7 @@ struct cuda_one_launch_step {
     struct cuda_rows rows;
     uint32_t n_layers;
     const struct cuda_step_layer *layers; /* [n_layers], on the device */
-    const float *norm_f, *x, *turn;       /* x [n_rows][D], turn: k_embed's */
+    const float *norm_f, *x, *rope;       /* x [n_rows][D], rope: k_embed's */
     const void *head;                     /* packed */
     float *logits;                        /* [n_rows][V] */
     void *words;                          /* cuda_one_launch_bytes, zeroed before the first step */
@@ -469,11 +469,11 @@ void k_prompt_linear(const struct cuda_matrix *w, const struct cuda_normed *in, 
 /* W_fc of a model's E channels: a and z packed, each of E columns, from outputs 0 and half of W's on. */
 void k_prompt_az(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t E, uint32_t n_rows, void *a_act,
                  void *z_act, void *stream);
-/* q, k, v turned, in 16 bits, in k_prompt_window's workspace, and in the rings what may go there before the attention
+/* q, k, v rotated, in 16 bits, in k_prompt_window's workspace, and in the rings what may go there before the attention
  * (k_prompt_places): to the bits of k_prompt_linear and then k_prompt_window. Bytes: a row's heads twice. */
 bool cuda_prompt_heads_runs(const struct cuda_shape *shape, const struct cuda_matrix *w, uint32_t n_rows);
 void k_prompt_heads(const struct cuda_shape *shape, uint32_t layer, const struct cuda_matrix *w,
-                    const struct cuda_normed *in, uint32_t n_rows, const float *turn, void *work, void *stream);
+                    const struct cuda_normed *in, uint32_t n_rows, const float *rope, void *work, void *stream);
 void k_prompt_ffn(const struct cuda_matrix *w, const struct cuda_normed *in, uint32_t n_rows, void *act, void *stream);
 /* squares: [n_rows][cuda_prompt_sums(rows of W)]. */
 void k_prompt_residual(const struct cuda_residual *r, uint32_t n_rows, void *stream);

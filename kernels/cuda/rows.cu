@@ -10,7 +10,7 @@ template <class T> __global__ void embed_kernel(cuda_embed e, const T *w, uint32
     for (uint32_t i = threadIdx.x; i < e.half; i += blockDim.x) {
         double s, c;
         sincos((double)e.rows.pos[r] * e.inv_freq[i], &s, &c);
-        ((float2 *)e.turn)[(size_t)r * e.half + i] = make_float2((float)c, (float)s);
+        ((float2 *)e.rope)[(size_t)r * e.half + i] = make_float2((float)c, (float)s);
     }
     for (uint32_t i = threadIdx.x; i < D; i += blockDim.x)
         e.x[(size_t)r * D + i] = to_float(w[weight_at<T>(tok, i, K)]) * e.scale;
@@ -18,7 +18,7 @@ template <class T> __global__ void embed_kernel(cuda_embed e, const T *w, uint32
 
 void k_embed(const struct cuda_embed *e, void *stream) {
     const struct cuda_matrix *w = e->w;
-    assert(e->n_rows > 0 && w->format == CUDA_STORED && e->rows.tok && e->rows.pos && (!e->half || e->turn));
+    assert(e->n_rows > 0 && w->format == CUDA_STORED && e->rows.tok && e->rows.pos && (!e->half || e->rope));
     FOR_DTYPE(w->dtype, (launch(embed_kernel<T>, dim3(e->n_rows), dim3(256), 0, stream, *e, (const T *)w->data, w->cols,
                                 cuda_pad16(w->cols))));
 }

@@ -18,7 +18,7 @@ struct trial {
     struct layer layer[MOST_LAYERS];
     struct cuda_step_layer w[MOST_LAYERS];
     struct cuda_matrix head;
-    float *norm_f, *x, *x_two, *turn, *squares, *row_scale, *az, *conv_s, *in, *c0, *sums, *qkv, *part, *part_ml,
+    float *norm_f, *x, *x_two, *rope, *squares, *row_scale, *az, *conv_s, *in, *c0, *sums, *qkv, *part, *part_ml,
         *logits, *logits_two;
     void *act_d, *act_e, *act_a, *act_q, *act_f, *words;
     size_t n_S, n_conv, n_keys, n_values;
@@ -142,7 +142,7 @@ static bool make_trial(struct trial *t) {
     for (uint32_t i = 0; i < t->L; i++) make_layer(t, i);
     t->layers = gpu_copy(t->w, t->L * sizeof *t->w);
     t->head = random_matrix(s->V, s->D, s->dtype), t->norm_f = random_floats(s->D, 0.5, 1.5);
-    t->x = gpu_floats(R * s->D), t->x_two = gpu_floats(R * s->D), t->turn = gpu_floats(R * s->rot_dim + 4);
+    t->x = gpu_floats(R * s->D), t->x_two = gpu_floats(R * s->D), t->rope = gpu_floats(R * s->rot_dim + 4);
     t->squares = gpu_floats(R * (s->D / 16)), t->row_scale = gpu_floats(R), t->az = gpu_floats(R * 2 * s->Ep);
     t->conv_s = gpu_floats(R * s->Ep), t->in = gpu_floats(4 * R * 4 * s->M), t->c0 = gpu_floats(4 * R * s->R);
     t->sums = gpu_zeros(R * (s->Ep / 32) * 4); /* of a row that is padding the state's kernel leaves none */
@@ -222,7 +222,7 @@ static void launch_stages(struct trial *t) {
                 .layer = i,
                 .rows = t->rows,
                 .n_list = n,
-                .heads = {.qkv = {t->qkv, 1, 0}, .turn = t->turn, .q_norm = w->q_norm, .k_norm = w->k_norm},
+                .heads = {.qkv = {t->qkv, 1, 0}, .rope = t->rope, .q_norm = w->q_norm, .k_norm = w->k_norm},
                 .part = t->part,
                 .part_ml = t->part_ml,
                 .act = t->act_q},
@@ -245,7 +245,7 @@ static void launch_whole(struct trial *t) {
                                               .layers = t->layers,
                                               .norm_f = t->norm_f,
                                               .x = t->x_two,
-                                              .turn = t->turn,
+                                              .rope = t->rope,
                                               .head = t->head.data,
                                               .logits = t->logits_two,
                                               .words = t->words};
@@ -275,10 +275,10 @@ static void next_step(struct trial *t, uint32_t n_padding, bool first) {
     t->rows = (struct cuda_rows){.slot = gpu_copy(t->slot, t->n_rows * sizeof *t->slot),
                                  .pos = gpu_copy(t->pos, t->n_rows * sizeof *t->pos)};
     const float *x = host_random((size_t)t->n_rows * s->D, -1, 1, CUDA_F32),
-                *turn = host_random((size_t)t->n_rows * s->rot_dim + 1, -1, 1, CUDA_F32);
+                *rope = host_random((size_t)t->n_rows * s->rot_dim + 1, -1, 1, CUDA_F32);
     gpu_expect(gpu.k->write(t->x, x, (size_t)t->n_rows * s->D * 4, gpu.stream), "writing to the GPU");
     gpu_expect(gpu.k->write(t->x_two, x, (size_t)t->n_rows * s->D * 4, gpu.stream), "writing to the GPU");
-    gpu_expect(gpu.k->write(t->turn, turn, (size_t)t->n_rows * s->rot_dim * 4, gpu.stream), "writing to the GPU");
+    gpu_expect(gpu.k->write(t->rope, rope, (size_t)t->n_rows * s->rot_dim * 4, gpu.stream), "writing to the GPU");
 }
 
 static void compare_pool(const char *what, const void *got, const void *want, size_t n, enum cuda_dtype dtype) {
@@ -509,7 +509,7 @@ static double seconds_since(const struct timespec *begin) {
     return (double)(now.tv_sec - begin->tv_sec) + 1e-9 * (double)(now.tv_nsec - begin->tv_nsec);
 }
 /* IN_TURN steps at one position from S as it was first; S goes on from one to the next. */
-static void steps_in_turn(struct trial *t, const float *first_S) {
+static void steps_one_by_one(struct trial *t, const float *first_S) {
     gpu_expect(gpu.k->write(t->two.S, first_S, t->n_S * 4, gpu.stream), "writing to the GPU");
     for (uint32_t i = 0; i < IN_TURN; i++) launch_whole(t);
     gpu_expect(gpu.k->wait(gpu.stream), "running k_one_launch");
@@ -538,7 +538,7 @@ static void repeat_steps(struct trial *t, uint64_t n, double seconds, FILE *reco
     clock_gettime(CLOCK_MONOTONIC, &begin);
     uint64_t steps = 0;
     for (; steps < n || seconds_since(&begin) < seconds; steps += IN_TURN) {
-        steps_in_turn(t, first_S);
+        steps_one_by_one(t, first_S);
         float *logits = malloc(t->s.V * sizeof *logits);
         assert_non_null(logits);
         gpu_expect(gpu.k->read(logits, t->logits_two, t->s.V * 4, gpu.stream), "reading from the GPU");

@@ -18,7 +18,7 @@ static void embed_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     struct gpu_rows rows = gpu_make_rows(n_rows, 4, V);
     double *inv_freq = host_bytes((half + 1) * sizeof *inv_freq);
     for (uint32_t j = 0; j < half; j++) inv_freq[j] = pow(10000.0, -(double)j / half);
-    float *x = gpu_floats((size_t)n_rows * D), *turn = gpu_floats((size_t)n_rows * half * 2);
+    float *x = gpu_floats((size_t)n_rows * D), *rope = gpu_floats((size_t)n_rows * half * 2);
     GPU_RUN(k_embed, &(struct cuda_embed){.w = &m,
                                           .rows = rows.device,
                                           .n_rows = n_rows,
@@ -26,19 +26,19 @@ static void embed_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
                                           .x = x,
                                           .inv_freq = gpu_copy(inv_freq, (half + 1) * sizeof *inv_freq),
                                           .half = half,
-                                          .turn = turn});
-    float *ref = host_floats((size_t)n_rows * D), *ref_turn = host_floats((size_t)n_rows * half * 2);
+                                          .rope = rope});
+    float *ref = host_floats((size_t)n_rows * D), *ref_rope = host_floats((size_t)n_rows * half * 2);
     for (uint32_t r = 0; r < n_rows; r++) {
         for (uint32_t k = 0; k < D; k++)
             ref[(size_t)r * D + k] = gpu_round(W[(size_t)rows.tok[r] * D + k], dtype) * scale;
         for (uint32_t j = 0; j < half; j++) {
-            ref_turn[((size_t)r * half + j) * 2] = (float)cos((double)rows.pos[r] * inv_freq[j]);
-            ref_turn[((size_t)r * half + j) * 2 + 1] = (float)sin((double)rows.pos[r] * inv_freq[j]);
+            ref_rope[((size_t)r * half + j) * 2] = (float)cos((double)rows.pos[r] * inv_freq[j]);
+            ref_rope[((size_t)r * half + j) * 2 + 1] = (float)sin((double)rows.pos[r] * inv_freq[j]);
         }
     }
     gpu_check_same("embedding", gpu_fetch(x, (size_t)n_rows * D), ref, (size_t)n_rows * D);
     if (half)
-        gpu_check("cosines and sines", gpu_fetch(turn, (size_t)n_rows * half * 2), ref_turn, (size_t)n_rows * half * 2,
+        gpu_check("cosines and sines", gpu_fetch(rope, (size_t)n_rows * half * 2), ref_rope, (size_t)n_rows * half * 2,
                   1e-6, 0);
 }
 static void packed_rows_come_back_as_embeddings(void **state) {

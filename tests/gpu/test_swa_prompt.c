@@ -11,7 +11,7 @@ struct inputs {
     struct cuda_shape s;
     uint32_t layer, splits;
     size_t stride;
-    float *qkv, *row_scale, *turn, *q_norm, *k_norm; /* on the device */
+    float *qkv, *row_scale, *rope, *q_norm, *k_norm; /* on the device */
     const struct cuda_matrix *w;                     /* not NULL: k_prompt_heads makes them of this and `normed` */
     struct cuda_normed normed;
     float *keys, *values; /* the rings before, on the host */
@@ -91,7 +91,7 @@ static struct outputs attend(struct inputs *in, const struct gpu_rows *rows, con
         prompts.tile = gpu_copy(tile, n_rows * sizeof *tile);
         broken_rows_of(n_rows, rows->slot, -1);
         OF_PARTS(READ, in->qkv, in->splits, in->stride, n_rows, (s->H + s->Hk + s->Hv) * s->P);
-        OF_ROWS(READ, in->turn, n_rows, s->rot_dim / 2 * 2);
+        OF_ROWS(READ, in->rope, n_rows, s->rot_dim / 2 * 2);
         OF_ROWS(READ, in->row_scale, n_rows, 1);
         OF_SLOTS(READ | WRITTEN, s->keys, rows->n_slots + 1, s->keys_slot, s->dtype);
         OF_SLOTS(READ | WRITTEN, s->values, rows->n_slots + 1, s->values_slot, s->dtype);
@@ -104,7 +104,7 @@ static struct outputs attend(struct inputs *in, const struct gpu_rows *rows, con
         while (broken_again()) {
             if (in->w) {
                 GPU_RUN(k_prompt_places, s, &rows->device, n_rows, &prompts, work);
-                GPU_RUN(k_prompt_heads, s, in->layer, in->w, &in->normed, n_rows, in->turn, work);
+                GPU_RUN(k_prompt_heads, s, in->layer, in->w, &in->normed, n_rows, in->rope, work);
             }
             GPU_RUN(k_prompt_window,
                     &(struct cuda_prompt_window){.shape = *s,
@@ -114,7 +114,7 @@ static struct outputs attend(struct inputs *in, const struct gpu_rows *rows, con
                                                  .prompts = prompts,
                                                  .heads = {.qkv = {in->w ? NULL : in->qkv, in->splits, in->stride},
                                                            .row_scale = in->row_scale,
-                                                           .turn = in->turn,
+                                                           .rope = in->rope,
                                                            .q_norm = in->q_norm,
                                                            .k_norm = in->k_norm},
                                                  .work = work,
@@ -146,14 +146,14 @@ static void prompt_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     fill_rings(&in, &rows, &p);
     in.stride = (size_t)n_rows * width + 16;
     float *qkv = host_random(in.splits * in.stride, -1, 1, CUDA_F32),
-          *turn = host_floats((size_t)n_rows * half * 2 + 1), *q_norm = host_random(P, 0.5, 1.5, CUDA_F32),
+          *rope = host_floats((size_t)n_rows * half * 2 + 1), *q_norm = host_random(P, 0.5, 1.5, CUDA_F32),
           *k_norm = host_random(P, 0.5, 1.5, CUDA_F32),
           *scale = gpu_pick(0, 1) ? host_random(n_rows, 0.5, 1.5, CUDA_F32) : NULL;
     for (size_t j = 0; j < (size_t)n_rows * half; j++) {
         const double angle = (double)gpu_uniform(-3, 3);
-        turn[2 * j] = (float)cos(angle), turn[2 * j + 1] = (float)sin(angle);
+        rope[2 * j] = (float)cos(angle), rope[2 * j + 1] = (float)sin(angle);
     }
-    in.qkv = gpu_from(qkv, in.splits * in.stride), in.turn = gpu_from(turn, (size_t)n_rows * half * 2);
+    in.qkv = gpu_from(qkv, in.splits * in.stride), in.rope = gpu_from(rope, (size_t)n_rows * half * 2);
     in.q_norm = gpu_from(q_norm, P), in.k_norm = gpu_from(k_norm, P),
     in.row_scale = scale ? gpu_from(scale, n_rows) : NULL;
     struct outputs got = attend(&in, &rows, &p, 1);
@@ -173,7 +173,7 @@ static void prompt_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
                 if (scale) x[c] *= (double)scale[r];
                 to[c] = (float)x[c];
             }
-            if (h < H + s->Hk) turn_head(s, x, h < H ? q_norm : k_norm, turn + (size_t)r * half * 2, to);
+            if (h < H + s->Hk) rotate_head(s, x, h < H ? q_norm : k_norm, rope + (size_t)r * half * 2, to);
             for (uint32_t c = 0; c < P && h >= H; c++) to[c] = gpu_round(to[c], dtype);
         }
     const uint32_t step = (uint32_t)((double)n_rows * H * s->visible * P / 6e7) + 1;
@@ -237,7 +237,7 @@ static void a_prompt_of_nan_changes_no_other_s_attention_or_ring(void **state) {
     broken_rounds(false, prompt_round);
 }
 
-/* Heads of 128 dims turned in their product are those of the product and then the attention's kernel, to the bit. */
+/* Heads of 128 dims rotated in their product are those of the product and then the attention's kernel, to the bit. */
 static void heads_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     const uint32_t K = 16 * gpu_pick(1, 40), visible = gpu_pick(0, 2) ? gpu_pick(1, 300) : 64 * gpu_pick(1, 5) + 1;
     struct inputs in = {.s = {.D = 64, .E = 64, .F = 64, .H = i % 4 ? gpu_pick(1, 6) : 2 * gpu_pick(4, 8), .P = 128},
@@ -259,17 +259,17 @@ static void heads_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     struct prompts p = {.n = 0};
     for (uint32_t j = 0; j < rows.n_segs; j++) p.part[p.n++] = (struct cuda_prompt){rows.seg_first[j], rows.seg_n[j]};
     fill_rings(&in, &rows, &p);
-    float *turn = host_floats((size_t)n_rows * 128);
+    float *rope = host_floats((size_t)n_rows * 128);
     for (size_t j = 0; j < (size_t)n_rows * 64; j++) {
         const double angle = (double)gpu_uniform(-3, 3);
-        turn[2 * j] = (float)cos(angle), turn[2 * j + 1] = (float)sin(angle);
+        rope[2 * j] = (float)cos(angle), rope[2 * j + 1] = (float)sin(angle);
     }
     const double range = sqrt(3.0 / K);
     const struct cuda_matrix m = gpu_matrix(host_random((size_t)O * K, -range, range, dtype), O, K, dtype);
     in.normed = (struct cuda_normed){
         gpu_act(host_random((size_t)n_rows * K, -1.7, 1.7, dtype), n_rows, K, dtype),
         gpu_from(host_random((size_t)n_rows * sums, 30, 130, CUDA_F32), (size_t)n_rows * sums), 1e-5f, K};
-    in.turn = gpu_from(turn, (size_t)n_rows * 128);
+    in.rope = gpu_from(rope, (size_t)n_rows * 128);
     in.w = &m;
     const struct outputs got = attend(&in, &rows, &p, 1);
     if (gpu.breaks) return;
@@ -277,20 +277,20 @@ static void heads_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     seen_as_written(in.qkv, (size_t)n_rows * O * sizeof *in.qkv);
     GPU_RUN(k_prompt_linear, &m, &in.normed, n_rows, in.qkv, O);
     const struct outputs want = attend(&in, &rows, &p, 1);
-    gpu_check_same("attention of heads turned in their product", got.act, want.act, (size_t)n_rows * s->H * s->P);
+    gpu_check_same("attention of heads rotated in their product", got.act, want.act, (size_t)n_rows * s->H * s->P);
     gpu_check_same("their keys", got.keys, want.keys, in.n_keys);
     gpu_check_same("their values", got.values, want.values, in.n_values);
 }
-static void heads_turned_in_their_product_are_the_same(void **state) {
+static void heads_rotated_in_their_product_are_the_same(void **state) {
     (void)state;
     gpu_rounds_of(false, heads_round);
 }
-static void a_row_of_nan_changes_no_other_s_turned_heads(void **state) {
+static void a_row_of_nan_changes_no_other_s_rotated_heads(void **state) {
     (void)state;
     broken_rounds(false, heads_round);
 }
 
-GPU_MAIN(cmocka_unit_test(heads_turned_in_their_product_are_the_same),
-         cmocka_unit_test(a_row_of_nan_changes_no_other_s_turned_heads),
+GPU_MAIN(cmocka_unit_test(heads_rotated_in_their_product_are_the_same),
+         cmocka_unit_test(a_row_of_nan_changes_no_other_s_rotated_heads),
          cmocka_unit_test(a_prompt_equals_its_twin_however_it_is_split),
          cmocka_unit_test(a_prompt_of_nan_changes_no_other_s_attention_or_ring))

@@ -26,23 +26,23 @@ static void rope_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
                  n_values = (rows.n_slots + 1) * s.values_slot;
     GPU_WHAT(", %u listed, H %u %u %u, P %u, rotated %u%s, %u splits", n_list, H, s.Hk, s.Hv, P, s.rot_dim,
              s.qk_norm ? ", q/k norm" : "", splits);
-    float *qkv = host_random(splits * stride, -1, 1, CUDA_F32), *turn = host_floats((size_t)n_rows * half * 2 + 1),
+    float *qkv = host_random(splits * stride, -1, 1, CUDA_F32), *rope = host_floats((size_t)n_rows * half * 2 + 1),
           *q_norm = host_random(P, 0.5, 1.5, CUDA_F32), *k_norm = host_random(P, 0.5, 1.5, CUDA_F32),
           *keys = host_random(n_keys, -1, 1, dtype), *values = host_random(n_values, -1, 1, dtype);
     uint8_t *wrote_key = host_bytes(n_keys), *wrote_value = host_bytes(n_values);
     for (size_t j = 0; j < (size_t)n_rows * half; j++) {
         const double angle = (double)gpu_uniform(-3, 3);
-        turn[2 * j] = (float)cos(angle), turn[2 * j + 1] = (float)sin(angle);
+        rope[2 * j] = (float)cos(angle), rope[2 * j + 1] = (float)sin(angle);
     }
     const int32_t *list = random_list(n_rows, n_list);
     s.keys = gpu_from_typed(keys, n_keys, dtype), s.values = gpu_from_typed(values, n_values, dtype);
     float *q = gpu_floats((size_t)n_rows * H * P), *ref_q = host_floats((size_t)n_rows * H * P);
     const int32_t *list_at = gpu_copy(list, n_list * sizeof *list);
-    const float *qkv_at = gpu_from(qkv, splits * stride), *turn_at = gpu_from(turn, (size_t)n_rows * half * 2),
+    const float *qkv_at = gpu_from(qkv, splits * stride), *rope_at = gpu_from(rope, (size_t)n_rows * half * 2),
                 *q_norm_at = gpu_from(q_norm, P), *k_norm_at = gpu_from(k_norm, P);
     broken_rows_of(n_rows, rows.slot, -1);
     OF_PARTS(READ, qkv_at, splits, stride, n_rows, width);
-    OF_ROWS(READ, turn_at, n_rows, half * 2);
+    OF_ROWS(READ, rope_at, n_rows, half * 2);
     OF_ROWS(WRITTEN, q, n_rows, H * P);
     name_rings(READ | WRITTEN, &s);
     while (broken_again())
@@ -54,7 +54,7 @@ static void rope_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
                 .rows = rows.device,
                 .list = list_at,
                 .n_list = n_list,
-                .heads = {.qkv = {qkv_at, splits, stride}, .turn = turn_at, .q_norm = q_norm_at, .k_norm = k_norm_at},
+                .heads = {.qkv = {qkv_at, splits, stride}, .rope = rope_at, .q_norm = q_norm_at, .k_norm = k_norm_at},
                 .q = q});
     if (gpu.breaks) return;
     for (uint32_t j = 0; j < n_list; j++) {
@@ -68,7 +68,7 @@ static void rope_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
                         : h < H + s.Hk ? keys + key + (size_t)(h - H) * P
                                        : values + value + (size_t)(h - H - s.Hk) * P;
             if (h < H + s.Hk)
-                turn_head(&s, v, h < H ? q_norm : k_norm, turn + (size_t)r * half * 2, to);
+                rotate_head(&s, v, h < H ? q_norm : k_norm, rope + (size_t)r * half * 2, to);
             else
                 for (uint32_t p = 0; p < P; p++) to[p] = (float)v[p];
         }
@@ -213,11 +213,11 @@ struct decode_inputs {
     struct cuda_shape s;
     uint32_t layer, splits;
     size_t stride;
-    float *qkv, *turn, *q_norm, *k_norm; /* on the device */
+    float *qkv, *rope, *q_norm, *k_norm; /* on the device */
 };
 static struct cuda_heads heads_of(const struct decode_inputs *in) {
     return (struct cuda_heads){
-        .qkv = {in->qkv, in->splits, in->stride}, .turn = in->turn, .q_norm = in->q_norm, .k_norm = in->k_norm};
+        .qkv = {in->qkv, in->splits, in->stride}, .rope = in->rope, .q_norm = in->q_norm, .k_norm = in->k_norm};
 }
 
 /* act of the n_list rows (of n_rows) of the list. */
@@ -231,7 +231,7 @@ static float *decode_act(const struct decode_inputs *in, const struct gpu_rows *
     const uint32_t n_rows = rows->n_rows;
     broken_rows_of(n_rows, rows->slot, SESSIONS);
     OF_PARTS(READ, in->qkv, in->splits, in->stride, n_rows, (2 * s->H + 1) * s->P);
-    OF_ROWS(READ, in->turn, n_rows, s->rot_dim / 2 * 2);
+    OF_ROWS(READ, in->rope, n_rows, s->rot_dim / 2 * 2);
     name_rings(READ | WRITTEN, s);
     OF_ACT(WRITTEN, act, n_rows, s->H * s->P, s->dtype);
     while (broken_again())
@@ -290,13 +290,13 @@ static void decode_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     rows.device.slot = gpu_copy(rows.slot, n_all * sizeof *rows.slot);
     rows.device.pos = gpu_copy(rows.pos, n_all * sizeof *rows.pos);
     in.stride = (size_t)n_all * width + 16;
-    float *qkv = host_random(in.splits * in.stride, -1, 1, CUDA_F32), *turn = host_floats((size_t)n_all * half * 2 + 1),
+    float *qkv = host_random(in.splits * in.stride, -1, 1, CUDA_F32), *rope = host_floats((size_t)n_all * half * 2 + 1),
           *q_norm = host_random(P, 0.5, 1.5, CUDA_F32), *k_norm = host_random(P, 0.5, 1.5, CUDA_F32);
     for (size_t j = 0; j < (size_t)n_all * half; j++) {
         const double angle = (double)gpu_uniform(-3, 3);
-        turn[2 * j] = (float)cos(angle), turn[2 * j + 1] = (float)sin(angle);
+        rope[2 * j] = (float)cos(angle), rope[2 * j + 1] = (float)sin(angle);
     }
-    in.qkv = gpu_from(qkv, in.splits * in.stride), in.turn = gpu_from(turn, (size_t)n_all * half * 2);
+    in.qkv = gpu_from(qkv, in.splits * in.stride), in.rope = gpu_from(rope, (size_t)n_all * half * 2);
     in.q_norm = gpu_from(q_norm, P), in.k_norm = gpu_from(k_norm, P);
     const size_t n_keys = (SESSIONS + 1) * s->keys_slot, n_values = (SESSIONS + 1) * s->values_slot;
     s->keys = gpu_from_typed(rings.keys, n_keys, dtype), s->values = gpu_from_typed(rings.values, n_values, dtype);
@@ -322,8 +322,8 @@ static void decode_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
                 for (uint32_t j = 0; j < in.splits; j++)
                     x[p] += (double)qkv[j * in.stride + (size_t)r * width + h * P + p];
             if (h <= H)
-                turn_head(s, x, h < H ? q_norm : k_norm, turn + (size_t)r * half * 2,
-                          h < H ? q + h * P : rings.keys + key);
+                rotate_head(s, x, h < H ? q_norm : k_norm, rope + (size_t)r * half * 2,
+                            h < H ? q + h * P : rings.keys + key);
             else
                 for (uint32_t p = 0; p < P; p++) rings.values[value + (h - H - 1) * P + p] = (float)x[p];
         }
@@ -377,7 +377,7 @@ static float *draft_act(const struct decode_inputs *in, const struct gpu_rows *r
     const int32_t *list_at = gpu_copy(list, n_rows * sizeof *list);
     broken_rows_of(n_rows, rows->slot, SESSIONS);
     OF_PARTS(READ, in->qkv, in->splits, in->stride, n_rows, (2 * s->H + 1) * s->P);
-    OF_ROWS(READ, in->turn, n_rows, s->rot_dim / 2 * 2);
+    OF_ROWS(READ, in->rope, n_rows, s->rot_dim / 2 * 2);
     name_rings(READ | WRITTEN, s);
     OF_ACT(WRITTEN, act, n_rows, s->H * s->P, s->dtype);
     while (broken_again())
@@ -433,10 +433,10 @@ static void draft_window_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t 
     rows.device.pos = gpu_copy(rows.pos, n_rows * sizeof *rows.pos);
     rows.device.lead = gpu_leads(&rows);
     in.stride = (size_t)n_rows * width + 16;
-    float *turn = host_floats((size_t)n_rows * half * 2 + 1);
+    float *rope = host_floats((size_t)n_rows * half * 2 + 1);
     for (size_t j = 0; j < (size_t)n_rows * half; j++) {
         const double angle = (double)gpu_uniform(-3, 3);
-        turn[2 * j] = (float)cos(angle), turn[2 * j + 1] = (float)sin(angle);
+        rope[2 * j] = (float)cos(angle), rope[2 * j + 1] = (float)sin(angle);
     }
     float *qkv = host_random(in.splits * in.stride, -1, 1, CUDA_F32);
     for (uint32_t g = 0; g < rows.n_segs; g++) {
@@ -444,7 +444,7 @@ static void draft_window_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t 
         if (gpu.breaks || r == (uint32_t)rows.seg_first[g] || gpu_pick(0, 1)) continue;
         for (int k = 0; k < 9; k++) qkv[(size_t)r * width + gpu_pick(H * P, width - 1)] = k % 2 ? NAN : INFINITY;
     }
-    in.qkv = gpu_from(qkv, in.splits * in.stride), in.turn = gpu_from(turn, (size_t)n_rows * half * 2);
+    in.qkv = gpu_from(qkv, in.splits * in.stride), in.rope = gpu_from(rope, (size_t)n_rows * half * 2);
     in.q_norm = gpu_from(host_random(P, 0.5, 1.5, CUDA_F32), P);
     in.k_norm = gpu_from(host_random(P, 0.5, 1.5, CUDA_F32), P);
     const size_t n_keys = (SESSIONS + 1) * s->keys_slot, n_values = (SESSIONS + 1) * s->values_slot;

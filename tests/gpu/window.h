@@ -37,9 +37,9 @@ static inline void name_rings(int use, const struct cuda_shape *s) { /* of broke
     OF_SLOTS(use, s->values, s->n_slots + 1, s->values_slot, s->dtype);
 }
 
-/* One head of query or key: norm (option), then the pairs turned. turn: [half][2]. */
-static inline void turn_head(const struct cuda_shape *s, const double *v, const float *norm, const float *turn,
-                             float *out) {
+/* One head of query or key: norm (option), then the pairs rotated. rope: [half][2]. */
+static inline void rotate_head(const struct cuda_shape *s, const double *v, const float *norm, const float *rope,
+                               float *out) {
     const uint32_t P = s->P, half = s->rot_dim / 2;
     double squares = 0, x[256];
     for (uint32_t p = 0; p < P; p++) squares += v[p] * v[p];
@@ -48,7 +48,7 @@ static inline void turn_head(const struct cuda_shape *s, const double *v, const 
     for (uint32_t p = 2 * half; p < P; p++) out[p] = (float)x[p];
     for (uint32_t j = 0; j < half; j++) {
         const uint32_t a = s->rot_interleaved ? 2 * j : j, b = s->rot_interleaved ? 2 * j + 1 : j + half;
-        const double c = (double)turn[2 * j], sin = (double)turn[2 * j + 1];
+        const double c = (double)rope[2 * j], sin = (double)rope[2 * j + 1];
         out[a] = (float)(x[a] * c - x[b] * sin);
         out[b] = (float)(x[b] * c + x[a] * sin);
     }

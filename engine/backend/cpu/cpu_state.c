@@ -1,5 +1,5 @@
 /* cpu_state.c - a slot of the CPU's pool as the bytes of state_layout.h, and back: S is as it lies there; the
- * convolution's ring and the window's are turned so that the oldest comes first, and keys leave their panels. */
+ * convolution's ring and the window's are rotated so that the oldest comes first, and keys leave their panels. */
 #include "cpu_backend.h"
 
 #include <assert.h>

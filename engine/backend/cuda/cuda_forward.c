@@ -198,12 +198,12 @@ static void attend_drafts(struct backend *be, struct cuda_window *a, uint32_t n)
 }
 
 /* E9's attention. A row's kernel depends on its own piece alone, so its bits do not depend on the rest of the step.
- * qkv: of k_prompt_window, with a NULL where k_prompt_heads has turned them. */
+ * qkv: of k_prompt_window, with a NULL where k_prompt_heads has rotated them. */
 static void enqueue_attention(struct backend *be, const struct step *st, uint32_t layer, struct cuda_parts qkv,
                               const float *row_scale) {
     const struct cuda_layer *w = &be->layers[layer];
     struct cuda_heads heads = {
-        .qkv = qkv, .row_scale = row_scale, .turn = be->rope, .q_norm = w->q_norm, .k_norm = w->k_norm};
+        .qkv = qkv, .row_scale = row_scale, .rope = be->rope, .q_norm = w->q_norm, .k_norm = w->k_norm};
     const struct cuda_prompt_window prompts = {.shape = be->shape,
                                                .layer = layer,
                                                .rows = be->rows,
@@ -326,7 +326,7 @@ static void enqueue_fused_mixer(struct backend *be, const struct step *st, uint3
                                      .squares = be->squares});
 }
 
-/* Whether q, k, v of a step are turned in their product: all its rows are prompts'. */
+/* Whether q, k, v of a step are rotated in their product: all its rows are prompts'. */
 static bool rope_in_product(const struct backend *be, const struct step *st) {
     return be->d.plus && !st->single && be->prompt_window && st->n_tiles && !st->n_head && !st->n_tail &&
            cuda_prompt_heads_runs(&be->shape, &be->layers[0].qkv, st->n_rows);
@@ -458,7 +458,7 @@ void cuda_forward_enqueue(struct backend *be, const struct step *st) {
                                  .x = be->x,
                                  .inv_freq = be->inv_freq,
                                  .half = d->rot_dim / 2,
-                                 .turn = be->rope},
+                                 .rope = be->rope},
             be->stream);
     if (d->norm_embed) k_norm_rows(be->x, be->embed_norm, be->shape.norm_eps, st->n_rows, be->shape.D, be->stream);
     if (cuda_one_launch_runs(be, st))

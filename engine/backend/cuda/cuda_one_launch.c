@@ -124,7 +124,7 @@ void cuda_one_launch_enqueue(struct backend *be, const struct step *st) {
                                               .layers = be->one_launch.layers,
                                               .norm_f = be->norm_f,
                                               .x = be->x,
-                                              .turn = be->rope,
+                                              .rope = be->rope,
                                               .head = be->lm_head.data,
                                               .logits = be->logits,
                                               .words = be->one_launch.words,

@@ -15,8 +15,8 @@ __device__ __forceinline__ uint32_t n_blocks_now() {
     return n;
 }
 
-// A wait of 2^34 clocks, some nine seconds, is a fault; where other programs have the GPU in turn and racecheck slows
-// the step a thousand times, only one of minutes.
+// A wait of 2^34 clocks, some nine seconds, is a fault; where other programs have the GPU one after the other and
+// racecheck slows the step a thousand times, only one of minutes.
 #ifdef ROD_KERNEL_RACECHECK
 enum { EXCHANGE_WAIT_CLOCKS = 39 };
 #else

@@ -264,7 +264,7 @@ __device__ __forceinline__ void read_head(const step_block<R> &b, const product 
 }
 
 template <class T, bool PLUS, int R>
-__device__ __forceinline__ void product_stage(const step_block<R> &b, const product &p, stage_turns &turns) {
+__device__ __forceinline__ void product_stage(const step_block<R> &b, const product &p, stage_parities &parities) {
     constexpr uint32_t UNITS = R >= 4 ? 1 : 4 / R, LD = R == 1 ? 16 : (uint32_t)DISPATCH_FEW_LD,
                        PART = STEP_WARPS * R * LD; // units at a time; floats of one
     const step_args &a = b.a;
@@ -275,14 +275,14 @@ __device__ __forceinline__ void product_stage(const step_block<R> &b, const prod
     const product_in in = input_of<PLUS>(b, p);
     const wait_note note = b.note(p.layer, p.kind);
     uint2 *slice = (uint2 *)b.scratch() + (size_t)warp * a.at.slice_tiles * R * 4;
-    float *parts = (float *)(b.smem + b.a.at.part), *scales = b.scales(turns.scales);
+    float *parts = (float *)(b.smem + b.a.at.part), *scales = b.scales(parities.scales);
     step_squares squares = {NULL, 0, {0, 0, 0, 0}};
     if (in.squares && p.kind != W_HEAD && warp >= 8 && warp - 8 < R)
         squares.words = in.squares + (size_t)(warp - 8) * in.n_squares, squares.n = in.n_squares;
     const uint32_t thread_unit = threadIdx.x / (16 * R); // of the outputs
     const bool finishes = thread_unit < UNITS;
 #pragma unroll 1
-    for (uint32_t u0 = 0; u0 < n_mine; u0 += UNITS, turns.part ^= 1) {
+    for (uint32_t u0 = 0; u0 < n_mine; u0 += UNITS, parities.part ^= 1) {
         step_output<T> out;
         out.unit = first + (u0 + thread_unit) * n_blocks_now();
         out.tile = p.kind == W_SMALL ? out.unit / 4 : out.unit;
@@ -293,7 +293,7 @@ __device__ __forceinline__ void product_stage(const step_block<R> &b, const prod
             read_head<T, PLUS>(b, p, k0, n, scales, slice);
         else if (u0 == 0 && p.kind != W_SMALL)
             read_slice(b, in.act, k0, n, in.epoch, note, squares, slice);
-        float *part = parts + turns.part * UNITS * PART + warp * R * LD;
+        float *part = parts + parities.part * UNITS * PART + warp * R * LD;
 #pragma unroll 1
         for (uint32_t i = 0; i < UNITS && u0 + i < n_mine; i++, part += PART) {
             const uint32_t unit = first + (u0 + i) * n_blocks_now();
@@ -303,11 +303,11 @@ __device__ __forceinline__ void product_stage(const step_block<R> &b, const prod
                 const bool is_in = unit / 4 < tiles_of(4 * a.shape.M);
                 const uint32_t own = p.slice_of(unit, warp);
                 k0 = slice_begin(p.KT, own), n = slice_begin(p.KT, own + 1) - k0;
-                to = parts + turns.part * UNITS * PART + i * PART + own * R * LD;
+                to = parts + parities.part * UNITS * PART + i * PART + own * R * LD;
                 read_slice(b, is_in ? a.words.s : a.words.a, k0, n, b.made(p.layer), note, squares, slice);
             }
             float acc[4] = {};
-            multiply<T, PLUS>(b, acc, n, slice, turns.ring, note);
+            multiply<T, PLUS>(b, acc, n, slice, parities.ring, note);
             if (2 * t < R) to[2 * t * LD + g] = acc[0], to[2 * t * LD + g + 8] = acc[2];
             if (2 * t + 1 < R) to[(2 * t + 1) * LD + g] = acc[1], to[(2 * t + 1) * LD + g + 8] = acc[3];
             __syncwarp(); // the slice is read
@@ -318,7 +318,7 @@ __device__ __forceinline__ void product_stage(const step_block<R> &b, const prod
         }
         barrier_of(STEP_ALL, STEP_WARPS * 32); // every slice's sum before they are added; the scales
         if (!finishes) continue;
-        const float *sums = parts + turns.part * UNITS * PART + thread_unit * PART + out.r * LD + threadIdx.x % 16;
+        const float *sums = parts + parities.part * UNITS * PART + thread_unit * PART + out.r * LD + threadIdx.x % 16;
         float sum;
         if (p.kind == W_SMALL) {
             const float *q = sums + out.unit % 4 * 4 * R * LD;
@@ -328,7 +328,7 @@ __device__ __forceinline__ void product_stage(const step_block<R> &b, const prod
         give_output<T, PLUS>(b, p, out, sum, in.squares ? scales[out.r] : 1.0f,
                              b.residual() + ((u0 + thread_unit) * R + out.r) * 16 + threadIdx.x % 16);
     }
-    turns.scales ^= 1;
+    parities.scales ^= 1;
 }
 
 // What the outputs of the next W_fc will read: taps, biases, the rows before; and the norm's weights of the W_out
@@ -406,7 +406,7 @@ __global__ void __launch_bounds__(STEP_THREADS, 1) one_launch_kernel(const __gri
         product p;
         p.size(a);
         keep_product(b, p);
-        keep_turns(b, stage_turns{});
+        keep_parities(b, stage_parities{});
     }
     bool more;
     do {
@@ -426,10 +426,10 @@ __global__ void __launch_bounds__(STEP_THREADS, 1) one_launch_kernel(const __gri
                 }
         }
         {
-            stage_turns turns = kept_turns(b);
-            product_stage<T, PLUS>(b, kept_product(b), turns);
+            stage_parities parities = kept_parities(b);
+            product_stage<T, PLUS>(b, kept_product(b), parities);
             __syncwarp();
-            keep_turns(b, turns);
+            keep_parities(b, parities);
         }
         product p = kept_product(b);
         more = p.template next<PLUS>(a);
@@ -512,7 +512,7 @@ void k_one_launch(const struct cuda_one_launch_step *step, uint32_t n_rows, void
     const uint32_t blocks = blocks_of(s), places = places_of(s, step->n_layers, n_rows, blocks);
     const step_places at(s, n_rows, step->n_layers, blocks, places);
     step_args args = {s,       step->rows, step->n_layers, places,       at,           step->layers, step->norm_f,
-                      step->x, step->turn, step->head,     step->logits, step_words{}, NULL,         step->note};
+                      step->x, step->rope, step->head,     step->logits, step_words{}, NULL,         step->note};
     lay_out(s, (uint2 *)step->words, &args.words, &args.epochs);
     launch_cooperative(kernel_of(s, n_rows), dim3(blocks), dim3(STEP_THREADS), at.bytes, stream, args);
 }

@@ -94,7 +94,7 @@ struct step_args {
     uint32_t n_layers, places; // of a ring
     step_places at;
     const cuda_step_layer *layers;
-    const float *norm_f, *x, *turn;
+    const float *norm_f, *x, *rope;
     const void *head;
     float *logits;
     step_words words;
@@ -112,7 +112,7 @@ enum product_kind { W_FC, W_SMALL, W_OUT, W_QKV, W_AO, W_F1, W_F2, W_HEAD };
 // A unit is a tile of 16 outputs, whole; of W_in and W_c0 a quarter of k of one. Units go round the blocks; those of
 // the residual's products always to the same block, which keeps its columns of the residual.
 struct product {
-    uint32_t layer = 0, turn = 0, KT, n_units; // turn: of the blocks, who begins
+    uint32_t layer = 0, begin = 0, KT, n_units; // begin: the block that begins
     product_kind kind = W_FC;
     __device__ __forceinline__ void size(const step_args &a) {
         const cuda_shape &s = a.shape;
@@ -130,12 +130,12 @@ struct product {
     }
     __device__ __forceinline__ bool is_residual() const { return kind == W_OUT || kind == W_AO || kind == W_F2; }
     __device__ __forceinline__ uint32_t first() const {
-        return is_residual() || blockIdx.x >= turn ? blockIdx.x - (is_residual() ? 0 : turn)
-                                                   : blockIdx.x + n_blocks_now() - turn;
+        return is_residual() || blockIdx.x >= begin ? blockIdx.x - (is_residual() ? 0 : begin)
+                                                    : blockIdx.x + n_blocks_now() - begin;
     }
     template <bool PLUS> __device__ __forceinline__ bool next(const step_args &a) { // false: that was the last
         if (kind == W_HEAD) return false;
-        if (!is_residual()) turn = (turn + n_units) % n_blocks_now();
+        if (!is_residual()) begin = (begin + n_units) % n_blocks_now();
         if (kind == (PLUS ? W_F2 : W_OUT))
             layer++, kind = layer < a.n_layers ? W_FC : W_HEAD;
         else
@@ -217,7 +217,7 @@ template <int R> struct step_block {
         return (uint32_t *)(smem + a.at.keep) + (warp * STEP_KEPT_LANES + lane % STEP_KEPT_LANES) * STEP_KEPT;
     }
     __device__ __forceinline__ window_own *own() const { return (window_own *)(smem + a.at.keep + STEP_KEPT_BYTES); }
-    __device__ __forceinline__ float2 *own_turn() const { return (float2 *)(smem + a.at.keep + STEP_KEPT_BYTES + 64); }
+    __device__ __forceinline__ float2 *own_rope() const { return (float2 *)(smem + a.at.keep + STEP_KEPT_BYTES + 64); }
     __device__ __forceinline__ float *own_norm() const {
         return (float *)(smem + a.at.keep + STEP_KEPT_BYTES + 64 + 512);
     }
@@ -237,7 +237,7 @@ struct ring_reader {
 };
 // Where a warp is that is ahead of those that finish outputs: of two places each, the next one. A warp without tiles of
 // k waits for no input, so this goes on from stage to stage.
-struct stage_turns {
+struct stage_parities {
     ring_reader ring;
     uint32_t part = 0, scales = 0;
 };
@@ -253,23 +253,23 @@ __device__ __forceinline__ void keep_word(uint32_t *at, uint32_t x) {
 template <int R> __device__ __forceinline__ product kept_product(const step_block<R> &b) {
     product p;
     const uint32_t *at = b.kept();
-    p.layer = kept_word(at), p.turn = kept_word(at + 1), p.KT = kept_word(at + 2), p.n_units = kept_word(at + 3),
+    p.layer = kept_word(at), p.begin = kept_word(at + 1), p.KT = kept_word(at + 2), p.n_units = kept_word(at + 3),
     p.kind = product_kind(kept_word(at + 4));
     return p;
 }
 template <int R> __device__ __forceinline__ void keep_product(const step_block<R> &b, const product &p) {
     uint32_t *at = b.kept();
-    keep_word(at, p.layer), keep_word(at + 1, p.turn), keep_word(at + 2, p.KT), keep_word(at + 3, p.n_units),
+    keep_word(at, p.layer), keep_word(at + 1, p.begin), keep_word(at + 2, p.KT), keep_word(at + 3, p.n_units),
         keep_word(at + 4, p.kind);
 }
-template <int R> __device__ __forceinline__ stage_turns kept_turns(const step_block<R> &b) {
-    stage_turns t;
+template <int R> __device__ __forceinline__ stage_parities kept_parities(const step_block<R> &b) {
+    stage_parities t;
     const uint32_t *at = b.kept() + 5;
     t.ring.at = kept_word(at), t.ring.parity = kept_word(at + 1), t.part = kept_word(at + 2),
     t.scales = kept_word(at + 3);
     return t;
 }
-template <int R> __device__ __forceinline__ void keep_turns(const step_block<R> &b, const stage_turns &t) {
+template <int R> __device__ __forceinline__ void keep_parities(const step_block<R> &b, const stage_parities &t) {
     uint32_t *at = b.kept() + 5;
     keep_word(at, t.ring.at), keep_word(at + 1, t.ring.parity), keep_word(at + 2, t.part), keep_word(at + 3, t.scales);
 }
@@ -364,10 +364,10 @@ template <bool PLUS, int R> __device__ __forceinline__ void fetch_weights(const 
             }
         const bool want =
             more && asked - landed < a.places && (asked < a.places || ring_passed(empty + ask_at, free_parity));
-        const uint32_t turn = 2 * far + (next.of.kind != W_SMALL);
-        const uint32_t least = __reduce_min_sync(0xffffffffu, want ? turn : ~0u),
+        const uint32_t order = 2 * far + (next.of.kind != W_SMALL);
+        const uint32_t least = __reduce_min_sync(0xffffffffu, want ? order : ~0u),
                        flying = __reduce_add_sync(0xffffffffu, is ? asked - landed : 0u),
-                       ready = __ballot_sync(0xffffffffu, want && turn == least);
+                       ready = __ballot_sync(0xffffffffu, want && order == least);
 #ifdef ROD_KERNEL_RACECHECK // it does not know which lane asks for a copy: all wait for the place
         for (uint32_t i = 0; i < STEP_RINGS; i++) {
             const uint32_t at = __shfl_sync(0xffffffffu, ask_at, i), parity = __shfl_sync(0xffffffffu, free_parity, i);

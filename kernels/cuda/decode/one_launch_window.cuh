@@ -38,9 +38,9 @@ __device__ __forceinline__ void step_queries(const step_block<R> &b, uint32_t la
 #pragma unroll 1
     for (uint32_t job = b.warp % WARPS; job < n_jobs; job += WARPS) {
         const uint32_t h = job < size::HEADS ? h0 + job : job == size::HEADS ? s.H : s.H + h0 + job - size::HEADS;
-        float2 turn[P / 32];
+        float2 rope[P / 32];
         float x[P / 32];
-        if (job <= size::HEADS) turn_of<P>(s, (const float2 *)b.a.turn + (size_t)r * (s.rot_dim / 2), turn);
+        if (job <= size::HEADS) rope_of<P>(s, (const float2 *)b.a.rope + (size_t)r * (s.rot_dim / 2), rope);
         uint32_t data[P / 32];
         const uint2 *from = b.a.words.qkv + (size_t)r * (2 * s.H + 1) * P + h * P + lane;
         await_words(
@@ -48,8 +48,8 @@ __device__ __forceinline__ void step_queries(const step_block<R> &b, uint32_t la
 #pragma unroll
         for (int i = 0; i < P / 32; i++) x[i] = __uint_as_float(data[i]);
         if (job <= size::HEADS) {
-            turn_head<P>(s, turn, job < size::HEADS ? w.q_norm : w.k_norm, head + job * P, x);
-            leave_turned<T, P, size::HEADS, size::Q_ROW>(x, job, h0 == 0, ring_key, sh.qs, sh.new_key);
+            rotate_head<P>(s, rope, job < size::HEADS ? w.q_norm : w.k_norm, head + job * P, x);
+            leave_rotated<T, P, size::HEADS, size::Q_ROW>(x, job, h0 == 0, ring_key, sh.qs, sh.new_key);
         } else {
             leave_values<T, P>(x, job - size::HEADS - 1, ring_values, sh.new_value);
         }
@@ -151,7 +151,7 @@ template <int P, int R> __device__ __forceinline__ void begin_window(const step_
                     n_whole};
     }
     for (uint32_t i = threadIdx.x; i < s.rot_dim / 2; i += STEP_THREADS)
-        b.own_turn()[i] = ((const float2 *)b.a.turn)[i];
+        b.own_rope()[i] = ((const float2 *)b.a.rope)[i];
 }
 // The norms' weights into shared memory, a stage before: those of a warp's query or key.
 template <int P, int R> __device__ __forceinline__ void norms_near(const step_block<R> &b, uint32_t layer) {
@@ -196,12 +196,12 @@ __device__ __forceinline__ void make_query(const step_block<R> &b, uint32_t h0, 
         leave_values<T, P>(x, job - size::HEADS - 1, ring_values, sh.new_value);
         return;
     }
-    float2 turn[P / 32] = {};
-    turn_of<P>(s, b.own_turn(), turn);
+    float2 rope[P / 32] = {};
+    rope_of<P>(s, b.own_rope(), rope);
     await_all_but<0>();
-    turn_head<P>(
-        s, turn, [&](int i) { return b.own_norm()[job * P + b.lane + 32 * i]; }, sh.sums[0] + job * P, x);
-    leave_turned<T, P, size::HEADS, size::Q_ROW>(x, job, h0 == 0, ring_key, sh.qs, sh.new_key);
+    rotate_head<P>(
+        s, rope, [&](int i) { return b.own_norm()[job * P + b.lane + 32 * i]; }, sh.sums[0] + job * P, x);
+    leave_rotated<T, P, size::HEADS, size::Q_ROW>(x, job, h0 == 0, ring_key, sh.qs, sh.new_key);
 }
 
 // The range that is the newest key (the j-th) alone, by a warp, as near_last of swa_decode_near.cu.
@@ -255,7 +255,7 @@ __device__ __forceinline__ void window_whole(const step_block<R> &b, uint32_t la
                    j = range * RANGE + b.warp * TILE, job = STEP_WARPS - 1 - b.warp;
     const bool second = b.warp >= WARPS, lone = own.n_whole < own.n_ranges && range + 1 == own.n_whole;
     window_scratch<P> &sh = *(window_scratch<P> *)b.scratch();
-    stage_turns turns = kept_turns(b);
+    stage_parities parities = kept_parities(b);
     if (job < size::HEADS || (job < 2 * size::HEADS + 1 && (lone || newest / RANGE == range))) {
         T *keys = (T *)s.keys + (size_t)b.slot()[0] * s.keys_slot + layer * s.keys_layer;
         T *values = (T *)s.values + (size_t)b.slot()[0] * s.values_slot + layer * s.values_layer + h0 * P;
@@ -268,14 +268,14 @@ __device__ __forceinline__ void window_whole(const step_block<R> &b, uint32_t la
     barrier_of(STEP_ALL, STEP_WARPS * 32);                      // queries, the newest key and values
     const float scale = rsqrtf((float)P) * 1.4426950408889634f; // powers of two
     const wait_note note = b.note(layer, 11);
-    const uint4 *at_place = window_place(b, turns.ring, note) + g * (P / 8) + t;
+    const uint4 *at_place = window_place(b, parities.ring, note) + g * (P / 8) + t;
     uint4 key[size::KEY];
 #pragma unroll
     for (int i = 0; i < size::KEY; i++)
         key[i] = j + g < newest    ? load_place(at_place + 4 * i)
                  : j + g == newest ? sh.new_key[4 * i + t]
                                    : make_uint4(0, 0, 0, 0);
-    leave_place(b, turns.ring);
+    leave_place(b, parities.ring);
     tile_sums<1> tiles;
     float score[4] = {}, w[2];
     uint32_t head[1];
@@ -292,7 +292,7 @@ __device__ __forceinline__ void window_whole(const step_block<R> &b, uint32_t la
         __syncwarp(); // they are read
     }
     tiles.template weigh<P>(score, j, n, scale, w, head);
-    at_place = window_place(b, turns.ring, note) + lane;
+    at_place = window_place(b, parities.ring, note) + lane;
 #pragma unroll
     for (int k = 0; k < TILE; k++) {
         const uint4 value = j + k < newest    ? load_place(at_place + 32 * k)
@@ -300,9 +300,9 @@ __device__ __forceinline__ void window_whole(const step_block<R> &b, uint32_t la
                                               : make_uint4(0, 0, 0, 0);
         tiles.template add<T>(k, 0, w, head, value);
     }
-    leave_place(b, turns.ring);
+    leave_place(b, parities.ring);
     tiles.template leave<size::HEADS>(sh.sums[pair], sh.sums_ml[pair]);
-    keep_turns(b, turns);
+    keep_parities(b, parities);
     const uint32_t epoch = b.made(layer);
     const size_t at = (size_t)range * s.H + h0;
     if (!second) {

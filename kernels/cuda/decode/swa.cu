@@ -44,7 +44,7 @@ template <class T> __global__ void __launch_bounds__(ROPE_WARPS * 32) rope_kerne
             uint32_t i = shape.rot_interleaved ? p / 2 : p % half;
             bool second = shape.rot_interleaved ? p & 1 : p >= half;
             float other = head[warp][shape.rot_interleaved ? p ^ 1 : second ? p - half : p + half];
-            float2 w = ((const float2 *)heads.turn)[(size_t)r * half + i];
+            float2 w = ((const float2 *)heads.rope)[(size_t)r * half + i];
             v = second ? v * w.x + other * w.y : v * w.x - other * w.y;
         }
         if (is_q)

@@ -18,7 +18,7 @@ struct decode_window {
     uint32_t splits;
     size_t split_stride;
     const float *row_scale; // of the products' sums; may be NULL
-    const float2 *turn;
+    const float2 *rope;
     const float *q_norm, *k_norm;
     float *part;     // [row of the list][n_ranges][H P]
     float2 *part_ml; // [row of the list][n_ranges][H]: maximum, in powers of two, and sum
@@ -27,13 +27,13 @@ struct decode_window {
 static inline decode_window decode_window_of(const struct cuda_window *w, bool early) {
     const cuda_heads &heads = w->heads;
     assert(dispatch_decode_window(&w->shape) && w->n_list > 0 && heads.qkv.n > 0);
-    assert(on_16_bytes(w->shape.keys, w->shape.values, heads.turn, w->part, w->part_ml));
+    assert(on_16_bytes(w->shape.keys, w->shape.values, heads.rope, w->part, w->part_ml));
     assert(!w->shape.qk_norm || (heads.q_norm && heads.k_norm));
     decode_window a = {};
     a.shape = w->shape, a.layer = w->layer, a.rows = w->rows, a.list = w->list;
     a.early = early, a.n_ranges = (w->shape.visible + RANGE - 1) / RANGE, a.per_block = 1;
     a.qkv = heads.qkv.at, a.splits = heads.qkv.n, a.split_stride = heads.qkv.stride, a.row_scale = heads.row_scale;
-    a.turn = (const float2 *)heads.turn, a.q_norm = heads.q_norm, a.k_norm = heads.k_norm;
+    a.rope = (const float2 *)heads.rope, a.q_norm = heads.q_norm, a.k_norm = heads.k_norm;
     a.part = w->part, a.part_ml = (float2 *)w->part_ml, a.act = w->act;
     return a;
 }
@@ -58,20 +58,20 @@ __device__ __forceinline__ float2 two_floats(uint32_t x, __nv_bfloat16) {
     return make_float2(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u));
 }
 
-// The row's cosines and sines at a lane's dims, which are lane, lane + 32 ... here and below. turn: the row's.
-template <int P> __device__ __forceinline__ void turn_of(const cuda_shape &s, const float2 *turn, float2 (&w)[P / 32]) {
+// The row's cosines and sines at a lane's dims, which are lane, lane + 32 ... here and below. rope: the row's.
+template <int P> __device__ __forceinline__ void rope_of(const cuda_shape &s, const float2 *rope, float2 (&w)[P / 32]) {
     const uint32_t half = s.rot_dim / 2;
 #pragma unroll
     for (int i = 0; i < P / 32; i++) {
         const uint32_t p = threadIdx.x % 32 + 32 * i;
-        if (p < 2 * half) w[i] = turn[s.rot_interleaved ? p / 2 : p < half ? p : p - half];
+        if (p < 2 * half) w[i] = rope[s.rot_interleaved ? p / 2 : p < half ? p : p - half];
     }
 }
 // One head of query or key by a warp: q/k norm, rotary. norm(i): of its weights this lane's i-th. head: P floats
 // shared.
 template <int P, class Norm>
-__device__ __forceinline__ void turn_head(const cuda_shape &s, const float2 (&w)[P / 32], Norm norm, float *head,
-                                          float (&x)[P / 32]) {
+__device__ __forceinline__ void rotate_head(const cuda_shape &s, const float2 (&w)[P / 32], Norm norm, float *head,
+                                            float (&x)[P / 32]) {
     const uint32_t lane = threadIdx.x % 32, half = s.rot_dim / 2;
     const bool pairs = s.rot_interleaved;
     if (s.qk_norm) {
@@ -96,19 +96,19 @@ __device__ __forceinline__ void turn_head(const cuda_shape &s, const float2 (&w)
     }
 }
 template <int P>
-__device__ __forceinline__ void turn_head(const cuda_shape &s, const float2 (&w)[P / 32], const float *norm,
-                                          float *head, float (&x)[P / 32]) {
-    turn_head<P>(
+__device__ __forceinline__ void rotate_head(const cuda_shape &s, const float2 (&w)[P / 32], const float *norm,
+                                            float *head, float (&x)[P / 32]) {
+    rotate_head<P>(
         s, w, [&](int i) { return norm[threadIdx.x % 32 + 32 * i]; }, head, x);
 }
-// A turned head from the partial products.
+// A rotated head from the partial products.
 template <int P>
-__device__ __forceinline__ void turned_head(const decode_window &a, uint32_t row, uint32_t h, const float *norm,
-                                            float *head, float (&x)[P / 32]) {
+__device__ __forceinline__ void rotated_head(const decode_window &a, uint32_t row, uint32_t h, const float *norm,
+                                             float *head, float (&x)[P / 32]) {
     const uint32_t lane = threadIdx.x % 32, half = a.shape.rot_dim / 2;
     const float *in = a.qkv + (size_t)row * (2 * a.shape.H + 1) * P + h * P;
     float2 w[P / 32];
-    turn_of<P>(a.shape, a.turn + (size_t)row * half, w);
+    rope_of<P>(a.shape, a.rope + (size_t)row * half, w);
 #pragma unroll
     for (int i = 0; i < P / 32; i++) x[i] = 0;
 #pragma unroll 1
@@ -120,7 +120,7 @@ __device__ __forceinline__ void turned_head(const decode_window &a, uint32_t row
 #pragma unroll
         for (int i = 0; i < P / 32; i++) x[i] *= scale;
     }
-    turn_head<P>(a.shape, w, norm, head, x);
+    rotate_head<P>(a.shape, w, norm, head, x);
 }
 // A query's dim as a number of T, and what rounding took off.
 template <class T> __device__ __forceinline__ T two_parts(float x, T &low) {
@@ -156,11 +156,11 @@ __device__ __forceinline__ void column_sums(const decode_window &a, uint32_t row
     for (int i = 0; i < N; i++) x[i] *= scale;
 }
 
-// What a warp turned: query `job` in T, followed by what rounding took off, or (job = HEADS) the newest key, which goes
-// into the ring, too, if `writes`.
+// What a warp rotated: query `job` in T, followed by what rounding took off, or (job = HEADS) the newest key, which
+// goes into the ring, too, if `writes`.
 template <class T, int P, int HEADS, int Q_ROW>
-__device__ __forceinline__ void leave_turned(const float (&x)[P / 32], uint32_t job, bool writes, T *ring_key,
-                                             uint4 *qs, uint4 *new_key) {
+__device__ __forceinline__ void leave_rotated(const float (&x)[P / 32], uint32_t job, bool writes, T *ring_key,
+                                              uint4 *qs, uint4 *new_key) {
     T *high = job < HEADS ? (T *)(qs + 2 * job * Q_ROW) : (T *)new_key;
 #pragma unroll
     for (int i = 0; i < P / 32; i++) {
@@ -186,7 +186,7 @@ __device__ __forceinline__ void leave_values(const float (&x)[P / 32], uint32_t 
 }
 
 // Where a block's queries go, each in T followed by what rounding took off, and the newest key and values. head: P
-// floats a job, for turning.
+// floats a job, for rotating.
 struct made_queries {
     float *head;
     uint4 *qs, *new_key, *new_value;
@@ -207,8 +207,9 @@ __device__ __forceinline__ void make_queries(const decode_window &a, uint32_t r,
     for (uint32_t job = warp; job < n_jobs; job += WARPS) {
         float x[P / 32];
         if (job <= HEADS) {
-            turned_head<P>(a, r, job < HEADS ? h0 + job : s.H, job < HEADS ? a.q_norm : a.k_norm, to.head + job * P, x);
-            leave_turned<T, P, HEADS, Q_ROW>(x, job, h0 == 0, ring.keys + ring.at * P, to.qs, to.new_key);
+            rotated_head<P>(a, r, job < HEADS ? h0 + job : s.H, job < HEADS ? a.q_norm : a.k_norm, to.head + job * P,
+                            x);
+            leave_rotated<T, P, HEADS, Q_ROW>(x, job, h0 == 0, ring.keys + ring.at * P, to.qs, to.new_key);
         } else {
             const uint32_t h = job - HEADS - 1;
             column_sums<P>(a, r, (s.H + 1 + h0 + h) * P, x);

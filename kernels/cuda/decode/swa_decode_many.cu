@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(THREADS, 1)
     extern __shared__ __align__(128) unsigned char ring[]; // [WARPS][TILES]: keys, values
     __shared__ uint4 qs[2 * HEADS * Q_ROW], new_key[P / 8], new_value[HEADS * P / 8];
     __shared__ __align__(16) float sums[2][WARPS][HEADS * P]; // a range's, and the next one's
-    __shared__ __align__(16) float turned[HEADS + 1][P];
+    __shared__ __align__(16) float rotated[HEADS + 1][P];
     __shared__ float2 sums_ml[2][WARPS][HEADS];
     __shared__ uint32_t warp_ranges[WARPS];
     many_row *const rows = (many_row *)(ring + G::RING);    // of the list
@@ -158,7 +158,7 @@ __global__ void __launch_bounds__(THREADS, 1)
             T *keys = (T *)s.keys + (size_t)of.slot * s.keys_slot + a.layer * s.keys_layer,
               *values = (T *)s.values + (size_t)of.slot * s.values_slot + a.layer * s.values_layer;
             make_queries<T, P, HEADS, Q_ROW>(a, of.r, h0, first[at + 1] <= q1, newest_place<T>{newest_at, keys, values},
-                                             made_queries{turned[0], qs, new_key, new_value});
+                                             made_queries{rotated[0], qs, new_key, new_value});
             __syncthreads(); // queries, the newest key and values
         }
         tile_sums<VALUE> tiles;

@@ -20,11 +20,11 @@ enum {
 
 // Of a job: what is asked for before the products are there.
 struct near_job {
-    float2 turn[NEAR_KEY];
+    float2 rope[NEAR_KEY];
     float norm[NEAR_KEY];
     __device__ __forceinline__ void ask(const decode_window &a, uint32_t r, uint32_t job) {
         if (job > NEAR_HEADS) return;
-        turn_of<NEAR_P>(a.shape, a.turn + (size_t)r * (a.shape.rot_dim / 2), turn);
+        rope_of<NEAR_P>(a.shape, a.rope + (size_t)r * (a.shape.rot_dim / 2), rope);
         const float *from = job < NEAR_HEADS ? a.q_norm : a.k_norm;
 #pragma unroll
         for (int i = 0; i < NEAR_KEY; i++) norm[i] = a.shape.qk_norm ? from[threadIdx.x % 32 + 32 * i] : 1.0f;
@@ -54,9 +54,9 @@ struct near_job {
             leave_values<T, NEAR_P>(x, job - NEAR_HEADS - 1, ring_values, to.new_value);
             return;
         }
-        turn_head<NEAR_P>(
-            a.shape, turn, [&](int i) { return norm[i]; }, to.head, x);
-        leave_turned<T, NEAR_P, NEAR_HEADS, NEAR_Q_ROW>(x, job, h0 == 0, ring_key, to.qs, to.new_key);
+        rotate_head<NEAR_P>(
+            a.shape, rope, [&](int i) { return norm[i]; }, to.head, x);
+        leave_rotated<T, NEAR_P, NEAR_HEADS, NEAR_Q_ROW>(x, job, h0 == 0, ring_key, to.qs, to.new_key);
     }
 };
 
@@ -111,7 +111,7 @@ __global__ void __launch_bounds__(NEAR_BLOCK, 2) decode_near_kernel(const __grid
     __shared__ uint4 qs[2 * HEADS * NEAR_Q_ROW], new_key[P / 8], new_value[HEADS * P / 8]; // as decode_window_kernel's
     __shared__ __align__(16) float sums[WARPS][HEADS * P];
     __shared__ float2 sums_ml[WARPS][HEADS];
-    __shared__ float turned[HEADS + 1][P];
+    __shared__ float rotated[HEADS + 1][P];
     const cuda_shape &s = a.shape;
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, job = warp - WARPS,
                    range = blockIdx.x, h0 = blockIdx.y * HEADS, ring_keys = s.ring_keys, value_row = s.H * P;
@@ -162,7 +162,7 @@ __global__ void __launch_bounds__(NEAR_BLOCK, 2) decode_near_kernel(const __grid
     let_next_start();
     if (makes && (job < HEADS || lone || newest / RANGE == range))
         work.make<T>(a, r, h0, job, keys + newest_at * P, values + newest_at * value_row,
-                     made_queries{turned[min(job, (uint32_t)HEADS)], qs, new_key, new_value});
+                     made_queries{rotated[min(job, (uint32_t)HEADS)], qs, new_key, new_value});
     __syncthreads(); // queries, the newest key and values
 
     const float scale = rsqrtf((float)P) * 1.4426950408889634f; // powers of two

@@ -110,7 +110,7 @@ __device__ __forceinline__ void make_inputs(const decode_window &a, const draft_
         const uint32_t place = of.oldest_at + at < s.ring_keys ? of.oldest_at + at : of.oldest_at + at - s.ring_keys;
         if (job < n_queries + n_new) {
             float x[P / 32];
-            turned_head<P>(a, row, query ? h0 + job % DRAFT_HEADS : s.H, query ? a.q_norm : a.k_norm, head, x);
+            rotated_head<P>(a, row, query ? h0 + job % DRAFT_HEADS : s.H, query ? a.q_norm : a.k_norm, head, x);
             T *high = query ? (T *)(sh.queries + 2 * job * draft_shared<P>::Q_ROW) : (T *)sh.new_keys[i];
 #pragma unroll
             for (int k = 0; k < P / 32; k++) {

@@ -1,6 +1,6 @@
-// prompt_heads.cu - q, k, v of prompts: their product's sums become turned heads in 16 bits, the rows that
+// prompt_heads.cu - q, k, v of prompts: their product's sums become rotated heads in 16 bits, the rows that
 // swa_prompt.cu's attention reads, and go into the rings where that may be before it. A tile is one head of 128 dims: a
-// warpgroup has either half of it, so each gives the other its sums of 16 of 32 rows, and turns the other 16 itself.
+// warpgroup has either half of it, so each gives the other its sums of 16 of 32 rows, and rotates the other 16 itself.
 #include "prompt_linear.cuh"
 #include "kernels/cuda/prompt/swa_prompt.cuh"
 
@@ -8,7 +8,7 @@ struct out_heads {
     row_norm norm;
     cuda_shape shape;
     uint32_t layer, n_rows;
-    const float2 *turn; // [n_rows][64]
+    const float2 *rope; // [n_rows][64]
     const int2 *place;  // k_prompt_places
     void *work;
 };
@@ -23,22 +23,22 @@ static __device__ __forceinline__ void sync_warpgroups() { // both of a block
 // A thread's part of a head's 32 rows.
 struct head_place {
     uint32_t head, first; // the first of the 32 rows
-    bool turned;
+    bool rotated;
     // Rows and columns of the step's of box b of the warpgroup.
     __device__ __forceinline__ uint32_t row(const broad_place &my, uint32_t b) const {
-        return first + (turned ? my.wg : b) * HEAD_ROWS;
+        return first + (rotated ? my.wg : b) * HEAD_ROWS;
     }
     __device__ __forceinline__ uint32_t column(const broad_place &my, uint32_t b) const {
-        return (turned ? b : my.wg) * (HEAD / 2);
+        return (rotated ? b : my.wg) * (HEAD / 2);
     }
 };
-// Cosines and sines of the 16 rows that the warpgroup turns: of row 8 i + 2 t + e and dim g + 8 h, [i][h][e].
-static __device__ __forceinline__ void fetch_turns(float2 (&turn)[8], const broad_place &my, const out_heads &out,
-                                                   uint32_t first) {
+// Cosines and sines of the 16 rows that the warpgroup rotates: of row 8 i + 2 t + e and dim g + 8 h, [i][h][e].
+static __device__ __forceinline__ void fetch_rope(float2 (&rope)[8], const broad_place &my, const out_heads &out,
+                                                  uint32_t first) {
 #pragma unroll
     for (int j = 0; j < 8; j++) {
         const uint32_t row = first + my.wg * HEAD_ROWS + j / 4 * 8 + my.lane % 4 * 2 + j % 2;
-        turn[j] = __ldg(out.turn + (size_t)min(row, out.n_rows - 1) * (HEAD / 2) + my.warp * 16 + my.lane / 4 +
+        rope[j] = __ldg(out.rope + (size_t)min(row, out.n_rows - 1) * (HEAD / 2) + my.warp * 16 + my.lane / 4 +
                         j / 2 % 2 * 8);
     }
 }
@@ -74,18 +74,19 @@ static __device__ __forceinline__ void leave_in_ring(const int2 (&place)[2], con
         *(uint4 *)(to + column) = x;
     }
 }
-// The warpgroup's own half of the 16 rows that it turns, and the other's; [i][h][e] as in fetch_turns. Warpgroup 0 has
+// The warpgroup's own half of the 16 rows that it rotates, and the other's; [i][h][e] as in fetch_rope. Warpgroup 0 has
 // the first dims of the pairs.
 template <class T>
-static __device__ __forceinline__ void turn_rows(const float (&own)[8], const float (&other)[8],
-                                                 const float2 (&turn)[8], const broad_place &my, float by,
-                                                 uint32_t (&own_bits)[4], uint32_t (&other_bits)[4]) {
+static __device__ __forceinline__ void rotate_rows(const float (&own)[8], const float (&other)[8],
+                                                   const float2 (&rope)[8], const broad_place &my, float by,
+                                                   uint32_t (&own_bits)[4], uint32_t (&other_bits)[4]) {
     float x[2][8];
 #pragma unroll
     for (int j = 0; j < 8; j++) {
-        const float2 back = make_float2(turn[j].x, -turn[j].y); // the second dim as the first of a turn back: its bits
-        x[0][j] = turned_first(own[j], other[j], my.wg ? back : turn[j]) * by;
-        x[1][j] = turned_second(own[j], other[j], my.wg ? back : turn[j]) * by;
+        const float2 back =
+            make_float2(rope[j].x, -rope[j].y); // the second dim as the first of a rotation back: its bits
+        x[0][j] = rotated_first(own[j], other[j], my.wg ? back : rope[j]) * by;
+        x[1][j] = rotated_second(own[j], other[j], my.wg ? back : rope[j]) * by;
     }
 #pragma unroll
     for (int m = 0; m < 4; m++) { // matrix m: rows 8 (m % 2), dims 8 (m / 2) of the warp's 16
@@ -94,7 +95,7 @@ static __device__ __forceinline__ void turn_rows(const float (&own)[8], const fl
     }
 }
 
-// The sums of rows that the other warpgroup turns go to it, and its come here: 16 bytes a thread, twice.
+// The sums of rows that the other warpgroup rotates go to it, and its come here: 16 bytes a thread, twice.
 static __device__ __forceinline__ void exchange(const float (&given)[8], float (&got)[8], const broad_place &my,
                                                 uint32_t mine, uint32_t theirs) {
     const uint32_t at = (my.warp * 32 + my.lane) * 16;
@@ -124,9 +125,9 @@ __device__ __forceinline__ void leave(const float (&acc)[G::N / 2], broad_place 
     const uint32_t mine = shared_address(my.out), theirs = my.wg ? mine - G::OUT : mine + G::OUT, m = my.lane / 8,
                    line = (m % 2 * 8 + my.lane % 8) * 128;
     const auto piece_at = [&](uint32_t piece) { return line + (piece ^ my.lane % 8) * 16; };
-    float2 turn[8];
+    float2 rope[8];
     int2 place[2];
-    if (at.turned) fetch_turns(turn, my, out, at.first), sync_warpgroups(); // the last head's sums are read
+    if (at.rotated) fetch_rope(rope, my, out, at.first), sync_warpgroups(); // the last head's sums are read
     if (kept) fetch_places(place, my, out, at);
 #pragma unroll
     for (int c = 0; c < G::N / 32; c++) {
@@ -136,18 +137,18 @@ __device__ __forceinline__ void leave(const float (&acc)[G::N / 2], broad_place 
         float2 scale[4];
 #pragma unroll
         for (int i = 0; i < 4; i++) scale[i] = my.scale_of(c * 32 + i * 8);
-        float v[2][8]; // rows of warpgroup 0 and 1 to turn, [i][h][e]
+        float v[2][8]; // rows of warpgroup 0 and 1 to rotate, [i][h][e]
 #pragma unroll
         for (int j = 0; j < 16; j++) v[j / 8][j % 8] = acc[c * 16 + j] * (j % 2 ? scale[j / 4].y : scale[j / 4].x);
         if (my.elected) wait_left<1>();
-        if (at.turned) {
+        if (at.rotated) {
             float own[8], given[8], other[8];
 #pragma unroll
             for (int j = 0; j < 8; j++) own[j] = my.wg ? v[1][j] : v[0][j], given[j] = my.wg ? v[0][j] : v[1][j];
             exchange(given, other, my, mine + 8192 + my.parity * 4096, theirs + 8192 + my.parity * 4096);
             uint32_t own_bits[4], other_bits[4];
-            turn_rows<T>(own, other, turn, my, by, own_bits, other_bits);
-            if (c * 32 + 32 < my.rows) fetch_turns(turn, my, out, at.first + 32);
+            rotate_rows<T>(own, other, rope, my, by, own_bits, other_bits);
+            if (c * 32 + 32 < my.rows) fetch_rope(rope, my, out, at.first + 32);
             const uint32_t to = boxes + piece_at(my.warp * 2 + m / 2);
             store_matrices(to + my.wg * HEAD_BOX, own_bits), store_matrices(to + (my.wg ^ 1) * HEAD_BOX, other_bits);
         } else {
@@ -202,11 +203,11 @@ bool cuda_prompt_heads_runs(const struct cuda_shape *s, const struct cuda_matrix
     return kernel == BROAD_2_256 || kernel == BROAD_2_128 || kernel == BROAD_2_64;
 }
 void k_prompt_heads(const struct cuda_shape *shape, uint32_t layer, const struct cuda_matrix *w,
-                    const struct cuda_normed *in, uint32_t n_rows, const float *turn, void *work, void *stream) {
+                    const struct cuda_normed *in, uint32_t n_rows, const float *rope, void *work, void *stream) {
     assert(n_rows > 0 && w->rows == (shape->H + shape->Hk + shape->Hv) * shape->P);
-    assert(shape->P == HEAD && w->dtype == shape->dtype && on_16_bytes(w->data, in->act, turn, work));
+    assert(shape->P == HEAD && w->dtype == shape->dtype && on_16_bytes(w->data, in->act, rope, work));
     const out_heads out = {
-        broad_norm(in), *shape, layer, n_rows, (const float2 *)turn, prompt_places_in(*shape, n_rows, work), work};
+        broad_norm(in), *shape, layer, n_rows, (const float2 *)rope, prompt_places_in(*shape, n_rows, work), work};
     const broad_job<out_heads> job = {{w, in->act}, out, cuda_pad16(w->cols) / 16, n_rows, (cudaStream_t)stream};
     if (w->dtype == CUDA_F16)
         FOR_BITS(w, (choose_heads<__half, BITS>(job)));

@@ -69,7 +69,7 @@ static __device__ __forceinline__ void times(float4 &x, float by, const float4 &
     x.x *= by * w.x, x.y *= by * w.y, x.z *= by * w.z, x.w *= by * w.w;
 }
 
-// Heads of 8 LANES dims whose halves are turned with each other. A warp takes heads of a row two or four at a time, as
+// Heads of 8 LANES dims whose halves are rotated with each other. A warp takes heads of a row two or four at a time, as
 // many warps share it as there are in `y` of the block; of its head a lane has dims 4 l .. 4 l + 3 of either half.
 // BATCH: heads that a lane has under way.
 enum { HALVES_WARPS = 4 };
@@ -85,9 +85,9 @@ __global__ void __launch_bounds__(HALVES_WARPS * 32, 7)
     const int32_t row = u.row + (int32_t)(blockIdx.y * blockDim.z + threadIdx.z);
     if (row >= u.row + u.n) return;
     const float scale = in.row_scale ? in.row_scale[row] : 1.0f;
-    float4 turn[2];
+    float4 rope[2];
 #pragma unroll
-    for (int i = 0; i < 2; i++) turn[i] = *((const float4 *)(in.turn + (size_t)row * P) + 2 * lane + i);
+    for (int i = 0; i < 2; i++) rope[i] = *((const float4 *)(in.rope + (size_t)row * P) + 2 * lane + i);
     prompt_place place;
     const float *from = in.qkv.at + (size_t)row * n_heads * P + 4 * lane;
     T *to = (T *)a.work + (size_t)row * n_heads * P + 4 * lane;
@@ -104,7 +104,7 @@ __global__ void __launch_bounds__(HALVES_WARPS * 32, 7)
 #pragma unroll
         for (int b = 0; b < BATCH; b++) {
             const uint32_t h = h0 + b * step;
-            const bool turned = h < s.H + s.Hk;
+            const bool rotated = h < s.H + s.Hk;
             float4 first = x[b][0], second = x[b][1];
             if (h < n_heads) sum_up(first, in, from + h * P, scale), sum_up(second, in, from + h * P + P / 2, scale);
             if (s.qk_norm) {
@@ -113,17 +113,17 @@ __global__ void __launch_bounds__(HALVES_WARPS * 32, 7)
                 for (int i = LANES / 2; i; i >>= 1) sum += __shfl_xor_sync(0xffffffffu, sum, i);
                 const float4 *w = (const float4 *)(h < s.H ? in.q_norm : in.k_norm) + lane;
                 const float down = rsqrtf(sum / P + s.qk_norm_eps);
-                if (turned) times(first, down, w[0]), times(second, down, w[P / 8]);
+                if (rotated) times(first, down, w[0]), times(second, down, w[P / 8]);
             }
-            if (turned) {
+            if (rotated) {
                 const float4 f = first, g = second;
                 const float by = h < s.H ? for_query(P) : 1.0f;
                 const float2 t[4] = {
-                    {turn[0].x, turn[0].y}, {turn[0].z, turn[0].w}, {turn[1].x, turn[1].y}, {turn[1].z, turn[1].w}};
-                first.x = turned_first(f.x, g.x, t[0]) * by, second.x = turned_second(f.x, g.x, t[0]) * by;
-                first.y = turned_first(f.y, g.y, t[1]) * by, second.y = turned_second(f.y, g.y, t[1]) * by;
-                first.z = turned_first(f.z, g.z, t[2]) * by, second.z = turned_second(f.z, g.z, t[2]) * by;
-                first.w = turned_first(f.w, g.w, t[3]) * by, second.w = turned_second(f.w, g.w, t[3]) * by;
+                    {rope[0].x, rope[0].y}, {rope[0].z, rope[0].w}, {rope[1].x, rope[1].y}, {rope[1].z, rope[1].w}};
+                first.x = rotated_first(f.x, g.x, t[0]) * by, second.x = rotated_second(f.x, g.x, t[0]) * by;
+                first.y = rotated_first(f.y, g.y, t[1]) * by, second.y = rotated_second(f.y, g.y, t[1]) * by;
+                first.z = rotated_first(f.z, g.z, t[2]) * by, second.z = rotated_second(f.z, g.z, t[2]) * by;
+                first.w = rotated_first(f.w, g.w, t[3]) * by, second.w = rotated_second(f.w, g.w, t[3]) * by;
             }
             if (h >= n_heads) continue;
             const uint2 y0 = make_uint2(two(first.x, first.y, T()), two(first.z, first.w, T())),
@@ -143,7 +143,7 @@ template <class T>
 __global__ void __launch_bounds__(PREPARE_WARPS * 32)
     prompt_prepare_kernel(const __grid_constant__ prompt_window a, const __grid_constant__ cuda_heads in) {
     __shared__ __align__(16) float head[PREPARE_WARPS][PROMPT_MOST_P];
-    __shared__ float2 turns[PROMPT_MOST_P / 2];
+    __shared__ float2 ropes[PROMPT_MOST_P / 2];
     const cuda_shape &s = a.shape;
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, P = s.P, half = s.rot_dim / 2,
                    n_heads = s.H + s.Hk + s.Hv;
@@ -153,14 +153,14 @@ __global__ void __launch_bounds__(PREPARE_WARPS * 32)
     const int32_t row = u.row + (int32_t)blockIdx.y;
     if (row >= u.row + u.n) return;
     for (uint32_t i = threadIdx.x; i < half; i += PREPARE_WARPS * 32)
-        turns[i] = ((const float2 *)in.turn)[(size_t)row * half + i];
+        ropes[i] = ((const float2 *)in.rope)[(size_t)row * half + i];
     const float scale = in.row_scale ? in.row_scale[row] : 1.0f;
     const prompt_place place = place_of(a, u, row);
-    __syncthreads(); // turns
+    __syncthreads(); // ropes
     for (uint32_t h = warp; h < n_heads; h += PREPARE_WARPS) {
         const float *from = in.qkv.at + ((size_t)row * n_heads + h) * P;
         T *out = (T *)a.work + ((size_t)row * n_heads + h) * P, *kept = h >= s.H ? kept_at<T>(s, place, h) : NULL;
-        const bool is_q = h < s.H, turned = h < s.H + s.Hk;
+        const bool is_q = h < s.H, rotated = h < s.H + s.Hk;
         float4 x[PROMPT_MOST_P / 128];
         float sum = 0;
 #pragma unroll
@@ -170,13 +170,13 @@ __global__ void __launch_bounds__(PREPARE_WARPS * 32)
             if (p < P) sum_up(x[i], in, from + p, scale);
             sum += squares(x[i]);
         }
-        const float down = turned && s.qk_norm ? rsqrtf(warp_sum(sum) / P + s.qk_norm_eps) : 1.0f;
+        const float down = rotated && s.qk_norm ? rsqrtf(warp_sum(sum) / P + s.qk_norm_eps) : 1.0f;
         __syncwarp(); // the head before is read
 #pragma unroll
         for (int i = 0; i < PROMPT_MOST_P / 128; i++) {
             const uint32_t p = 128 * i + 4 * lane;
             if (p >= P) continue;
-            if (turned && s.qk_norm) times(x[i], down, *(const float4 *)((is_q ? in.q_norm : in.k_norm) + p));
+            if (rotated && s.qk_norm) times(x[i], down, *(const float4 *)((is_q ? in.q_norm : in.k_norm) + p));
             *(float4 *)(head[warp] + p) = x[i];
         }
         __syncwarp(); // pairs are read across lanes
@@ -188,10 +188,10 @@ __global__ void __launch_bounds__(PREPARE_WARPS * 32)
 #pragma unroll
             for (int e = 0; e < 4; e++) {
                 const uint32_t p = p0 + e;
-                if (turned && p < 2 * half) {
+                if (rotated && p < 2 * half) {
                     const bool second = s.rot_interleaved ? p & 1 : p >= half;
                     const float other = head[warp][s.rot_interleaved ? p ^ 1 : second ? p - half : p + half];
-                    const float2 w = turns[s.rot_interleaved ? p / 2 : second ? p - half : p];
+                    const float2 w = ropes[s.rot_interleaved ? p / 2 : second ? p - half : p];
                     y[e] = second ? y[e] * w.x + other * w.y : y[e] * w.x - other * w.y;
                 }
                 if (is_q) y[e] *= for_query(P);
@@ -300,12 +300,12 @@ template <class T> static void prepare(const prompt_window &a, const cuda_heads 
         launch(prompt_prepare_kernel<T>, dim3(n_units(a), PROMPT_TILE), dim3(PREPARE_WARPS * 32), 0, stream, a, in);
         return;
     }
-    const uint32_t share = a.n_rows > 3000   ? 1
-                           : a.n_rows > 1500 ? 2
-                                             : 4,
-                   rows = HALVES_WARPS / share; // warps of a row, rows of a block
+    const uint32_t row_warps = a.n_rows > 3000   ? 1
+                               : a.n_rows > 1500 ? 2
+                                                 : 4,
+                   rows = HALVES_WARPS / row_warps; // of a block
     launch(P == 64 ? prompt_halves_kernel<T, 8> : prompt_halves_kernel<T, 16>, dim3(n_units(a), PROMPT_TILE / rows),
-           dim3(32, share, rows), 0, stream, a, in);
+           dim3(32, row_warps, rows), 0, stream, a, in);
 }
 template <class T> static void keep_in_ring(const prompt_window &a, void *stream) {
     if (a.prompts.keeps_last)
@@ -320,7 +320,7 @@ void k_prompt_window(const struct cuda_prompt_window *p, void *stream) {
     const prompt_window a = {p->shape, p->layer, p->n_rows, p->rows.pos, p->rows.slot, p->prompts, p->work, p->act};
     if (n_units(a) == 0) return;
     const cuda_heads &heads = p->heads;
-    assert(dispatch_prompt_window(&a.shape) && a.n_rows > 0 && on_16_bytes(a.work, a.act, heads.qkv.at, heads.turn));
+    assert(dispatch_prompt_window(&a.shape) && a.n_rows > 0 && on_16_bytes(a.work, a.act, heads.qkv.at, heads.rope));
     assert(!heads.qkv.at || (heads.qkv.n > 0 && heads.qkv.stride % 4 == 0)); // four columns at once
     auto all = [&](auto type) {
         using T = decltype(type);

@@ -52,11 +52,11 @@ __device__ __forceinline__ uint32_t two(float x, float y, __nv_bfloat16) {
 
 // What queries are multiplied with, so that a weight is a power of two.
 __device__ __forceinline__ float for_query(uint32_t P) { return 1.4426950408889634f * rsqrtf((float)P); }
-// Dims p and p + P / 2 of a head, turned by (cosine, sine): to the same bits in every kernel.
-__device__ __forceinline__ float turned_first(float first, float second, float2 by) {
+// Dims p and p + P / 2 of a head, rotated by (cosine, sine): to the same bits in every kernel.
+__device__ __forceinline__ float rotated_first(float first, float second, float2 by) {
     return __fmaf_rn(first, by.x, second * -by.y);
 }
-__device__ __forceinline__ float turned_second(float first, float second, float2 by) {
+__device__ __forceinline__ float rotated_second(float first, float second, float2 by) {
     return __fmaf_rn(second, by.x, first * by.y);
 }
 

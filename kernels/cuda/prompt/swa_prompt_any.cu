@@ -125,7 +125,7 @@ __global__ void __launch_bounds__(128) prompt_any_kernel(const __grid_constant__
             if (8 * n >= P) break;
 #pragma unroll
             for (int k = 0; k < TILE / 16; k++) {
-                uint2 v; // keys 16 k + lane % 16, eight dims, turned over
+                uint2 v; // keys 16 k + lane % 16, eight dims, rotated over
                 asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
                              : "=r"(v.x), "=r"(v.y)
                              : "r"((uint32_t)__cvta_generic_to_shared(vs + (16 * k + lane % 16) * LD + 8 * n)));
