@@ -110,7 +110,7 @@ struct api_call *answer_calls(const struct answer_choice *choice, size_t *n);
 static inline const char *answer_session(const struct answer *a) { return *a->session ? a->session : NULL; }
 static inline const char *answer_model(const struct answer *a) {
     if (a->model) return a->model;
-    return a->request->model ? a->request->model : a->served_model;
+    return a->request && a->request->model ? a->request->model : a->served_model;
 }
 
 /* What is kept beside an answer to give it again with its id, time and model: "ID TIME MODEL". NULL: no memory. */

@@ -72,10 +72,8 @@ char *field_copy(const json_t *string, size_t *len); /* malloc'd, NUL-terminated
 bool field_ids(const struct api_fields *p, const char *param, const json_t *array, int32_t **out, size_t *n_out);
 bool api_parse_draft(const struct api_fields *p, struct api_request *out); /* speculative and prediction */
 
-/* The messages in the field `name`, an array or the text of one user's, and the instructions before them if not NULL.
- * Contents are parts of text, in the words of chats and of responses. *out is the caller's, also on an error. */
-bool api_messages(const struct api_fields *p, const char *name, const json_t *instructions, struct rod_message **out,
-                  size_t *n_out);
+/* The field `messages`, an array or the text of one user's. *out is the caller's, also on an error. */
+bool api_messages(const struct api_fields *p, struct rod_message **out, size_t *n_out);
 /* The model sees no ids, so the results of an answer's calls are put into the order of the calls: ranks[i] is that of
  * the call that message i answers, if it is a result; API_NO_RANK: it names none, and stays behind the others. */
 enum { API_NO_RANK = 128 };
@@ -91,9 +89,8 @@ struct api_tool { /* a definition, as its API has it; borrowed */
     const char *param;        /* where it stands, for errors */
     const char *schema_field; /* the name of its schema there */
 };
-/* tools, tool_choice, parallel_tool_calls; flat: as /v1/responses has them. The content of *out is the caller's, also
- * on an error. */
-bool api_parse_tools(const struct api_fields *p, bool flat, struct api_tools *out);
+/* tools, tool_choice, parallel_tool_calls of a chat. The content of *out is the caller's, also on an error. */
+bool api_parse_tools(const struct api_fields *p, struct api_tools *out);
 /* Reads tools in three steps, for an API with a form of its own: room for n tools; each tool with the line that the
  * model reads, which is taken; once the choice is known, the schemas of those that may be called. */
 bool api_tools_begin(const struct api_fields *p, size_t n, struct api_tools *out);
@@ -101,7 +98,13 @@ bool api_tools_add(const struct api_fields *p, const struct api_tool *tool, stru
 bool api_tools_end(const struct api_fields *p, const json_t *tools,
                    struct api_tool (*read)(const json_t *tool, const char *param), struct api_tools *out);
 bool api_tools_allow(const struct api_fields *p, const json_t *name, struct api_tools *out); /* of tool_choice */
-bool api_check_tools(const struct api_fields *p, const struct api_request *request);         /* beside a grammar */
+/* Lets the tool be called that a choice, or an entry of allowed_tools, names. */
+typedef bool api_tools_allower(const struct api_fields *p, const json_t *choice, struct api_tools *out);
+/* tool_choice as OpenAI's APIs have it, but none. */
+bool api_tools_choose(const struct api_fields *p, const json_t *choice, api_tools_allower *allow,
+                      struct api_tools *out);
+bool api_tools_bad_choice(const struct api_fields *p); /* false, with the error that says what a choice is */
+bool api_check_tools(const struct api_fields *p, const struct api_request *request); /* beside a grammar */
 void api_put_quoted(struct buf *out, const char *text, size_t len); /* as api_put_line writes a string */
 
 /* cache_control, once the messages are parsed: of tools, of messages and their parts, of the body. */

@@ -1,4 +1,4 @@
-/* api_messages.c - the messages of chats and responses: roles and text. */
+/* api_messages.c - the messages of chats: roles, text and calls. */
 #include "api_fields.h"
 
 #include <assert.h>
@@ -8,18 +8,17 @@
 
 struct place { /* of a message in the request */
     const struct api_fields *fields;
-    const char *array;
     size_t i;
 };
 
 /* Names a field of a message, or the message itself. */
 static bool bad_in(const struct place *at, const char *field, const char *what) {
-    char param[64];
-    snprintf(param, sizeof param, "%s[%zu]%s%s", at->array, at->i, *field ? "." : "", field);
+    char param[80];
+    snprintf(param, sizeof param, "messages[%zu]%s%s", at->i, *field ? "." : "", field);
     return field_bad(at->fields, param, "%s", what);
 }
 
-/* Chats say text, responses input_text and output_text. */
+/* Chats say text, and clients that know responses too input_text and output_text. */
 static bool is_text(const json_t *type) {
     return field_is(type, "text") || field_is(type, "input_text") || field_is(type, "output_text");
 }
@@ -123,18 +122,13 @@ static bool take_message(const struct place *at, const json_t *value, struct rod
         snprintf(what, sizeof what, "must be an object, not %s", field_type(value));
         return bad_in(at, "", what);
     }
-    const json_t *type = json_object_get(value, "type");
-    const bool chat = !strcmp(at->array, "messages");
-    if (!chat && type && !json_is_null(type) && !field_is(type, "message"))
-        return bad_in(at, "type", "must be message, function_call, function_call_output or reasoning");
     const json_t *role = json_object_get(value, "role");
     if (!json_is_string(role)) return bad_in(at, "role", "is missing");
     for (size_t r = 0; r < sizeof roles / sizeof *roles; r++) {
         if (field_is(role, roles[r])) out->role = roles[r];
     }
-    if (chat && field_is(role, "function")) out->role = "tool"; /* the older form of a result */
+    if (field_is(role, "function")) out->role = "tool"; /* the older form of a result */
     if (!out->role) return bad_in(at, "role", "must be system, developer, user, assistant or tool");
-    if (!chat && !strcmp(out->role, "tool")) return bad_in(at, "role", "must be system, developer, user or assistant");
     return take_content(at, json_object_get(value, "content"), out) && take_tools(at, value, out);
 }
 
@@ -180,77 +174,30 @@ static bool order_results(const struct api_fields *p, const json_t *array, struc
     return true;
 }
 
-/* ---- items of a response's input that are no messages ---- */
+/* ---- all of them ---- */
 
-/* A call belongs to the assistant's message before it, which other calls may have begun. */
-static bool take_call_item(const struct place *at, const json_t *item, struct rod_message *messages, size_t *n) {
-    struct rod_message *m = *n ? &messages[*n - 1] : NULL;
-    if (!m || strcmp(m->role, "assistant") != 0) {
-        m = &messages[(*n)++];
-        m->role = "assistant";
-        if (!take_content(at, NULL, m)) return false;
-    }
-    struct rod_call *calls = realloc((struct rod_call *)m->calls, (m->n_calls + 1) * sizeof *calls);
-    if (!calls) return field_no_memory(at->fields);
-    calls[m->n_calls] = (struct rod_call){0};
-    m->calls = calls;
-    m->n_calls++;
-    return take_function(at, "", item, &calls[m->n_calls - 1]);
-}
-
-static bool take_output_item(const struct place *at, const json_t *item, struct rod_message *out) {
-    const json_t *output = json_object_get(item, "output"), *call = json_object_get(item, "call_id");
-    out->role = "tool";
-    if (call && !json_is_null(call) && !json_is_string(call)) return bad_in(at, "call_id", "must be a string");
-    if (!json_is_string(output) && !json_is_array(output))
-        return bad_in(at, "output", "must be a string or an array of parts");
-    return take_content(at, output, out);
-}
-
-/* Item i of the input: a message more, a call of the last one, or what the model does not read. */
-static bool take_item(const struct place *at, const json_t *item, struct rod_message *messages, size_t *n) {
-    const json_t *type = json_object_get(item, "type");
-    if (field_is(type, "reasoning")) return true;
-    if (field_is(type, "function_call")) return take_call_item(at, item, messages, n);
-    struct rod_message *out = &messages[(*n)++];
-    if (field_is(type, "function_call_output")) return take_output_item(at, item, out);
-    return take_message(at, item, out);
-}
-
-static bool take_array(const struct api_fields *p, const char *name, const json_t *array, const json_t *instructions,
-                       struct rod_message **out, size_t *n_out) {
+static bool take_array(const struct api_fields *p, const json_t *array, struct rod_message **out, size_t *n_out) {
     assert(!*out && !*n_out);
-    const size_t n = json_array_size(array), before = instructions ? 1 : 0;
-    if (!n) return field_bad(p, name, "is empty");
-    *out = calloc(n + before, sizeof **out);
+    const size_t n = json_array_size(array);
+    if (!n) return field_bad(p, "messages", "is empty");
+    *out = calloc(n, sizeof **out);
     if (!*out) return field_no_memory(p);
-    struct rod_message *first = *out;
-    if (instructions) {
-        *n_out = 1;
-        first->role = "system";
-        first->content = field_copy(instructions, &first->content_len);
-        if (!first->content) return field_no_memory(p);
-    }
-    const bool chat = !strcmp(name, "messages");
-    *n_out = before;
     for (size_t i = 0; i < n; i++) {
-        const struct place at = {p, name, i};
-        const json_t *one = json_array_get(array, i);
-        if (!(chat ? take_message(&at, one, &(*out)[(*n_out)++]) : take_item(&at, one, *out, n_out))) return false;
+        const struct place at = {p, i};
+        *n_out = i + 1;
+        if (!take_message(&at, json_array_get(array, i), &(*out)[i])) return false;
     }
-    if (chat && !order_results(p, array, *out)) return false;
-    return *n_out ? true : field_bad(p, name, "is empty");
+    return order_results(p, array, *out);
 }
 
-bool api_messages(const struct api_fields *p, const char *name, const json_t *instructions, struct rod_message **out,
-                  size_t *n_out) {
-    const json_t *value = field_get(p, name);
-    if (!value) return field_bad(p, name, "is missing");
-    if (json_is_array(value)) return take_array(p, name, value, instructions, out, n_out);
+bool api_messages(const struct api_fields *p, struct rod_message **out, size_t *n_out) {
+    const json_t *value = field_get(p, "messages");
+    if (!value) return field_bad(p, "messages", "is missing");
+    if (json_is_array(value)) return take_array(p, value, out, n_out);
     if (!json_is_string(value))
-        return field_bad(p, name, "must be a string or an array of messages, not %s", field_type(value));
+        return field_bad(p, "messages", "must be a string or an array of messages, not %s", field_type(value));
     json_t *one = json_pack("[{s:s,s:O}]", "role", "user", "content", value);
-    bool ok = one ? take_array(p, name, one, instructions, out, n_out) : field_no_memory(p);
+    bool ok = one ? take_array(p, one, out, n_out) : field_no_memory(p);
     json_decref(one);
     return ok;
 }

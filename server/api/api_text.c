@@ -9,8 +9,8 @@
 #include <string.h>
 
 static bool parse_chat(const struct api_fields *p, struct api_tokenize *out) {
-    return api_messages(p, "messages", NULL, &out->messages, &out->n_messages) &&
-           api_parse_tools(p, false, &out->tools) && api_parse_end(p, out->messages, out->n_messages, &out->end);
+    return api_messages(p, &out->messages, &out->n_messages) && api_parse_tools(p, &out->tools) &&
+           api_parse_end(p, out->messages, out->n_messages, &out->end);
 }
 
 /* llama.cpp's names. Its clients leave out what they do not ask for, so content has other defaults than prompt. */
@@ -38,7 +38,7 @@ static bool parse_text_or_messages(const struct api_fields *p, struct api_tokeni
     if (prompt && field_get(p, "messages")) return field_bad(p, "messages", "and prompt exclude each other");
     if (field_get(p, "messages")) return parse_chat(p, out);
     if (!json_is_string(prompt)) return field_bad(p, name, prompt ? "must be a string" : "or messages is missing");
-    if (!api_parse_tools(p, false, &out->tools) || !api_parse_end(p, NULL, 0, &out->end)) return false;
+    if (!api_parse_tools(p, &out->tools) || !api_parse_end(p, NULL, 0, &out->end)) return false;
     if (out->tools.n) return field_bad(p, "tools", "must come with messages");
     out->text = field_copy(prompt, &out->len);
     return out->text ? true : field_no_memory(p);

@@ -91,12 +91,10 @@ static bool check_definition(const struct api_fields *p, const struct api_tool *
     return true;
 }
 
-/* In a chat's form, whichever route it came by: the model reads one form. cache_control is for the cache: the model
- * reads the same text wherever it stands. */
-static bool put_definition(struct buf *out, const json_t *tool, bool flat) {
+/* cache_control is for the cache: the model reads the same text wherever it stands. */
+static bool put_definition(struct buf *out, const json_t *tool) {
     json_t *shown = json_copy((json_t *)tool);
-    json_object_del(shown, flat ? "type" : "cache_control");
-    if (flat) shown = json_pack("{s:s,s:o}", "type", "function", "function", shown);
+    json_object_del(shown, "cache_control");
     if (!shown) return false;
     api_put_line(out, shown);
     json_decref(shown);
@@ -109,7 +107,8 @@ bool api_tools_begin(const struct api_fields *p, size_t n, struct api_tools *out
     out->lines = calloc(n, sizeof *out->lines);
     out->names = calloc(n, sizeof *out->names);
     out->allowed = calloc(n, sizeof *out->allowed);
-    return (out->lines && out->names && out->allowed) || field_no_memory(p);
+    out->forms = calloc(n, sizeof *out->forms);
+    return (out->lines && out->names && out->allowed && out->forms) || field_no_memory(p);
 }
 
 bool api_tools_add(const struct api_fields *p, const struct api_tool *tool, struct buf *line, struct api_tools *out) {
@@ -124,8 +123,8 @@ bool api_tools_add(const struct api_fields *p, const struct api_tool *tool, stru
     return (out->lines[out->n - 1] && out->names[out->n - 1]) || field_no_memory(p);
 }
 
-/* In chats the function stands one level deeper than in /v1/responses. */
-static struct api_tool tool_of(const json_t *function, const char *param) {
+static struct api_tool read_tool(const json_t *tool, const char *param) {
+    const json_t *function = json_object_get(tool, "function");
     return (struct api_tool){.name = json_object_get(function, "name"),
                              .description = field_of(function, "description"),
                              .schema = field_of(function, "parameters"),
@@ -134,32 +133,26 @@ static struct api_tool tool_of(const json_t *function, const char *param) {
                              .schema_field = "parameters"};
 }
 
-static bool take_tool(const struct api_fields *p, const json_t *tool, bool flat, struct api_tools *out) {
+static bool take_tool(const struct api_fields *p, const json_t *tool, struct api_tools *out) {
     char param[48];
     snprintf(param, sizeof param, "tools[%zu]", out->n);
     if (!json_is_object(tool)) return field_bad(p, param, "must be an object, not %s", field_type(tool));
-    const json_t *type = json_object_get(tool, "type"), *function = flat ? tool : json_object_get(tool, "function");
-    if (!field_is(type, "function")) {
+    if (!field_is(json_object_get(tool, "type"), "function")) {
         snprintf(param, sizeof param, "tools[%zu].type", out->n);
         return field_bad(p, param, "must be function: the server runs no tools of its own");
     }
-    if (!flat) snprintf(param, sizeof param, "tools[%zu].function", out->n);
-    if (!json_is_object(function)) return field_bad(p, param, "is missing");
-    const struct api_tool definition = tool_of(function, param);
+    snprintf(param, sizeof param, "tools[%zu].function", out->n);
+    if (!json_is_object(json_object_get(tool, "function"))) return field_bad(p, param, "is missing");
+    const struct api_tool definition = read_tool(tool, param);
     struct buf line = {0};
-    if (!put_definition(&line, tool, flat)) return field_no_memory(p);
-    return api_tools_add(p, &definition, &line, out);
+    return put_definition(&line, tool) ? api_tools_add(p, &definition, &line, out) : field_no_memory(p);
 }
 
 /* ---- the choice ---- */
 
-static const char *const choice_message =
-    "must be none, auto, required, or an object of type function or allowed_tools that names tools";
-
-/* {"function": {"name"}} of a chat, {"name"} of a response. */
-static const json_t *named_by(const json_t *choice) {
-    const json_t *function = field_of(choice, "function");
-    return json_object_get(function ? function : choice, "name");
+bool api_tools_bad_choice(const struct api_fields *p) {
+    return field_bad(p, "tool_choice",
+                     "must be none, auto, required, or an object of type function or allowed_tools that names tools");
 }
 
 bool api_tools_allow(const struct api_fields *p, const json_t *name, struct api_tools *out) {
@@ -169,15 +162,9 @@ bool api_tools_allow(const struct api_fields *p, const json_t *name, struct api_
     return found || field_bad(p, "tool_choice", "names '%.64s', which is not among tools", json_string_value(name));
 }
 
-static bool allow_named(const struct api_fields *p, const json_t *choice, struct api_tools *out) {
-    const json_t *name = named_by(choice);
-    if (!field_is(json_object_get(choice, "type"), "function") || !json_is_string(name))
-        return field_bad(p, "tool_choice", "%s", choice_message);
-    return api_tools_allow(p, name, out);
-}
-
 /* The model reads all tools, so that the prompt's beginning stays, and calls some. */
-static bool allow_listed(const struct api_fields *p, const json_t *choice, struct api_tools *out) {
+static bool allow_listed(const struct api_fields *p, const json_t *choice, api_tools_allower *allow,
+                         struct api_tools *out) {
     const json_t *inner = field_of(choice, "allowed_tools"), *of = inner ? inner : choice, *one;
     const json_t *mode = json_object_get(of, "mode"), *list = json_object_get(of, "tools");
     size_t i;
@@ -186,21 +173,30 @@ static bool allow_listed(const struct api_fields *p, const json_t *choice, struc
     if (!json_array_size(list)) return field_bad(p, "tool_choice", "of type allowed_tools must name tools");
     out->choice = field_is(mode, "auto") ? API_TOOLS_AUTO : API_TOOLS_REQUIRED;
     json_array_foreach(list, i, one) {
-        if (!allow_named(p, one, out)) return false;
+        if (!allow(p, one, out)) return false;
     }
     return true;
 }
 
-static bool take_choice(const struct api_fields *p, const json_t *choice, struct api_tools *out) {
+bool api_tools_choose(const struct api_fields *p, const json_t *choice, api_tools_allower *allow,
+                      struct api_tools *out) {
     if (json_is_object(choice)) {
-        if (field_is(json_object_get(choice, "type"), "allowed_tools")) return allow_listed(p, choice, out);
+        if (field_is(json_object_get(choice, "type"), "allowed_tools")) return allow_listed(p, choice, allow, out);
         out->choice = API_TOOLS_NAMED;
-        return allow_named(p, choice, out);
+        return allow(p, choice, out);
     }
     for (size_t i = 0; i < out->n; i++) out->allowed[i] = true;
     if (!choice || field_is(choice, "auto")) return true;
     out->choice = API_TOOLS_REQUIRED;
-    return field_is(choice, "required") || field_bad(p, "tool_choice", "%s", choice_message);
+    return field_is(choice, "required") || api_tools_bad_choice(p);
+}
+
+/* {"function": {"name"}}, or {"name"} as responses have it. */
+static bool allow_named(const struct api_fields *p, const json_t *choice, struct api_tools *out) {
+    const json_t *function = field_of(choice, "function");
+    const json_t *name = json_object_get(function ? function : choice, "name");
+    if (!field_is(json_object_get(choice, "type"), "function") || !json_is_string(name)) return api_tools_bad_choice(p);
+    return api_tools_allow(p, name, out);
 }
 
 /* ---- all of it ---- */
@@ -227,23 +223,18 @@ bool api_tools_end(const struct api_fields *p, const json_t *tools,
     return !out->schemas.failed || field_no_memory(p);
 }
 
-static struct api_tool read_flat(const json_t *tool, const char *param) { return tool_of(tool, param); }
-static struct api_tool read_nested(const json_t *tool, const char *param) {
-    return tool_of(json_object_get(tool, "function"), param);
-}
-
-static bool take_tools(const struct api_fields *p, const json_t *tools, bool flat, struct api_tools *out) {
+static bool take_tools(const struct api_fields *p, const json_t *tools, struct api_tools *out) {
     const json_t *tool;
     size_t i;
     if (!api_tools_begin(p, json_array_size(tools), out)) return false;
     json_array_foreach(tools, i, tool) {
-        if (!take_tool(p, tool, flat, out)) return false;
+        if (!take_tool(p, tool, out)) return false;
     }
     return true;
 }
 
 /* Tools with the choice none are left out: the model is to write text. */
-bool api_parse_tools(const struct api_fields *p, bool flat, struct api_tools *out) {
+bool api_parse_tools(const struct api_fields *p, struct api_tools *out) {
     const json_t *tools = field_get(p, "tools"), *choice = field_get(p, "tool_choice");
     assert(!out->n && !out->lines);
     out->parallel = true;
@@ -254,8 +245,8 @@ bool api_parse_tools(const struct api_fields *p, bool flat, struct api_tools *ou
         if (!choice || field_is(choice, "auto")) return true;
         return field_bad(p, "tool_choice", "must come with tools");
     }
-    return take_tools(p, tools, flat, out) && take_choice(p, choice, out) &&
-           api_tools_end(p, tools, flat ? read_flat : read_nested, out);
+    return take_tools(p, tools, out) && api_tools_choose(p, choice, allow_named, out) &&
+           api_tools_end(p, tools, read_tool, out);
 }
 
 void api_tools_fini(struct api_tools *t) {
@@ -266,6 +257,7 @@ void api_tools_fini(struct api_tools *t) {
     free(t->lines);
     free(t->names);
     free(t->allowed);
+    free(t->forms);
     buf_fini(&t->schemas);
     *t = (struct api_tools){0};
 }

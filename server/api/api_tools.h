@@ -14,12 +14,23 @@
 
 #define API_TOOL_NAME_MAX 128
 
+enum api_tool_kind {
+    API_TOOL_FUNCTION,
+    API_TOOL_CUSTOM, /* its input is the text of the argument `input` */
+    API_TOOL_SEARCH  /* the client looks for tools */
+};
+struct api_tool_form { /* how the API of the request calls it, which the model need not know */
+    enum api_tool_kind kind;
+    size_t n_space; /* so many bytes of the name are those of its namespace, and a dot follows; 0 = none */
+};
+
 enum api_tool_choice { API_TOOLS_AUTO, API_TOOLS_REQUIRED, API_TOOLS_NAMED };
 
 struct api_tools { /* owns its strings; n 0: none, or none that the model is to know of */
     char **lines;  /* [n] definitions as JSON on one line: keys in the order as sent, ", " and ": " between */
     char **names;  /* [n] */
     bool *allowed; /* [n] may be called */
+    struct api_tool_form *forms; /* [n] */
     size_t n;
     size_t n_head; /* the first ones stand before the messages; the model reads of the others where they were found */
     struct buf schemas; /* of those that may be called, as JSON: [{"name","parameters","strict"},...] */

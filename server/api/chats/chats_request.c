@@ -3,9 +3,8 @@
 #include "server/api/api_fields.h"
 
 static bool read_input(const struct api_fields *p, struct api_request *out) {
-    if (!api_messages(p, "messages", NULL, &out->messages, &out->n_messages) ||
-        !api_parse_tools(p, false, &out->tools) || !api_parse_end(p, out->messages, out->n_messages, &out->end) ||
-        !api_parse_cache(p, out, &out->cache))
+    if (!api_messages(p, &out->messages, &out->n_messages) || !api_parse_tools(p, &out->tools) ||
+        !api_parse_end(p, out->messages, out->n_messages, &out->end) || !api_parse_cache(p, out, &out->cache))
         return false;
     return api_no_hole(p);
 }

@@ -6,6 +6,7 @@
  * A line each, as JSON. They come back from a file, which somebody may have written by hand: they are read as bodies
  * are. */
 #include "responses.h"
+#include "responses_parts.h"
 #include "server/api/api_put.h"
 #include "server/api/api_routes.h"
 #include "engine/base/fail.h"
@@ -44,7 +45,7 @@ static bool kept_echo(const char *line, size_t len, struct responses_kept *out, 
     json_t *root = api_load(line, len, err);
     if (!root) return false;
     const struct api_fields p = {.root = root, .err = err};
-    const bool ok = api_parse_tools(&p, true, &out->tools);
+    const bool ok = responses_take_tools(&p, out->input, &out->tools);
     json_decref(root);
     if (!ok) return false;
     buf_add(&out->echo, line + 1, len - 2);
@@ -68,7 +69,7 @@ int responses_parse_kept(const char *text, size_t len, struct responses_kept *ou
     const size_t n = end ? (size_t)(end - text) : len;
     *out = (struct responses_kept){0};
     const bool whole = end && n > 2 && text[0] == '{' && text[n - 1] == '}';
-    if (whole && kept_echo(text, n, out, err) && kept_input(end + 1, len - n - 1, out, err)) return 0;
+    if (whole && kept_input(end + 1, len - n - 1, out, err) && kept_echo(text, n, out, err)) return 0;
     responses_kept_fini(out);
     if (whole && err->http >= 500) return -1; /* out of memory */
     rod_fail(&damaged, ROD_ESTATE, "The texts that are kept of the response are damaged.");
@@ -87,11 +88,13 @@ void responses_kept_fini(struct responses_kept *k) {
 
 enum { ITEM_ID_BYTES = API_SESSION_ID_MAX + 32 };
 
+/* "": a kind that is shown as it was sent. */
 static const char *item_type(const json_t *item) {
-    static const char *const types[] = {"function_call", "function_call_output", "reasoning"};
+    static const char *const types[] = {"message", "function_call", "function_call_output", "reasoning"};
+    const json_t *type = json_object_get(item, "type");
     for (size_t i = 0; i < sizeof types / sizeof *types; i++)
-        if (field_is(json_object_get(item, "type"), types[i])) return types[i];
-    return "message";
+        if (field_is(type, types[i])) return types[i];
+    return json_is_string(type) ? "" : "message";
 }
 
 /* Of its place: what the client sent has no id, or perhaps one that another item has too. */
@@ -100,7 +103,8 @@ static void item_id(const char *response, const json_t *item, size_t i, char id[
     const char *kind = !strcmp(type, "function_call")          ? "fc"
                        : !strcmp(type, "function_call_output") ? "fco"
                        : !strcmp(type, "reasoning")            ? "rs"
-                                                               : "msg";
+                       : *type                                 ? "msg"
+                                                               : "item";
     snprintf(id, ITEM_ID_BYTES, "%s_%.*s_in%zu", kind, API_SESSION_ID_MAX, at ? at + 1 : response, i);
 }
 
@@ -114,15 +118,29 @@ static void put_member(struct buf *out, const char *name, const json_t *value) {
     put_string(out, value);
 }
 
-/* A string is one part; a part is a string or an object with a text. */
+static void put_json(struct buf *out, const json_t *value) {
+    char *text = json_dumps(value, JSON_COMPACT | JSON_ENCODE_ANY);
+    if (text)
+        buf_puts(out, text);
+    else
+        out->failed = true;
+    free(text);
+}
+
+/* A string is one part; a part is a string, an object with a text, or shown as it was sent. */
 static void put_parts(struct buf *out, const json_t *content, bool said) {
     const size_t n = json_is_string(content) ? 1 : json_array_size(content);
     buf_putc(out, '[');
     for (size_t i = 0; i < n; i++) {
         const json_t *part = json_is_string(content) ? content : json_array_get(content, i);
+        const json_t *text = json_is_string(part) ? part : json_object_get(part, "text");
         api_put_comma(out, i);
+        if (!json_is_string(text)) {
+            put_json(out, part);
+            continue;
+        }
         buf_puts(out, said ? "{\"type\":\"output_text\"" : "{\"type\":\"input_text\"");
-        put_member(out, "text", json_is_string(part) ? part : json_object_get(part, "text"));
+        put_member(out, "text", text);
         buf_puts(out, said ? ",\"annotations\":[],\"logprobs\":[]}" : "}");
     }
     buf_putc(out, ']');
@@ -141,8 +159,22 @@ static void put_arguments(struct buf *out, const json_t *arguments) {
     buf_fini(&line);
 }
 
+/* The item that was sent, with the id of its place. */
+static void put_other(struct buf *out, const char *id, const json_t *item) {
+    json_t *shown = json_copy((json_t *)item);
+    if (!shown || json_object_set_new(shown, "id", json_string(id)))
+        out->failed = true;
+    else
+        put_json(out, shown);
+    json_decref(shown);
+}
+
 static void put_item(struct buf *out, const char *id, const json_t *item) {
     const char *type = item_type(item);
+    if (!*type) {
+        put_other(out, id, item);
+        return;
+    }
     buf_addf(out, "{\"id\":\"%s\",\"type\":\"%s\",\"status\":\"completed\"", id, type);
     if (!strcmp(type, "message")) {
         const json_t *role = json_object_get(item, "role");

@@ -4,6 +4,7 @@
  * A response is a chat whose past is a state: previous_response_id names the response to continue. The state is not
  * read again, so instructions stay in force; with OpenAI each request brings its own. */
 #include "responses.h"
+#include "responses_parts.h"
 #include "server/api/api_put.h"
 #include "server/api/api_routes.h"
 
@@ -104,23 +105,16 @@ static bool take_previous(const struct api_fields *p, struct api_session *out) {
                      API_SESSION_ID_MAX);
 }
 
-static bool take_input(const struct api_fields *p, struct api_request *out) {
-    const json_t *instructions = field_get(p, "instructions");
-    if (instructions && !json_is_string(instructions))
-        return field_bad(p, "instructions", "must be a string, not %s", field_type(instructions));
-    return api_messages(p, "input", instructions, &out->messages, &out->n_messages);
-}
-
 static bool read_input(const struct api_fields *p, struct api_request *out) {
     const json_t *go_on = field_get(p, "continue_final_message");
     bool store = true;
     out->end.generation = true;
     if (go_on && field_asks(go_on)) return field_bad(p, "continue_final_message", "is for chats");
     if (!refuse_fields(p) || !check_hints(p) || !check_include(p) || !check_metadata(p) ||
-        !field_bool(p, "store", &store) || !take_previous(p, &out->session) || !take_input(p, out))
+        !field_bool(p, "store", &store) || !take_previous(p, &out->session) || !responses_take_items(p, out))
         return false;
     out->session.discard = !store;
-    return api_parse_tools(p, true, &out->tools);
+    return responses_take_tools(p, field_get(p, "input"), &out->tools);
 }
 
 /* ---- the fields that the answer repeats ---- */

@@ -186,9 +186,12 @@ def test_text_format_is_a_structured_output(server, client):
 REFUSED = [
     ({"input": None}, "input"), ({"input": []}, "input"), ({"input": 7}, "input"), ({"input": [7]}, "input[0]"), ({"input": [{}]}, "input[0].role"),
     ({"input": [{"role": "king", "content": "a"}]}, "input[0].role"), ({"input": [{"role": "user"}]}, "input[0].content"),
-    ({"input": [{"role": "user", "content": [{"type": "input_image", "image_url": "x"}]}]}, "input[0].content[0]"),
+    ({"input": [{"role": "user", "content": [{"type": "input_audio", "audio": "x"}]}]}, "input[0].content[0]"), ({"input": [{"role": "user", "content": [{"type": "refusal"}]}]}, "input[0].content[0]"),
+    ({"input": [{"type": "function_call_output", "call_id": "a", "output": [{"type": "input_audio"}]}]}, "input[0].output[0]"),
+    ({"input": [{"type": "custom_tool_call", "call_id": "a", "name": "b"}]}, "input[0].input"), ({"input": [{"type": "function_call", "name": "b", "arguments": 7}]}, "input[0].arguments"),
+    ({"input": [{"type": "additional_tools", "tools": 7}, user("a")]}, "input[0].tools"), ({"input": [user("a"), {"type": "tool_search_output", "tools": [{"type": "king"}]}]}, "input[1].tools[0].type"),
     ({"input": [{"type": "function_call_output", "call_id": "a"}]}, "input[0].output"), ({"input": [{"role": "tool", "content": "a"}]}, "input[0].role"),
-    ({"input": [{"type": "item_reference", "id": "a"}]}, "input[0].type"), ({"input": [{"type": "function_call", "arguments": "{}"}]}, "input[0]"),
+    ({"input": [{"type": "king", "id": "a"}]}, "input[0].type"), ({"input": [{"type": "item_reference", "id": "a"}]}, "input"), ({"input": [{"type": "function_call", "arguments": "{}"}]}, "input[0]"),
     ({"input": [{"type": "function_call_output", "call_id": 7, "output": "b"}]}, "input[0].call_id"), ({"input": [{"type": "reasoning", "summary": []}]}, "input"),
     ({"instructions": 7}, "instructions"), ({"max_output_tokens": 0}, "max_output_tokens"), ({"max_output_tokens": "nine"}, "max_output_tokens"),
     ({"temperature": 3}, "temperature"), ({"top_p": 0}, "top_p"), ({"stream": 1}, "stream"), ({"store": "no"}, "store"), ({"model": 7}, "model"),
@@ -199,7 +202,11 @@ REFUSED = [
     ({"text": {"format": {"type": "json_schema"}}}, "text.format"), ({"text": {"format": {"type": "json_schema", "schema": {"type": "king"}}}}, "text.format"),
     ({"text": {"verbosity": 7}}, "text.verbosity"), ({"include": "a"}, "include"), ({"include": [7]}, "include"),
     # what is known and not there: never ignored
-    ({"background": True}, "background"), ({"conversation": "c"}, "conversation"), ({"prompt": {"id": "p"}}, "prompt"), ({"tools": [{"type": "web_search"}]}, "tools[0].type"),
+    ({"background": True}, "background"), ({"conversation": "c"}, "conversation"), ({"prompt": {"id": "p"}}, "prompt"), ({"tools": [{"type": "web_search"}]}, "tools"), ({"tools": [{"type": "king"}]}, "tools[0].type"), ({"tools": [{"type": "tool_search"}]}, "tools"),
+    ({"tools": [{"type": "namespace", "tools": []}]}, "tools[0].name"), ({"tools": [{"type": "namespace", "name": "a", "tools": {}}]}, "tools[0].tools"),
+    ({"tools": [{"type": "namespace", "name": "a", "tools": [{"type": "function", "name": "b c"}]}]}, "tools[0].tools[0].name"),
+    ({"tools": [{"type": "namespace", "name": "a", "tools": [{"type": "namespace", "name": "b", "tools": []}]}]}, "tools[0].tools[0].type"),
+    ({"tools": [{"type": "custom", "name": "a", "description": 7}]}, "tools[0].description"), ({"tools": TOOLS, "tool_choice": {"type": "custom", "name": "x"}}, "tool_choice"),
     ({"tools": [{"type": "function"}]}, "tools[0].name"), ({"tools": TOOLS, "tool_choice": {"type": "function", "name": "nobody"}}, "tool_choice"),
     ({"tool_choice": "required"}, "tool_choice"), ({"include": ["message.output_text.logprobs"]}, "include"), ({"top_logprobs": 2}, "top_logprobs"),
     ({"reasoning": "low"}, "reasoning"), ({"truncation": "middle"}, "truncation"), ({"n": 2}, "n"), ({"session_id": "a"}, "session_id"),
@@ -280,6 +287,68 @@ def test_items_of_the_input_are_the_history_of_a_chat(server, client):
         want = server.post("/v1/chat/completions", {"messages": chat, "tools": tools, "max_tokens": 12, "temperature": 0}).json
         got = create(client, input=items, tools=flat, store=False)
         assert got.usage.input_tokens == want["usage"]["prompt_tokens"] and got.output_text == want["choices"][0]["message"]["content"]
+
+
+def counted(server, **more):
+    answer = server.post(f"{PATH}/input_tokens", {"input": ASK["input"], **more})
+    assert answer.status == 200, answer
+    return answer.json["input_tokens"]
+
+
+SPACE = {"type": "namespace", "name": "zoo", "description": "Animals.", "tools": [{**TOOLS[0], "defer_loading": True}]}
+PATCH = {"type": "custom", "name": "apply_patch", "description": "Patches."}
+SEARCH = {"type": "tool_search", "execution": "client", "description": "Finds tools.", "parameters": LOOK}
+AS_FUNCTIONS = [{**TOOLS[0], "name": "zoo.look"},
+                {"type": "function", "name": "apply_patch", "description": "Patches.",
+                 "parameters": {"type": "object", "properties": {"input": {"type": "string"}}, "required": ["input"], "additionalProperties": False}},
+                {"type": "function", "description": "Finds tools.", "parameters": LOOK, "name": "tool_search"}]
+
+
+def test_tools_of_all_kinds_are_functions_for_the_model(server):
+    """A namespace is opened, and tools that OpenAI runs are left out."""
+    for kind, function in zip((SPACE, PATCH, SEARCH), AS_FUNCTIONS):
+        want = counted(server, tools=[function])
+        assert counted(server, tools=[kind]) == counted(server, tools=[kind, {"type": "web_search"}]) == want, kind
+        first = {"type": "additional_tools", "role": "developer", "tools": [kind]}
+        assert counted(server, input=[first, {"role": "developer", "content": "Sing."}, user("Hm")]) == counted(
+            server, tools=[function], input=[{"role": "developer", "content": "Sing."}, user("Hm")]), kind
+
+
+def test_tools_of_later_items_stand_where_they_are(server):
+    call = {"type": "tool_search_call", "call_id": "a", "execution": "client", "arguments": {"at": "fox"}}
+    found = {"type": "tool_search_output", "call_id": "a", "execution": "client", "status": "completed", "tools": [SPACE]}
+    line = json.dumps({"type": "function", "function": {k: v for k, v in AS_FUNCTIONS[0].items() if k not in ("type",)}})
+    as_call = {"type": "function_call", "call_id": "a", "name": "tool_search", "arguments": '{"at": "fox"}'}
+    as_text = {"type": "function_call_output", "call_id": "a", "output": line}
+    assert counted(server, tools=[SEARCH], input=[user("Hm"), call, found]) == counted(server, tools=[SEARCH], input=[user("Hm"), as_call, as_text])
+    later = {"type": "additional_tools", "role": "developer", "tools": [SPACE]}
+    assert counted(server, input=[user("Hm"), later]) == counted(server, input=[user("Hm"), {"role": "system", "content": line}])
+    chosen = server.post(PATH, {**ASK, "input": [user("Hm"), call, found], "tools": [SEARCH], "tool_choice": {"type": "function", "namespace": "zoo", "name": "look"}, "store": False, "max_output_tokens": 60})
+    assert chosen.status == 200 and json.loads(chosen.json["output"][0]["arguments"])["at"] in ("fox", "raven"), chosen
+
+
+def test_items_of_agents_are_messages_calls_and_results(server):
+    ask = user("Hm")
+    for items, same in (
+            ([{"type": "custom_tool_call", "call_id": "a", "name": "apply_patch", "input": "a\nb"}, {"type": "custom_tool_call_output", "call_id": "a", "output": "done"}],
+             [{"type": "function_call", "call_id": "a", "name": "apply_patch", "arguments": '{"input": "a\\nb"}'}, {"type": "function_call_output", "call_id": "a", "output": "done"}]),
+            ([{"type": "function_call", "call_id": "a", "namespace": "zoo", "name": "look", "arguments": "{}"}], [{"type": "function_call", "call_id": "a", "name": "zoo.look", "arguments": "{}"}]),
+            ([{"type": "function_call_output", "call_id": "a", "output": [{"type": "input_text", "text": "Here:"}, {"type": "input_image", "image_url": "data:image/png;base64,iVBO"}]}],
+             [{"type": "function_call_output", "call_id": "a", "output": "Here:\n[image: not shown, this model reads text alone]"}]),
+            ([{"type": "agent_message", "author": "main", "recipient": "b", "content": [{"type": "encrypted_content", "encrypted_content": "Look."}]}], [user("Message from main:\nLook.")]),
+            ([{"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}], [{"role": "assistant", "content": "No."}]),
+            ([{"type": t, "id": "x"} for t in ("web_search_call", "item_reference", "compaction", "reasoning", "local_shell_call", "mcp_list_tools")], [])):
+        assert counted(server, input=[ask, *items, ask]) == counted(server, input=[ask, *same, ask]), items
+
+
+def test_what_a_response_leaves_out_is_in_a_metric(own_server):
+    s = own_server()
+    lark = {**PATCH, "format": {"type": "grammar", "syntax": "lark", "definition": "start: /a+/"}}
+    body = {**ASK, "store": False, "max_output_tokens": 1, "tools": [{"type": "web_search"}, {"type": "local_shell"}, lark], "input": [user("a"), {"type": "web_search_call", "id": "w"}]}
+    assert [s.post(PATH, body).status for _ in range(2)] == [200, 200]
+    found = {k.split('"')[1]: v for k, v in s.metrics().items() if k.startswith("rodimus_request_parts_ignored_total")}
+    assert found == {"web_search": 2, "local_shell": 2, "tool_format": 2, "server_call": 2}
+    assert s.log().count("A request had local_shell,") == 1
 
 
 def test_a_repeated_request_gets_the_same_calls(client):

@@ -1,0 +1,22 @@
+/* responses_parts.h - the parts of a response's body, for responses_*.c alone: tools of several kinds become functions
+ * that the model reads, items become messages. Each function is false with an error that names the place.
+ */
+#ifndef RESPONSES_PARTS_H
+#define RESPONSES_PARTS_H
+
+#include "server/api/api_fields.h"
+
+/* The tools and their choice. They stand in `tools` and in items of the input: first ones are read before the messages,
+ * later ones where they stand. */
+bool responses_take_tools(const struct api_fields *p, const json_t *input, struct api_tools *out);
+/* What the model reads of the tools of one item: a definition a line. */
+bool responses_put_tools(const struct api_fields *p, const char *where, const json_t *tools, struct buf *out);
+/* How many items of the input are in the head: instructions, and tools that stand before the messages. */
+size_t responses_head(const json_t *input);
+/* The name by which the model knows the tool of a call or a choice. */
+bool responses_put_name(const json_t *call, struct buf *out);
+
+/* The input and the instructions before it. */
+bool responses_take_items(const struct api_fields *p, struct api_request *out);
+
+#endif
