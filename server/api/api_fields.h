@@ -25,7 +25,9 @@ struct api_dialect {
     bool choices;              /* its answer may have several, with scores, and its streams usage on request */
     const char *stop;          /* the name of the field */
     const char *max_tokens[3]; /* likewise, of which the last one counts that is sent; the rest is NULL */
-    bool (*check)(const struct api_fields *p); /* before names of other servers are looked at; NULL = nothing */
+    /* Before the model and names of other servers are looked at; NULL = nothing. What it reads, those below need not.
+     */
+    bool (*check)(const struct api_fields *p, struct api_request *out);
     bool (*input)(const struct api_fields *p, struct api_request *out);  /* prompts, or messages and tools */
     bool (*format)(const struct api_fields *p, struct api_grammar *out); /* of the answer, but structured_outputs */
     bool (*again)(const struct api_fields *p, struct api_request *out); /* what the answer says again; NULL = nothing */

@@ -293,7 +293,8 @@ bool api_check_model(const struct api_fields *p) {
 }
 
 static bool parse_grammar(const struct api_fields *p, struct api_request *out) {
-    if (!p->dialect->format(p, &out->grammar) || !api_structured_outputs(p, &out->grammar)) return false;
+    const struct api_dialect *d = p->dialect;
+    if ((d->format && !d->format(p, &out->grammar)) || !api_structured_outputs(p, &out->grammar)) return false;
     if (out->grammar.text) out->grammar.param = api_peers_sent(p, out->grammar.param);
     return api_check_tools(p, out);
 }
@@ -325,11 +326,11 @@ int api_parse(const struct api_dialect *dialect, const char *body, size_t len, c
     json_t *root = api_load(body, len, err);
     const struct api_fields fields = {root, defaults, err, dialect, &out->ignored}, *p = &fields;
     if (!root) return -1;
-    bool ok = !dialect->check || dialect->check(p);
+    bool ok = !dialect->check || dialect->check(p, out);
     if (ok) {
         ok = api_peers_apply(p, root) && api_check_model(p) && take_model(p, out) && refuse_unavailable(p) &&
-             dialect->input(p, out) && parse_sampling(p, out) && parse_grammar(p, out) && parse_limits(p, out) &&
-             api_parse_draft(p, out) && parse_logprobs(p, out) && parse_stream(p, out) &&
+             (!dialect->input || dialect->input(p, out)) && parse_sampling(p, out) && parse_grammar(p, out) &&
+             parse_limits(p, out) && api_parse_draft(p, out) && parse_logprobs(p, out) && parse_stream(p, out) &&
              api_parse_session(p, &out->session) && (!dialect->again || dialect->again(p, out));
         if (!ok) api_peers_rename(p);
     }

@@ -31,7 +31,8 @@ static inline bool messages_mark(const struct messages_place *at, const json_t *
     return api_take_mark(at->fields, field, block, mark, out);
 }
 
-/* The tools, with their choice and marks. */
+bool messages_mark_tools(const struct api_fields *p, struct api_cache *out); /* the first marks: tools stand first */
+/* The tools, with their choice. */
 bool messages_take_tools(const struct api_fields *p, struct api_request *out);
 /* What the model reads of a tool that a search has found: its definition, or its name if that stands in the head. */
 void messages_put_found(const struct api_fields *p, const json_t *name, struct buf *out);

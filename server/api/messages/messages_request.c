@@ -75,15 +75,6 @@ static bool refuse_fields(const struct api_fields *p) {
     return check_thinking(p) && check_edits(p) && api_no_hole(p);
 }
 
-static bool check_counted(const struct api_fields *p) {
-    int64_t max_tokens = 1;
-    return refuse_fields(p) && field_int(p, "max_tokens", 1, INT32_MAX, &max_tokens);
-}
-
-static bool check_fields(const struct api_fields *p) {
-    return check_counted(p) && (field_get(p, "max_tokens") || field_bad(p, "max_tokens", "is missing"));
-}
-
 /* ---- the whole ---- */
 
 /* A message of the assistant at the end is the beginning of the answer. */
@@ -92,11 +83,6 @@ static bool take_end(const struct api_fields *p, struct api_request *out) {
     if (!api_parse_end(p, out->messages, out->n_messages, &out->end)) return false;
     if (!strcmp(last->role, "assistant") && !last->n_calls) out->end = (struct api_chat_end){.go_on = true};
     return true;
-}
-
-static bool read_input(const struct api_fields *p, struct api_request *out) {
-    return messages_take_tools(p, out) && messages_take_blocks(p, out) && take_end(p, out) &&
-           api_end_marks(p, out, &out->cache);
 }
 
 /* output_config.format {"type": "json_schema", "schema": ...}, or the same in its older place. */
@@ -115,12 +101,25 @@ static bool read_format(const struct api_fields *p, struct api_grammar *out) {
     return api_take_grammar(p, ROD_GRAMMAR_JSON_SCHEMA, name, schema, out);
 }
 
-static const struct api_dialect of_messages = {.choices = true,
-                                               .stop = "stop_sequences",
-                                               .max_tokens = {"max_tokens"},
-                                               .check = check_fields,
-                                               .input = read_input,
-                                               .format = read_format};
+/* All that is Anthropic's, before what other APIs have too: an error names the first fault in this order. */
+static bool read_all(const struct api_fields *p, struct api_request *out) {
+    return messages_mark_tools(p, &out->cache) && messages_take_blocks(p, out) && read_format(p, &out->grammar) &&
+           messages_take_tools(p, out) && take_end(p, out) && api_end_marks(p, out, &out->cache);
+}
+
+static bool check_counted(const struct api_fields *p, struct api_request *out) {
+    int64_t max_tokens = 1;
+    return refuse_fields(p) && field_int(p, "max_tokens", 1, INT32_MAX, &max_tokens) && read_all(p, out);
+}
+
+static bool check_message(const struct api_fields *p, struct api_request *out) {
+    int64_t max_tokens = 1;
+    return refuse_fields(p) && field_int(p, "max_tokens", 1, INT32_MAX, &max_tokens) &&
+           (field_get(p, "max_tokens") || field_bad(p, "max_tokens", "is missing")) && read_all(p, out);
+}
+
+static const struct api_dialect of_messages = {
+    .choices = true, .stop = "stop_sequences", .max_tokens = {"max_tokens"}, .check = check_message};
 
 int messages_parse(const char *body, size_t len, const struct api_defaults *defaults, struct api_request *out,
                    struct api_error *err) {

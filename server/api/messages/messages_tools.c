@@ -134,9 +134,9 @@ static bool check_tools(const struct api_fields *p, const json_t *tools) {
 }
 
 /* Of a tool that the model does not read there is no place to keep. */
-static bool mark_tools(const struct api_fields *p, const json_t *tools, struct api_cache *out) {
+bool messages_mark_tools(const struct api_fields *p, struct api_cache *out) {
+    const json_t *tools = field_get(p, "tools"), *tool;
     const bool may = may_defer(tools);
-    const json_t *tool;
     size_t i, n = 0;
     json_array_foreach(tools, i, tool) {
         const struct messages_place at = messages_place(p, "tools", i);
@@ -157,9 +157,7 @@ static bool take_parallel(const struct api_fields *p, const json_t *choice, stru
 bool messages_take_tools(const struct api_fields *p, struct api_request *out) {
     const json_t *tools = field_get(p, "tools"), *choice = field_get(p, "tool_choice"),
                  *type = json_object_get(choice, "type");
-    if (!check_tools(p, tools) || !check_choice(p, choice) || !take_parallel(p, choice, &out->tools) ||
-        !mark_tools(p, tools, &out->cache))
-        return false;
+    if (!check_tools(p, tools) || !check_choice(p, choice) || !take_parallel(p, choice, &out->tools)) return false;
     if (field_is(type, "none")) return true;
     if (!json_array_size(tools))
         return !choice || field_is(type, "auto") || field_bad(p, "tool_choice", "must come with tools");

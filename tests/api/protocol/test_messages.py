@@ -194,6 +194,15 @@ def test_a_fault_names_its_field_in_anthropics_form(server, more, param):
     assert (fault["error"]["type"], fault["error"]["param"]) == ("invalid_request_error", param) and fault["error"]["message"].startswith(param)
 
 
+@pytest.mark.parametrize("more, param", [
+    ({"messages": [], "model": "other", "tools": 7}, "messages"), ({"tools": 7, "output_config": 7, "model": "other"}, "output_config"),
+    ({"tools": 7, "model": "other", "temperature": 9}, "tools"), ({"model": "other", "temperature": 9}, "model"),
+    ({"max_tokens": 0, "messages": []}, "max_tokens"),
+])
+def test_of_two_faults_the_first_is_named(server, more, param):
+    assert server.post(PATH, {**ASK, **more}).error["param"] == param
+
+
 def test_faults_before_the_body_have_the_same_form(server, own_server, claude):
     assert server.ask("POST", PATH, b"{").json["type"] == "error"
     with pytest.raises(anthropic.NotFoundError):
