@@ -300,6 +300,14 @@ struct factors {
     uint32_t k;
 };
 
+INLINE void add_factors(const int nr, struct factors f, vf (*acc)[NV]) {
+    for (uint32_t c = 0; c < f.k; c++) {
+#pragma GCC unroll 16
+        for (int r = 0; r < nr; r++)
+#pragma GCC unroll 16
+            for (int v = 0; v < NV; v++) acc[r][v] += load(f.b + c * f.ldb + v * LANES) * f.x[(size_t)r * f.ldx + c];
+    }
+}
 /* nr rows of 32 columns: y = scale * y + one + two, sums in this order. */
 INLINE void small_tile(const int nr, struct factors one, struct factors two, const float *scale, float *y, size_t ldy) {
     vf acc[MAX_ROWS][NV];
@@ -307,20 +315,8 @@ INLINE void small_tile(const int nr, struct factors one, struct factors two, con
     for (int r = 0; r < nr; r++)
 #pragma GCC unroll 16
         for (int v = 0; v < NV; v++) acc[r][v] = scale ? load(y + (size_t)r * ldy + v * LANES) * scale[r] : (vf){0};
-    for (uint32_t c = 0; c < one.k; c++) {
-#pragma GCC unroll 16
-        for (int r = 0; r < nr; r++)
-#pragma GCC unroll 16
-            for (int v = 0; v < NV; v++)
-                acc[r][v] += load(one.b + c * one.ldb + v * LANES) * one.x[(size_t)r * one.ldx + c];
-    }
-    for (uint32_t c = 0; c < two.k; c++) {
-#pragma GCC unroll 16
-        for (int r = 0; r < nr; r++)
-#pragma GCC unroll 16
-            for (int v = 0; v < NV; v++)
-                acc[r][v] += load(two.b + c * two.ldb + v * LANES) * two.x[(size_t)r * two.ldx + c];
-    }
+    add_factors(nr, one, acc);
+    add_factors(nr, two, acc);
 #pragma GCC unroll 16
     for (int r = 0; r < nr; r++)
 #pragma GCC unroll 16

@@ -245,12 +245,11 @@ template <class... P> static bool allow_shared(void (*kernel)(P...), size_t byte
            cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)room) == cudaSuccess;
 }
 
-// Launches with programmatic dependent launch where the device has it, and there in clusters of so many blocks.
+// attr: n attributes, the first of which is made here.
 template <class... P, class... A>
-static void launch_clusters(uint32_t cluster, void (*kernel)(P...), dim3 grid, dim3 block, size_t smem, void *stream,
-                            A... args) {
+static void launch_with(cudaLaunchAttribute *attr, uint32_t n, void (*kernel)(P...), dim3 grid, dim3 block, size_t smem,
+                        void *stream, A... args) {
     cudaLaunchConfig_t config = {};
-    cudaLaunchAttribute attr[3];
     fill_shared(stream);
     config.gridDim = grid;
     config.blockDim = block;
@@ -260,37 +259,33 @@ static void launch_clusters(uint32_t cluster, void (*kernel)(P...), dim3 grid, d
     // it is empty, so a kernel that wanted another could not start beside the one before it.
     attr[0].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
     attr[0].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
+    config.attrs = attr;
+    config.numAttrs = n;
+    cudaLaunchKernelEx(&config, kernel, P(args)...);
+}
+// Launches with programmatic dependent launch where the device has it, and there in clusters of so many blocks.
+template <class... P, class... A>
+static void launch_clusters(uint32_t cluster, void (*kernel)(P...), dim3 grid, dim3 block, size_t smem, void *stream,
+                            A... args) {
+    cudaLaunchAttribute attr[3];
     attr[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attr[1].val.programmaticStreamSerializationAllowed = 1;
     attr[2].id = cudaLaunchAttributeClusterDimension;
     attr[2].val.clusterDim.x = cluster;
     attr[2].val.clusterDim.y = attr[2].val.clusterDim.z = 1;
-    config.attrs = attr;
-    config.numAttrs = !on_hopper() ? 1 : cluster > 1 ? 3 : 2;
-    cudaLaunchKernelEx(&config, kernel, P(args)...);
+    launch_with(attr, !on_hopper() ? 1 : cluster > 1 ? 3 : 2, kernel, grid, block, smem, stream, args...);
 }
 template <class... P, class... A>
 static void launch(void (*kernel)(P...), dim3 grid, dim3 block, size_t smem, void *stream, A... args) {
     launch_clusters(1, kernel, grid, block, smem, stream, args...);
 }
-
 // All blocks are resident at once, or none: so they may wait for each other.
 template <class... P, class... A>
 static void launch_cooperative(void (*kernel)(P...), dim3 grid, dim3 block, size_t smem, void *stream, A... args) {
-    cudaLaunchConfig_t config = {};
     cudaLaunchAttribute attr[2];
-    fill_shared(stream);
-    config.gridDim = grid;
-    config.blockDim = block;
-    config.dynamicSmemBytes = smem;
-    config.stream = (cudaStream_t)stream;
-    attr[0].id = cudaLaunchAttributePreferredSharedMemoryCarveout;
-    attr[0].val.sharedMemCarveout = cudaSharedmemCarveoutMaxShared;
     attr[1].id = cudaLaunchAttributeCooperative;
     attr[1].val.cooperative = 1;
-    config.attrs = attr;
-    config.numAttrs = 2;
-    cudaLaunchKernelEx(&config, kernel, P(args)...);
+    launch_with(attr, 2, kernel, grid, block, smem, stream, args...);
 }
 
 #define FOR_DTYPE(dtype, call)                                                                                         \
