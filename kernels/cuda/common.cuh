@@ -288,16 +288,22 @@ static void launch_cooperative(void (*kernel)(P...), dim3 grid, dim3 block, size
     launch_with(attr, 2, kernel, grid, block, smem, stream, args...);
 }
 
-#define FOR_DTYPE(dtype, call)                                                                                         \
+#define FOR_16_BIT(dtype, call)                                                                                        \
     do {                                                                                                               \
-        if ((dtype) == CUDA_F32) {                                                                                     \
-            using T = float;                                                                                           \
-            call;                                                                                                      \
-        } else if ((dtype) == CUDA_F16) {                                                                              \
+        if ((dtype) == CUDA_F16) {                                                                                     \
             using T = __half;                                                                                          \
             call;                                                                                                      \
         } else {                                                                                                       \
             using T = __nv_bfloat16;                                                                                   \
             call;                                                                                                      \
         }                                                                                                              \
+    } while (0)
+
+#define FOR_DTYPE(dtype, call)                                                                                         \
+    do {                                                                                                               \
+        if ((dtype) == CUDA_F32) {                                                                                     \
+            using T = float;                                                                                           \
+            call;                                                                                                      \
+        } else                                                                                                         \
+            FOR_16_BIT(dtype, call);                                                                                   \
     } while (0)

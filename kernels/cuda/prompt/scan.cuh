@@ -99,17 +99,6 @@ __device__ __forceinline__ void mma_tf32(float (&c)[4], const float4 &a, const f
           "r"(__float_as_uint(b.x)), "r"(__float_as_uint(b.y)));
 }
 
-#define FOR_16_BIT(dtype, call)                                                                                        \
-    do {                                                                                                               \
-        if ((dtype) == CUDA_F16) {                                                                                     \
-            using T = __half;                                                                                          \
-            call;                                                                                                      \
-        } else {                                                                                                       \
-            using T = __nv_bfloat16;                                                                                   \
-            call;                                                                                                      \
-        }                                                                                                              \
-    } while (0)
-
 // dispatch.h's, by sizes alone, as memory is laid out.
 static inline enum dispatch_kernel scan_kernel_of(const cuda_shape *shape) {
     dispatch_case c = {};
