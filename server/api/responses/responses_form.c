@@ -1,6 +1,7 @@
 /* responses_form.c - the form of responses: one choice, shown as items, each a message or a call. In a stream each item
  * begins, grows and ends in events of its own; the last event says all of it again. */
 #include "responses.h"
+#include "responses_parts.h"
 #include "server/api/api_choice.h"
 #include "server/api/api_put.h"
 #include "server/api/sse.h"
@@ -11,6 +12,7 @@
 struct state {
     uint64_t sequence; /* of the stream's events */
     size_t n_begun;    /* items; the last one has not ended */
+    size_t n_read;     /* bytes of its arguments that frames have shown, of a custom tool */
 };
 
 /* ---- the response and its items ---- */
@@ -23,10 +25,23 @@ static const struct answer_item *item_at(const struct answer_choice *choice, siz
     return i < choice->n_items ? &choice->items[i] : &nothing;
 }
 
+/* How the API calls what item i is; NULL: a message. */
+static const struct api_tool_form *form_at(const struct answer_choice *choice, size_t i) {
+    static const struct api_tool_form function = {0};
+    const struct api_tools *tools = &choice->answer->request->tools;
+    const char *name = item_at(choice, i)->name;
+    for (size_t t = 0; name && t < tools->n; t++)
+        if (tools->names[t] == name) return &tools->forms[t];
+    return name ? &function : NULL;
+}
+
 /* The first message has the response's own number. */
 static void put_item_id(struct buf *out, const struct answer_choice *choice, size_t i) {
     const char *id = choice->answer->id, *at = strchr(id, '_');
-    buf_puts(out, item_at(choice, i)->name ? "\"fc_" : "\"msg_");
+    static const char *const kinds[] = {
+        [API_TOOL_FUNCTION] = "\"fc_", [API_TOOL_CUSTOM] = "\"ctc_", [API_TOOL_SEARCH] = "\"tsc_"};
+    const struct api_tool_form *form = form_at(choice, i);
+    buf_puts(out, form ? kinds[form->kind] : "\"msg_");
     buf_puts(out, at ? at + 1 : id);
     if (i) buf_addf(out, "_%zu", i);
     buf_putc(out, '"');
@@ -52,18 +67,60 @@ static const char *item_status(const struct answer_choice *choice, size_t i, enu
     return last && item_at(choice, i)->name && !choice->split.whole ? "incomplete" : "completed";
 }
 
-static void put_item(struct buf *out, const struct answer_choice *choice, size_t i, enum progress progress) {
+/* The text of a custom tool. */
+static void put_input(struct buf *out, const struct answer_item *item) {
+    struct buf input = {0};
+    responses_custom_input(item->text.data, item->text.len, 0, &input);
+    if (input.failed) out->failed = true;
+    buf_json(out, input.len ? input.data : "", input.len);
+    buf_fini(&input);
+}
+
+/* A call that was cut has the beginning of an object: the object without what it says is left. */
+static void put_object(struct buf *out, const struct answer_item *item) {
+    json_t *object = json_loadb(item->text.data, item->text.len, JSON_ALLOW_NUL, NULL);
+    if (json_is_object(object))
+        buf_add(out, item->text.data, item->text.len);
+    else
+        buf_puts(out, "{}");
+    json_decref(object);
+}
+
+static void put_name(struct buf *out, const struct answer_item *item, const struct api_tool_form *form) {
+    const size_t n = form->n_space;
+    buf_puts(out, "\"name\":");
+    api_put_text(out, n ? item->name + n + 1 : item->name);
+    if (!n) return;
+    buf_puts(out, ",\"namespace\":");
+    buf_json(out, item->name, n);
+}
+
+static void put_call(struct buf *out, const struct answer_item *item, const struct api_tool_form *form, bool begun) {
     static const struct answer_item nothing = {0};
+    const struct answer_item *said = begun ? &nothing : item;
+    buf_addf(out, ",\"call_id\":\"%s\",", item->id);
+    if (form->kind == API_TOOL_SEARCH) {
+        buf_puts(out, "\"execution\":\"client\",\"arguments\":");
+        put_object(out, said);
+        return;
+    }
+    put_name(out, item, form);
+    buf_puts(out, form->kind == API_TOOL_CUSTOM ? ",\"input\":" : ",\"arguments\":");
+    (form->kind == API_TOOL_CUSTOM ? put_input : put_text)(out, said);
+}
+
+static void put_item(struct buf *out, const struct answer_choice *choice, size_t i, enum progress progress) {
+    static const char *const types[] = {[API_TOOL_FUNCTION] = "function_call",
+                                        [API_TOOL_CUSTOM] = "custom_tool_call",
+                                        [API_TOOL_SEARCH] = "tool_search_call"};
     const struct answer_item *item = item_at(choice, i);
+    const struct api_tool_form *form = form_at(choice, i);
     buf_puts(out, "{\"id\":");
     put_item_id(out, choice, i);
-    buf_addf(out, ",\"type\":\"%s\",\"status\":\"%s\"", item->name ? "function_call" : "message",
+    buf_addf(out, ",\"type\":\"%s\",\"status\":\"%s\"", form ? types[form->kind] : "message",
              item_status(choice, i, progress));
-    if (item->name) {
-        buf_addf(out, ",\"call_id\":\"%s\",\"name\":", item->id);
-        api_put_text(out, item->name);
-        buf_puts(out, ",\"arguments\":");
-        put_text(out, progress == BEGUN ? &nothing : item);
+    if (form) {
+        put_call(out, item, form, progress == BEGUN);
     } else {
         buf_puts(out, ",\"role\":\"assistant\",\"content\":[");
         if (progress != BEGUN) put_part(out, item);
@@ -155,26 +212,44 @@ static void begin_part_event(const struct answer_choice *choice, const char *typ
              next);
 }
 
-static void end_item(const struct answer_choice *choice, enum progress progress) {
+static void end_message(const struct answer_choice *choice, size_t i) {
     struct answer *a = choice->answer;
-    const struct state *s = a->state;
-    if (!s->n_begun) return;
-    const size_t i = s->n_begun - 1;
     const struct answer_item *item = item_at(choice, i);
-    if (item->name) {
-        begin_part_event(choice, "response.function_call_arguments.done", i, "name");
-        api_put_text(&a->frame, item->name);
-        buf_puts(&a->frame, ",\"arguments\":");
-        put_text(&a->frame, item);
+    begin_part_event(choice, "response.output_text.done", i, "text");
+    put_text(&a->frame, item);
+    buf_puts(&a->frame, ",\"logprobs\":[]");
+    end_event(a);
+    begin_part_event(choice, "response.content_part.done", i, "part");
+    put_part(&a->frame, item);
+    end_event(a);
+}
+
+/* A search has no events between its beginning and its end. */
+static void end_call(const struct answer_choice *choice, size_t i, const struct api_tool_form *form) {
+    struct answer *a = choice->answer;
+    const struct answer_item *item = item_at(choice, i);
+    if (form->kind == API_TOOL_SEARCH) return;
+    if (form->kind == API_TOOL_CUSTOM) {
+        begin_part_event(choice, "response.custom_tool_call_input.done", i, "input");
+        put_input(&a->frame, item);
     } else {
-        begin_part_event(choice, "response.output_text.done", i, "text");
+        begin_part_event(choice, "response.function_call_arguments.done", i, "arguments");
         put_text(&a->frame, item);
-        buf_puts(&a->frame, ",\"logprobs\":[]");
-        end_event(a);
-        begin_part_event(choice, "response.content_part.done", i, "part");
-        put_part(&a->frame, item);
+        buf_putc(&a->frame, ',');
+        put_name(&a->frame, item, form);
     }
     end_event(a);
+}
+
+static void end_item(const struct answer_choice *choice, enum progress progress) {
+    const struct state *s = choice->answer->state;
+    if (!s->n_begun) return;
+    const size_t i = s->n_begun - 1;
+    const struct api_tool_form *form = form_at(choice, i);
+    if (form)
+        end_call(choice, i, form);
+    else
+        end_message(choice, i);
     put_item_event(choice, "response.output_item.done", i, progress);
 }
 
@@ -184,6 +259,7 @@ static void begin_item(const struct answer_choice *choice) {
     struct state *s = a->state;
     end_item(choice, ENDED);
     const size_t i = s->n_begun++;
+    s->n_read = 0;
     put_item_event(choice, "response.output_item.added", i, BEGUN);
     if (item_at(choice, i)->name) return;
     begin_part_event(choice, "response.content_part.added", i, "part");
@@ -202,17 +278,36 @@ static void responses_open(struct answer_choice *choice) {
     choice->opened = true;
 }
 
-/* The next part of the item that has begun last. */
-static void add_text(const struct answer_choice *choice, const char *text, size_t len) {
+static void add_delta(const struct answer_choice *choice, const char *type, const char *text, size_t len) {
     struct answer *a = choice->answer;
     const struct state *s = a->state;
-    if (!len || choice->failed) return;
-    const bool call = item_at(choice, s->n_begun - 1)->name != NULL;
-    begin_part_event(choice, call ? "response.function_call_arguments.delta" : "response.output_text.delta",
-                     s->n_begun - 1, "delta");
+    begin_part_event(choice, type, s->n_begun - 1, "delta");
     buf_json(&a->frame, text, len);
-    if (!call) buf_puts(&a->frame, ",\"logprobs\":[]");
+    if (!item_at(choice, s->n_begun - 1)->name) buf_puts(&a->frame, ",\"logprobs\":[]");
     end_event(a);
+}
+
+/* What has come of a custom tool's text, behind what was shown. */
+static void add_input(const struct answer_choice *choice) {
+    struct answer *a = choice->answer;
+    struct state *s = a->state;
+    const struct answer_item *item = item_at(choice, s->n_begun - 1);
+    struct buf input = {0};
+    s->n_read = responses_custom_input(item->text.data, item->text.len, s->n_read, &input);
+    if (input.failed) a->frame.failed = true;
+    if (input.len) add_delta(choice, "response.custom_tool_call_input.delta", input.data, input.len);
+    buf_fini(&input);
+}
+
+/* The next part of the item that has begun last. */
+static void add_text(const struct answer_choice *choice, const char *text, size_t len) {
+    const struct state *s = choice->answer->state;
+    if (!len || choice->failed) return;
+    const struct api_tool_form *form = form_at(choice, s->n_begun - 1);
+    if (form && form->kind == API_TOOL_CUSTOM)
+        add_input(choice);
+    else if (!form || form->kind == API_TOOL_FUNCTION)
+        add_delta(choice, form ? "response.function_call_arguments.delta" : "response.output_text.delta", text, len);
 }
 
 static void responses_text(struct answer_choice *choice, const char *text, size_t len) {

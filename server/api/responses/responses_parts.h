@@ -19,4 +19,8 @@ bool responses_put_name(const json_t *call, struct buf *out);
 /* The input and the instructions before it. */
 bool responses_take_items(const struct api_fields *p, struct api_request *out);
 
+/* A custom tool's text, of the arguments {"input": "..."} that the model writes: what has come behind the first `from`
+ * bytes of them. Returns how many have been read; from 0: from the beginning. */
+size_t responses_custom_input(const char *arguments, size_t len, size_t from, struct buf *out);
+
 #endif

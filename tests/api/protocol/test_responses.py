@@ -341,6 +341,47 @@ def test_items_of_agents_are_messages_calls_and_results(server):
         assert counted(server, input=[ask, *items, ask]) == counted(server, input=[ask, *same, ask]), items
 
 
+def said(tool, arguments):
+    """What makes the model call a tool with these arguments."""
+    return {"structured_outputs": {"choice": [f'Sure.\n<tool_call>\n{{"name": "{tool}", "arguments": {arguments}}}\n</tool_call>']}, "seed": 3}
+
+
+def test_a_call_of_each_kind_is_an_item_of_its_kind(server):
+    for tool, name, arguments, want in (
+            (SPACE, "zoo.look", '{"at": "fox"}', {"type": "function_call", "name": "look", "namespace": "zoo", "arguments": '{"at": "fox"}'}),
+            (PATCH, "apply_patch", json.dumps({"input": "*** Begin \"Patch\"\n\ta\\b \u00e9\U0001f98a"}, ensure_ascii=False), {"type": "custom_tool_call", "name": "apply_patch", "input": "*** Begin \"Patch\"\n\ta\\b \u00e9\U0001f98a"}),
+            ({"type": "namespace", "name": "functions", "tools": [PATCH]}, "functions.apply_patch", '{"input": "a"}', {"type": "custom_tool_call", "name": "apply_patch", "namespace": "functions", "input": "a"}),
+            (SEARCH, "tool_search", '{"at": "raven"}', {"type": "tool_search_call", "execution": "client", "arguments": {"at": "raven"}})):
+        body = {"input": "Hm", "tools": [TOOLS[1], tool], "max_output_tokens": 200, **said(name, arguments)}
+        whole = server.post(PATH, body).json
+        item = whole["output"][-1]
+        assert {k: v for k, v in item.items() if k not in ("id", "status", "call_id")} == want and item["status"] == "completed", whole
+        assert server.get(f"{PATH}/{whole['id']}").json["output"] == whole["output"]
+        events = [e.data for e in server.events(PATH, {**body, "store": False}) if not e.comment]
+        assert events[-1]["type"] == "response.completed" and [e["sequence_number"] for e in events] == list(range(len(events)))
+        same = {**events[-1]["response"]["output"][-1], "id": "", "call_id": ""}
+        assert same == {**item, "id": "", "call_id": ""}
+        added, done = ([e["item"] for e in events if e["type"] == f"response.output_item.{w}"][-1] for w in ("added", "done"))
+        assert done == events[-1]["response"]["output"][-1] and added["id"] == done["id"] and added["type"] == want["type"] and added["status"] == "in_progress"
+        if want["type"] == "custom_tool_call":
+            assert added["input"] == "" and "".join(e["delta"] for e in events if e["type"] == "response.custom_tool_call_input.delta") == want["input"]
+            assert [e["input"] for e in events if e["type"] == "response.custom_tool_call_input.done"] == [want["input"]]
+        # the item comes back as the history of the next request
+        output = {"type": {"function_call": "function_call_output", "custom_tool_call": "custom_tool_call_output"}.get(item["type"], "tool_search_output"),
+                  "call_id": item["call_id"], **({"tools": []} if item["type"] == "tool_search_call" else {"output": "done"})}
+        as_function = {"type": "function_call", "name": name, "arguments": arguments}
+        as_output = {"type": "function_call_output", "output": output.get("output", "")}
+        assert counted(server, input=[user("Hm"), item, output]) == counted(server, input=[user("Hm"), as_function, as_output]), item
+
+
+def test_a_choice_may_name_a_tool_of_any_kind(server):
+    tools = [TOOLS[1], SPACE, PATCH, SEARCH]
+    for choice, kind in (({"type": "function", "name": "look"}, "function_call"), ({"type": "custom", "name": "apply_patch"}, "custom_tool_call"), ({"type": "tool_search"}, "tool_search_call"),
+                         ({"type": "allowed_tools", "mode": "required", "tools": [{"type": "custom", "name": "apply_patch"}]}, "custom_tool_call")):
+        answer = server.post(PATH, {"input": "Hm", "tools": tools, "tool_choice": choice, "max_output_tokens": 60, "parallel_tool_calls": False, "store": False})
+        assert answer.status == 200 and answer.json["output"][0]["type"] == kind, (choice, answer)
+
+
 def test_what_a_response_leaves_out_is_in_a_metric(own_server):
     s = own_server()
     lark = {**PATCH, "format": {"type": "grammar", "syntax": "lark", "definition": "start: /a+/"}}
