@@ -278,6 +278,7 @@ const char *rod_token_bytes(const struct rod_engine *engine, int32_t id, size_t 
 struct rod_call { /* of a tool, as the model made it: arguments are its bytes */
     const char *name, *arguments;
     size_t name_len, arguments_len;
+    const char *id; /* that clients know it by; NULL = none. No prompt has it */
 };
 struct rod_message {
     const char *role; /* system developer user assistant tool */
@@ -285,6 +286,8 @@ struct rod_message {
     size_t content_len;
     const struct rod_call *calls; /* of an assistant, behind its content */
     size_t n_calls;
+    const int32_t *ids; /* of an assistant: the tokens that it said, in place of content and calls; NULL = none */
+    size_t n_ids;
 };
 struct rod_chat { /* what a prompt is made of; borrowed */
     const struct rod_message *messages;

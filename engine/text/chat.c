@@ -402,7 +402,9 @@ static int chat_to_pieces(const struct chat *c, const char *lead, const struct r
         if (role < 0 || bad != len) {
             rc = chat_refuse_message(err, i, m->role, role >= 0, bad);
         } else {
-            pieces[n++] = (struct tokenizer_piece){c->prefix[role], strlen(c->prefix[role]), true};
+            /* an answer as tokens stands where the model went on */
+            const char *before = m->ids ? c->generation : c->prefix[role];
+            pieces[n++] = (struct tokenizer_piece){before, strlen(before), true};
             pieces[n++] = (struct tokenizer_piece){len ? m->content : "", len, false};
             if (end != CHAT_END_INSIDE || i + 1 < n_messages)
                 pieces[n++] = (struct tokenizer_piece){c->suffix[role], strlen(c->suffix[role]), true};
@@ -425,16 +427,53 @@ const char *chat_lead(const struct chat *c, enum chat_begin begin) {
     return begin == CHAT_BEGIN_ANSWERED && close ? close : "";
 }
 
+static int chat_ids_add(struct rod_ids *to, const int32_t *ids, size_t n, struct rod_error *err) {
+    if (!n) return 0;
+    int32_t *grown = realloc(to->ids, (to->n_ids + n) * sizeof *grown);
+    if (!grown) return rod_fail_no_memory(err);
+    memcpy(grown + to->n_ids, ids, n * sizeof *grown);
+    *to = (struct rod_ids){grown, to->n_ids + n};
+    return 0;
+}
+
+static int chat_ids_add_pieces(struct rod_ids *to, const struct tokenizer *t, const struct tokenizer_piece *pieces,
+                               size_t n, struct rod_error *err) {
+    int32_t *ids;
+    size_t n_ids;
+    int rc = tokenizer_encode_pieces(t, pieces, n, &ids, &n_ids, err);
+    if (rc) return rc;
+    if (to->n_ids) {
+        rc = chat_ids_add(to, ids, n_ids, err);
+        free(ids);
+    } else {
+        *to = (struct rod_ids){ids, n_ids};
+    }
+    return rc;
+}
+
 int chat_encode(const struct chat *chat, const struct tokenizer *t, enum chat_begin begin,
                 const struct rod_message *messages, size_t n_messages, enum chat_end end, int32_t **ids, size_t *n_ids,
                 struct rod_error *err) {
-    struct tokenizer_piece *pieces;
-    size_t n;
+    struct tokenizer_piece *pieces = NULL;
+    size_t n = 0, from = 0;
     int rc = chat_to_pieces(chat, chat_lead(chat, begin), messages, n_messages, end, &pieces, &n, err);
     if (rc) return rc;
-    rc = tokenizer_encode_pieces(t, pieces, n, ids, n_ids, err);
+    struct rod_ids all = {0};
+    for (size_t i = 0; !rc && i < n_messages; i++) { /* an answer as tokens parts the text before it from that behind */
+        if (!messages[i].ids) continue;
+        rc = chat_ids_add_pieces(&all, t, pieces + from, 3 * i + 2 - from, err); /* lead, three a message, its prefix */
+        if (!rc) rc = chat_ids_add(&all, messages[i].ids, messages[i].n_ids, err);
+        from = 3 * i + 3;
+    }
+    if (!rc) rc = chat_ids_add_pieces(&all, t, pieces + from, n - from, err);
     free(pieces);
-    return rc;
+    if (rc) {
+        free(all.ids);
+        return rc;
+    }
+    *ids = all.ids;
+    *n_ids = all.n_ids;
+    return 0;
 }
 
 /* The first token of a piece of the frame, if it is a special one; else -1. */

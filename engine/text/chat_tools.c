@@ -89,7 +89,9 @@ static size_t plain_put_message(struct plain *p, const struct rod_chat *from, si
     const struct rod_message *m = &from->messages[i];
     size_t n = 1;
     plain_begin(p, m->role);
-    if (plain_is_result(p, m)) {
+    if (m->ids) {
+        if (p->messages) p->messages[p->n_messages - 1].ids = m->ids, p->messages[p->n_messages - 1].n_ids = m->n_ids;
+    } else if (plain_is_result(p, m)) {
         plain_put_result(p, m);
         for (; i + n < from->n_messages && plain_is_result(p, m + n); n++) {
             plain_puts(p, "\n");

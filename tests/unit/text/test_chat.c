@@ -360,6 +360,36 @@ static void the_turns_of_a_session_add_up_to_the_whole_chat(void **state) {
     tokenizer_close(t);
 }
 
+/* The text between two answers is encoded alone, as a session's turns are. */
+static void an_answer_as_tokens_stands_for_its_content(void **state) {
+    (void)state;
+    struct tokenizer *t = bytes_tokenizer(chatml_tokens, 4);
+    const struct chat_files files = jinja("{{'<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n'}}");
+    struct rod_error err;
+    struct chat *c = NULL;
+    char note[320];
+    if (chat_parse(&files, t, &c, note, sizeof note, &err)) fail_msg("%s", err.message);
+    static const int32_t said[] = {'x', 'y', 'z'};
+    const struct rod_call call = {"f", "{}", 1, 2, NULL};
+    struct rod_message m[] = {message("user", "ab"), message("assistant", "cd"), message("user", "ef")};
+    m[1].ids = said, m[1].n_ids = 3, m[1].calls = &call, m[1].n_calls = 1;
+    const struct rod_chat chat = {.messages = m, .n_messages = 3, .generation = true};
+    struct rod_message *plain;
+    size_t n_plain, n_got, n_before, n_behind;
+    int32_t *got, *before, *behind;
+    assert_int_equal(chat_plain(c, &chat, true, &plain, &n_plain, &err), 0);
+    assert_int_equal(chat_encode(c, t, CHAT_BEGIN_FIRST, plain, n_plain, CHAT_END_GENERATION, &got, &n_got, &err), 0);
+    assert_int_equal(chat_encode(c, t, CHAT_BEGIN_FIRST, m, 1, CHAT_END_GENERATION, &before, &n_before, &err), 0);
+    assert_int_equal(chat_encode(c, t, CHAT_BEGIN_ANSWERED, m + 2, 1, CHAT_END_GENERATION, &behind, &n_behind, &err), 0);
+    assert_int_equal(n_got, n_before + 3 + n_behind);
+    assert_memory_equal(got, before, n_before * sizeof *got);
+    assert_memory_equal(got + n_before, said, sizeof said);
+    assert_memory_equal(got + n_before + 3, behind, n_behind * sizeof *got);
+    free(plain), free(got), free(before), free(behind);
+    chat_close(c);
+    tokenizer_close(t);
+}
+
 static void a_table_gives_any_format(void **state) {
     (void)state;
     struct tokenizer *t = bytes_tokenizer(chatml_tokens, 4);
@@ -445,7 +475,7 @@ static void plain_renders(const struct chat *c, const struct rod_chat *from, boo
 }
 
 static struct rod_call call(const char *name, const char *arguments) {
-    return (struct rod_call){name, arguments, strlen(name), strlen(arguments)};
+    return (struct rod_call){name, arguments, strlen(name), strlen(arguments), NULL};
 }
 
 #define TOOLS_HEAD                                                                                                     \
@@ -600,6 +630,7 @@ int main(void) {
         cmocka_unit_test(a_chat_template_without_a_default_is_refused),
         cmocka_unit_test(other_jinja_templates_are_ignored_with_a_note),
         cmocka_unit_test(the_turns_of_a_session_add_up_to_the_whole_chat),
+        cmocka_unit_test(an_answer_as_tokens_stands_for_its_content),
         cmocka_unit_test(a_table_gives_any_format),
         cmocka_unit_test(tools_calls_and_results_become_the_published_format),
         cmocka_unit_test(a_table_may_give_tools_their_words),
