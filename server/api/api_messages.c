@@ -59,14 +59,17 @@ static bool take_content(const struct place *at, const json_t *content, struct r
 
 /* ---- calls of tools ---- */
 
-/* {"name", "arguments": a string, or the object that it would hold}. */
-static bool take_function(const struct place *at, const char *field, const json_t *function, struct rod_call *out) {
+/* {"name", "arguments": a string, or the object that it would hold}. id: that clients know it by, or no string. */
+static bool take_function(const struct place *at, const char *field, const json_t *function, const json_t *id,
+                          struct rod_call *out) {
+    size_t id_len;
     const json_t *name = json_object_get(function, "name"), *arguments = json_object_get(function, "arguments");
     if (!json_is_string(name) || !json_string_length(name))
         return bad_in(at, field, "must have a function with a name");
     if (arguments && !json_is_null(arguments) && !json_is_string(arguments) && !json_is_object(arguments))
         return bad_in(at, field, "must have arguments as a string of JSON");
     out->name = field_copy(name, &out->name_len);
+    if (json_is_string(id) && !(out->id = field_copy(id, &id_len))) return field_no_memory(at->fields);
     struct buf line = {0};
     if (json_is_object(arguments))
         api_put_line(&line, arguments);
@@ -89,7 +92,7 @@ static bool take_calls(const struct place *at, const json_t *calls, struct rod_m
         if (type && !json_is_null(type) && !field_is(type, "function"))
             return bad_in(at, field, "must be of type function");
         out->n_calls = i + 1;
-        if (!take_function(at, field, json_object_get(call, "function"), &made[i])) return false;
+        if (!take_function(at, field, json_object_get(call, "function"), json_object_get(call, "id"), &made[i])) return false;
     }
     return true;
 }
@@ -112,7 +115,7 @@ static bool take_tools(const struct place *at, const json_t *value, struct rod_m
     if (!made) return field_no_memory(at->fields);
     out->calls = made;
     out->n_calls = 1;
-    return take_function(at, "function_call", one, made);
+    return take_function(at, "function_call", one, NULL, made);
 }
 
 static bool take_message(const struct place *at, const json_t *value, struct rod_message *out) {
@@ -206,6 +209,7 @@ void api_messages_free_calls(struct rod_message *message) {
     for (size_t k = 0; k < message->n_calls; k++) {
         free((char *)message->calls[k].name);
         free((char *)message->calls[k].arguments);
+        free((char *)message->calls[k].id);
     }
     free((struct rod_call *)message->calls);
 }
@@ -214,6 +218,7 @@ void api_messages_free(struct rod_message *messages, size_t n_messages) {
     for (size_t i = 0; i < n_messages; i++) {
         api_messages_free_calls(&messages[i]);
         free((char *)messages[i].content);
+        free((int32_t *)messages[i].ids);
     }
     free(messages);
 }

@@ -184,9 +184,11 @@ static bool take_tool_use(const struct messages_place *at, const json_t *block, 
     *call = (struct rod_call){0};
     out->calls = calls;
     api_put_line(&line, input);
+    size_t id_len;
     call->name = field_copy(name, &call->name_len);
+    call->id = field_copy(json_object_get(block, "id"), &id_len);
     call->arguments = buf_take(&line, &call->arguments_len);
-    return (call->name && call->arguments) || field_no_memory(at->fields);
+    return (call->name && call->id && call->arguments) || field_no_memory(at->fields);
 }
 
 /* The place of the call that a result answers, among those of the message before. */
