@@ -106,9 +106,11 @@ static void call_id(const struct answer_choice *choice, char id[API_CALL_ID_BYTE
     id[29] = 0;
 }
 
+static bool keeps_items(const struct answer *a) { return !a->request->stream || a->form->repeats || a->keeps_items; }
+
 static void take_text(struct answer_choice *choice, const char *text, size_t len) {
     const struct answer *a = choice->answer;
-    if (!a->request->stream || a->form->repeats) keep_text(choice, text, len);
+    if (keeps_items(a)) keep_text(choice, text, len);
     if (a->request->stream) a->form->text(choice, text, len);
 }
 
@@ -117,14 +119,14 @@ static void take_call(struct answer_choice *choice, const char *name) {
     char id[API_CALL_ID_BYTES];
     call_id(choice, id);
     const struct api_call call = {.index = choice->split.n_calls - 1, .id = id, .name = name, .arguments = ""};
-    if (!a->request->stream || a->form->repeats) add_item(choice, name, id);
+    if (keeps_items(a)) add_item(choice, name, id);
     if (a->request->stream) a->form->call(choice, &call);
 }
 
 static void take_arguments(struct answer_choice *choice, const char *text, size_t len) {
     const struct answer *a = choice->answer;
     const struct api_call call = {.index = choice->split.n_calls - 1, .arguments = text, .len = len};
-    if (!a->request->stream || a->form->repeats) extend(choice, last_item(choice), text, len);
+    if (keeps_items(a)) extend(choice, last_item(choice), text, len);
     if (a->request->stream) a->form->arguments(choice, &call);
 }
 

@@ -63,7 +63,8 @@ struct answer_choice {
     bool due;                  /* and a frame shall show them, be its text empty */
     bool failed;               /* memory ran out */
     struct api_split split;    /* where the request has tools */
-    struct answer_item *items; /* [n_items] in order: of a whole answer, and where the end of a stream repeats it */
+    struct answer_item *items; /* [n_items] in order: of a whole answer, and of a stream where its end repeats it, or
+                                  the answer keeps them */
     size_t n_items, items_cap;
     struct api_logprobs logprobs;
     struct buf prompt_logprobs, ids; /* ids: of tokens, as text. Each if asked for */
@@ -88,6 +89,7 @@ struct answer {
     struct api_usage usage;
     char session[API_SESSION_ID_MAX + 1]; /* once the turn has ended: its session; "" = none */
     uint64_t session_version;
+    bool keeps_items;     /* of streams too */
     struct buf frame;     /* of a stream: what is to be sent */
     size_t opening_bytes; /* of frames that repeat prompts, which come at once */
     bool failed;          /* memory ran out beside the frame */

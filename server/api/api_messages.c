@@ -92,7 +92,8 @@ static bool take_calls(const struct place *at, const json_t *calls, struct rod_m
         if (type && !json_is_null(type) && !field_is(type, "function"))
             return bad_in(at, field, "must be of type function");
         out->n_calls = i + 1;
-        if (!take_function(at, field, json_object_get(call, "function"), json_object_get(call, "id"), &made[i])) return false;
+        if (!take_function(at, field, json_object_get(call, "function"), json_object_get(call, "id"), &made[i]))
+            return false;
     }
     return true;
 }

@@ -35,6 +35,7 @@
 #define SERVER_POOL_BYTES ((size_t)256 << 20)
 
 struct completion;
+struct recall;
 
 struct server {
     uv_loop_t *loop;
@@ -54,6 +55,7 @@ struct server {
     char model_name[128], adapter[128]; /* adapter "": none */
     char fingerprint[16];               /* of what computes the answers: "fp_..." */
     struct list completions;            /* in progress, the newest first */
+    struct recall *recall;              /* answers as tokens; NULL: none are kept */
     atomic_size_t n_jobs;
     struct pool pool;
     struct pool_queue queue; /* of work that is no key's */

@@ -52,6 +52,7 @@ static void completion_free(struct completion *c) {
     assert(!c->call && !c->working);
     settle_tokens(c);
     list_remove(&s->completions, &c->link);
+    for (uint32_t i = 0; c->choices && i < c->answer.n_choices; i++) free(c->choices[i].said.ids);
     answer_fini(&c->answer);
     free(c->choices);
     free_prompts(c);
@@ -283,6 +284,7 @@ static void take_tokens(struct completion *c, struct completion_choice *choice, 
     struct answer_choice *shown = shown_of(choice);
     count_tokens(c, choice, e);
     if (c->over) return;
+    completion_recall_take(choice, e);
     if (q->stream && !shown->opened) form->open(shown);
     if (form->token && (q->n_logprobs >= 0 || q->return_token_ids)) tell_tokens(c, shown, e);
     answer_push(shown, e->text, e->text_len);
@@ -340,6 +342,7 @@ static void take_finish(struct completion *c, struct completion_choice *choice, 
         return;
     }
     answer_end(shown);
+    completion_recall_put(choice);
     if (c->request.stream) c->answer.form->finish(shown, !c->n_open);
     if (c->n_open) return;
     metrics_observe(&m->request, (double)(uv_hrtime() - c->times.started_ns) * 1e-9);

@@ -21,7 +21,10 @@ static size_t place_of_mark(struct completion *c, const struct completion_prompt
     if (!mark->n_tools) {
         struct rod_message *last = &cut[mark->message];
         for (size_t i = 0; i <= mark->message; i++) cut[i] = q->messages[i];
-        if (mark->len < last->content_len) last->n_calls = 0; /* calls stand behind all of the content */
+        if (mark->len < last->content_len) {
+            last->n_calls = 0; /* calls stand behind all of the content */
+            last->ids = NULL;
+        }
         last->content_len = mark->len;
         chat.messages = cut;
         chat.n_messages = mark->message + 1;

@@ -10,11 +10,13 @@
 #define COMPLETION_INTERNAL_H
 
 #include "completion.h"
+#include "recall.h"
 
 struct completion_choice { /* a request of the engine; what it says is in answer.choices */
     struct completion *completion;
     uint32_t index, prompt;
     uint64_t ticket, last_ns; /* last_ns: of the last delivery, 0 before the first */
+    struct rod_ids said;      /* the tokens so far, where the recall keeps the answer */
     bool open;                /* the engine will send more */
 };
 
@@ -45,6 +47,7 @@ struct completion_way { /* in: from the body to requests of the engine */
     struct api_error err;
     struct rod_ids *bad; /* [n_bad] bad_words as tokens */
     size_t n_bad;
+    struct recall_place place;       /* of the answer in its conversation, where the recall keeps it */
     const struct rod_message *begun; /* the beginning of the text that the grammar describes, of the request; or NULL */
     bool lazy;                       /* the grammar is on from the first tag on */
 };
@@ -88,6 +91,11 @@ void completion_session_discard(struct server *server, const char *tenant, const
 
 /* ---- completion_cache.c ---- */
 void completion_cache_places(struct completion *c, struct completion_prompt *p); /* the breakpoints of its prompt */
+
+/* ---- completion_recall.c ---- */
+void completion_recall_find(struct completion *c); /* earlier answers among the messages of a chat get their tokens */
+void completion_recall_take(struct completion_choice *choice, const struct rod_event *event);
+void completion_recall_put(const struct completion_choice *choice); /* the answer is complete */
 
 /* ---- completion_grammar.c ---- */
 int completion_grammar_open(struct completion *c, struct rod_error *err); /* of the answer and of its calls */

@@ -73,6 +73,7 @@ static int encode_chat(struct completion *c, struct completion_prompt *p, struct
         chat.generation = chat.generation && q->max_tokens > 0; /* else the messages are read, for the next ones */
         return rod_chat_encode_turn(e, &chat, c->turn.asked, &p->shown.ids, &p->shown.n_ids, err);
     }
+    completion_recall_find(c);
     int rc = rod_chat_encode(e, &chat, &p->shown.ids, &p->shown.n_ids, err);
     if (rc) return rc;
     rod_chat_marks(e, &chat, p->shown.ids, p->shown.n_ids, &p->marks, &p->n_marks);

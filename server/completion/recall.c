@@ -11,15 +11,15 @@
 
 enum { RECALL_BUCKETS = 1 << 14, RECALL_TENANT_PARTS = 4 };
 
-struct recall_tenant { /* of an operator's key, kept until the close */
+struct recall_tenant {     /* of an operator's key, kept until the close */
     struct list_link link; /* in the recall's */
     struct list answers;   /* oldest use first */
     uint64_t bytes;
     char name[];
 };
 struct recalled {
-    struct list_link link;  /* in its tenant's */
-    struct recalled *next;  /* in its bucket */
+    struct list_link link; /* in its tenant's */
+    struct recalled *next; /* in its bucket */
     struct recall_tenant *tenant;
     struct recall_place place;
     size_t bytes;
@@ -155,7 +155,7 @@ static struct recall_tenant *recall_tenant(struct recall *r, const char *name) {
     }
     struct recall_tenant *t = calloc(1, sizeof *t + strlen(name) + 1);
     if (!t) return NULL;
-    strcpy(t->name, name);
+    memcpy(t->name, name, strlen(name) + 1);
     list_init(&t->answers);
     list_push_last(&r->tenants, &t->link);
     return t;

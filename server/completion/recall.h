@@ -14,6 +14,7 @@
 
 #include "engine/rodimus.h"
 
+#define RECALL_BYTES ((size_t)64 << 20) /* of a server: some 60,000 answers of 1 KB */
 struct recall;
 struct recall *recall_new(size_t budget_bytes, uint64_t seed); /* NULL: no memory */
 void recall_close(struct recall *recall);                      /* NULL: nothing */

@@ -170,6 +170,18 @@ static bool push(struct reader *r, const char *role, size_t rank, struct texts *
     return m->content ? add_marks(r, &texts->cache) : field_no_memory(r->fields);
 }
 
+/* The answer's own id begins with call_, which messages_form.c shows as toolu_. */
+static char *take_call_id(const json_t *id) {
+    static const char shown[] = "toolu_";
+    const char *text = json_string_value(id);
+    struct buf own = {0};
+    size_t len;
+    const bool is = !strncmp(text, shown, sizeof shown - 1);
+    if (is) buf_puts(&own, "call_");
+    buf_puts(&own, is ? text + sizeof shown - 1 : text);
+    return buf_take(&own, &len);
+}
+
 /* {"type": "tool_use", "id", "name", "input"}: spelled as the model's own calls are. */
 static bool take_tool_use(const struct messages_place *at, const json_t *block, struct rod_message *out) {
     const json_t *name = block_text(at, block, "id") ? block_text(at, block, "name") : NULL;
@@ -184,9 +196,8 @@ static bool take_tool_use(const struct messages_place *at, const json_t *block, 
     *call = (struct rod_call){0};
     out->calls = calls;
     api_put_line(&line, input);
-    size_t id_len;
     call->name = field_copy(name, &call->name_len);
-    call->id = field_copy(json_object_get(block, "id"), &id_len);
+    call->id = take_call_id(json_object_get(block, "id"));
     call->arguments = buf_take(&line, &call->arguments_len);
     return (call->name && call->id && call->arguments) || field_no_memory(at->fields);
 }

@@ -4,6 +4,7 @@
  * /health/ready answers 503 or, with `listen` ready, connections are refused; then requests are taken.
  */
 #include "serve.h"
+#include "server/completion/recall.h"
 
 #include "server/base/pool.h"
 #include "server/commands/commands.h"
@@ -237,6 +238,7 @@ static void server_finish(struct service *v) {
     uv_walk(&v->loop, close_handle, NULL);
     signal(SIGHUP, SIG_IGN); /* there is nothing left to reload */
     completion_free_all(s);
+    recall_close(s->recall);
 }
 
 /* Before there is another thread the environment may still change. 0, or -1 after a line in the log. */

@@ -5,12 +5,14 @@
 #include "server/base/nonblocking_writer.h"
 #include "server/base/progress.h"
 #include "server/base/version.h"
+#include "server/completion/recall.h"
 #include "server/settings/model_path.h"
 
 #include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -135,6 +137,14 @@ static void server_set_fingerprint(struct server *s) {
     snprintf(s->fingerprint, sizeof s->fingerprint, "fp_%012llx", (unsigned long long)(hash >> 16));
 }
 
+/* Where a state may lie behind an answer: not where each text is read as it stands. */
+static void server_set_recall(struct server *s) {
+    uint64_t seed;
+    if (s->config.deterministic || !s->config.prefix_cache_bytes) return;
+    getrandom(&seed, sizeof seed, 0);
+    s->recall = recall_new(RECALL_BYTES, seed);
+}
+
 static void server_set_defaults(struct server *s, struct rod_engine *engine) {
     const struct rod_model_info *i = s->info;
     s->defaults = (struct api_defaults){
@@ -224,6 +234,7 @@ void serve_on_loaded(uv_async_t *wake) {
     server_set_names(s);
     server_set_fingerprint(s);
     server_set_defaults(s, engine);
+    server_set_recall(s);
     s->engine = engine; /* from here on other threads look */
     announce_server(v);
     notify_send("READY=1\nSTATUS=serving");

@@ -41,8 +41,8 @@ static void put(struct recall *r, const struct recall_scope *scope, const struct
 static void an_answer_is_found_behind_what_stood_before_it_alone(void **state) {
     (void)state;
     struct recall *r = recall_new(1 << 20, 7);
-    const struct rod_message m[] = {message("system", "s"), message("user", "a"), message("assistant", "b"),
-                                    message("user", "c"), message("assistant", "d"), message("user", "e")};
+    const struct rod_message m[] = {message("system", "s"), message("user", "a"),      message("assistant", "b"),
+                                    message("user", "c"),   message("assistant", "d"), message("user", "e")};
     put(r, &of_anna, m, 2, m[2], 100);
     put(r, &of_anna, m, 4, m[4], 200);
     assert_int_equal(back(r, &of_anna, m, 6, 2), 100);

@@ -380,7 +380,8 @@ static void an_answer_as_tokens_stands_for_its_content(void **state) {
     assert_int_equal(chat_plain(c, &chat, true, &plain, &n_plain, &err), 0);
     assert_int_equal(chat_encode(c, t, CHAT_BEGIN_FIRST, plain, n_plain, CHAT_END_GENERATION, &got, &n_got, &err), 0);
     assert_int_equal(chat_encode(c, t, CHAT_BEGIN_FIRST, m, 1, CHAT_END_GENERATION, &before, &n_before, &err), 0);
-    assert_int_equal(chat_encode(c, t, CHAT_BEGIN_ANSWERED, m + 2, 1, CHAT_END_GENERATION, &behind, &n_behind, &err), 0);
+    assert_int_equal(chat_encode(c, t, CHAT_BEGIN_ANSWERED, m + 2, 1, CHAT_END_GENERATION, &behind, &n_behind, &err),
+                     0);
     assert_int_equal(n_got, n_before + 3 + n_behind);
     assert_memory_equal(got, before, n_before * sizeof *got);
     assert_memory_equal(got + n_before, said, sizeof said);

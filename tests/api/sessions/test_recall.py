@@ -1,0 +1,105 @@
+"""Clients that send the whole conversation again find what the model said, whatever bytes its answers come back as."""
+import json
+import random
+
+import pytest
+
+from talk import CHAT, new_id
+
+TOOL = {"name": "edit", "description": "Changes a file.",
+        "parameters": {"type": "object", "properties": {"path": {"type": "string", "maxLength": 12}, "line": {"type": "integer"}}, "required": ["path", "line"]}}
+TOOLS = [{"type": "function", "function": TOOL}]
+EVERY = {"RODIMUS_TEST_CHECKPOINTS_PAY": "1"}  # each entry of the cache pays, however busy the machine is
+
+
+def respelt(arguments, draw):
+    """Equal as JSON, and perhaps with a member that the client adds."""
+    value = json.loads(arguments)
+    members = list(value.items())
+    draw.shuffle(members)
+    if draw.randrange(2):
+        members.append(("replace_all", False))
+    return json.dumps(dict(members), indent=draw.choice([None, 1, 4]))
+
+
+def chats(server, messages, **more):
+    answer = server.post(CHAT, {"messages": messages, "max_tokens": 100, "temperature": 0.7, **more})
+    assert answer.status == 200, answer
+    return answer.json
+
+
+def settle(server):
+    server.wait_metric("rodimus_slots_used", lambda n: n == 0)
+
+
+def test_calls_that_come_back_spelt_otherwise_are_not_read_again(own_server):
+    server, draw = own_server(env=EVERY), random.Random(1)
+    messages, last = [{"role": "system", "content": "You edit files."}, {"role": "user", "content": "Edit all."}], 0
+    for i in range(12):
+        body = chats(server, messages, tools=TOOLS, tool_choice="required", parallel_tool_calls=False, seed=i)
+        usage, said = body["usage"], body["choices"][0]["message"]
+        assert usage["prompt_tokens_details"]["cached_tokens"] >= last - 1, (i, usage, last)
+        last = usage["prompt_tokens"] + usage["completion_tokens"]
+        call = said["tool_calls"][0]
+        back = {**call, "function": {**call["function"], "arguments": respelt(call["function"]["arguments"], draw)}}
+        messages += [{**said, "tool_calls": [back]}, {"role": "tool", "tool_call_id": call["id"], "content": json.dumps({"done": i})}]
+        settle(server)
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_tool_use_that_comes_back_spelt_otherwise_is_not_read_again(own_server, stream):
+    server, draw = own_server(env=EVERY), random.Random(2)
+    messages, last = [{"role": "user", "content": "Edit all."}], 0
+    tools = [{"name": "edit", "description": "Changes a file.", "input_schema": TOOL["parameters"]}]
+    for i in range(6):
+        body = {"model": "tales", "max_tokens": 100, "messages": messages, "tools": tools, "tool_choice": {"type": "any", "disable_parallel_tool_use": True}, "stream": stream}
+        answer = server.post("/v1/messages", body)
+        assert answer.status == 200, answer
+        blocks, usage = said_of(answer) if stream else (answer.json["content"], answer.json["usage"])
+        assert usage["cache_read_input_tokens"] >= last - 1, (i, usage, last)
+        last = usage["cache_read_input_tokens"] + usage["input_tokens"] + usage.get("cache_creation_input_tokens", 0) + usage["output_tokens"]
+        call = blocks[-1]
+        assert call["type"] == "tool_use", blocks
+        back = [*blocks[:-1], {**call, "input": json.loads(respelt(json.dumps(call["input"]), draw))}]
+        messages += [{"role": "assistant", "content": back},
+                     {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call["id"], "content": f"done {i}"}]}]
+        settle(server)
+
+
+def said_of(answer):
+    """The blocks and the usage of a stream."""
+    blocks, usage, arguments = [], {}, ""
+    for line in answer.body.decode().splitlines():
+        event = json.loads(line[6:]) if line.startswith("data: ") else {"type": ""}
+        if event["type"] == "message_start":
+            usage = event["message"]["usage"]
+        elif event["type"] == "content_block_start":
+            blocks.append(event["content_block"])
+        elif event["type"] == "content_block_delta":
+            delta = event["delta"]
+            if delta["type"] == "text_delta":
+                blocks[-1]["text"] += delta["text"]
+            else:
+                arguments += delta["partial_json"]
+        elif event["type"] == "content_block_stop" and blocks[-1]["type"] == "tool_use":
+            blocks[-1]["input"], arguments = json.loads(arguments), ""
+        elif event["type"] == "message_delta":
+            usage = {**usage, **event["usage"]}
+    return blocks, usage
+
+
+def test_a_conversation_sent_in_full_says_what_a_session_says(own_server):
+    """Random turns: the model goes on from what it said, as in a session, to the last token."""
+    server, draw = own_server(env=EVERY), random.Random(3)
+    for talk in range(4):
+        session, messages = new_id(), []
+        for i in range(6):
+            new = {"role": "user", "content": " ".join(draw.choice(["red", "dog", "house", "Ünï", "42", "\n", "the"]) for _ in range(draw.randrange(1, 30)))}
+            messages.append(new)
+            ask = {"seed": draw.randrange(1000), "max_tokens": draw.randrange(1, 40), "temperature": draw.choice([0, 1]), "return_token_ids": True}
+            whole = chats(server, messages, **ask)
+            turn = chats(server, [new], session_id=session, session_create=i == 0, **ask)
+            assert whole["choices"][0]["token_ids"] == turn["choices"][0]["token_ids"], (talk, i)
+            assert whole["usage"]["prompt_tokens"] == turn["usage"]["prompt_tokens"], (talk, i)
+            messages.append(whole["choices"][0]["message"])
+            settle(server)
