@@ -141,26 +141,31 @@ static struct rod_message *caller(const struct place *at, struct messages *out) 
 }
 
 /* Takes the texts. */
-static bool push_call(const struct place *at, struct buf *name, struct buf *arguments, struct messages *out) {
+static bool push_call(const struct place *at, const json_t *item, struct buf *name, struct buf *arguments,
+                      struct messages *out) {
+    const json_t *id = json_object_get(item, "call_id");
+    size_t id_len;
     struct rod_message *m = caller(at, out);
     struct rod_call *calls = m ? realloc((struct rod_call *)m->calls, (m->n_calls + 1) * sizeof *calls) : NULL;
     struct rod_call call = {0};
     call.name = buf_take(name, &call.name_len);
     call.arguments = buf_take(arguments, &call.arguments_len);
+    call.id = json_is_string(id) ? field_copy(id, &id_len) : NULL;
     if (!calls) {
         free((char *)call.name);
         free((char *)call.arguments);
+        free((char *)call.id);
         return field_no_memory(at->fields);
     }
     calls[m->n_calls++] = call;
     m->calls = calls;
-    return (call.name && call.arguments) || field_no_memory(at->fields);
+    return (call.name && call.arguments && (call.id || !json_is_string(id))) || field_no_memory(at->fields);
 }
 
 static bool take_call(const struct place *at, const json_t *item, struct messages *out) {
     struct buf name = {0}, arguments = {0};
     if (!responses_put_name(item, &name)) return bad_in(at, "", "must have a name");
-    if (put_arguments(at, item, &arguments)) return push_call(at, &name, &arguments, out);
+    if (put_arguments(at, item, &arguments)) return push_call(at, item, &name, &arguments, out);
     buf_fini(&name);
     buf_fini(&arguments);
     return false;

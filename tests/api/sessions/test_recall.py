@@ -103,3 +103,20 @@ def test_a_conversation_sent_in_full_says_what_a_session_says(own_server):
             assert whole["usage"]["prompt_tokens"] == turn["usage"]["prompt_tokens"], (talk, i)
             messages.append(whole["choices"][0]["message"])
             settle(server)
+
+
+def test_items_of_a_response_that_come_back_spelt_otherwise_are_not_read_again(own_server):
+    server, draw = own_server(env=EVERY), random.Random(4)
+    items, last = [{"role": "user", "content": "Edit all."}], 0
+    for i in range(6):
+        body = {"input": items, "tools": [{"type": "function", **TOOL}], "tool_choice": "required", "parallel_tool_calls": False, "max_output_tokens": 100, "store": False}
+        answer = server.post("/v1/responses", body)
+        assert answer.status == 200, answer
+        usage = answer.json["usage"]
+        assert usage["input_tokens_details"]["cached_tokens"] >= last - 1, (i, usage, last)
+        last = usage["input_tokens"] + usage["output_tokens"]
+        said = [item for item in answer.json["output"] if item["type"] != "reasoning"]
+        assert said[-1]["type"] == "function_call", said
+        back = [{**item, "arguments": respelt(item["arguments"], draw)} if item["type"] == "function_call" else item for item in said]
+        items += [*back, {"type": "function_call_output", "call_id": said[-1]["call_id"], "output": f"done {i}"}]
+        settle(server)
