@@ -23,6 +23,7 @@ struct api_fields { /* borrows all five */
 struct api_dialect {
     bool prompts;              /* it goes on with text, in place of messages */
     bool choices;              /* its answer may have several, with scores, and its streams usage on request */
+    bool whole_context;        /* its answers have no limit of their own */
     const char *stop;          /* the name of the field */
     const char *max_tokens[3]; /* likewise, of which the last one counts that is sent; the rest is NULL */
     /* Before the model and names of other servers are looked at; NULL = nothing. What it reads, those below need not.

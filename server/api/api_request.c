@@ -164,6 +164,7 @@ static bool parse_begin(const struct api_fields *p, struct api_request *out) {
  * such a turn may stand in a header: then 0 is looked at again (api_join_session). */
 static bool parse_max_tokens(const struct api_fields *p, struct api_request *out) {
     const struct api_dialect *d = p->dialect;
+    bool named = false;
     out->max_tokens = d->prompts ? 16 : p->defaults->chat_max_tokens;
     out->max_tokens_field = d->max_tokens[0];
     for (const char *const *name = d->max_tokens; *name; name++) {
@@ -173,7 +174,10 @@ static bool parse_max_tokens(const struct api_fields *p, struct api_request *out
         const bool may_be_zero = d->choices && (d->prompts || zero || field_get(p, "session_id"));
         if (!field_u32(p, *name, may_be_zero ? 0 : 1, &out->max_tokens)) return false;
         if (value) out->max_tokens_field = api_peers_sent(p, *name);
+        named = named || value;
     }
+    out->whole_context = d->whole_context && p->defaults->context_tok && !named;
+    if (out->whole_context) out->max_tokens = p->defaults->context_tok;
     return true;
 }
 

@@ -17,6 +17,7 @@ struct api_defaults { /* defaults of a request, and the limits of its numbers */
     uint32_t vocab_size;
     struct rod_sampling sampling;
     uint32_t chat_max_tokens;
+    uint32_t context_tok; /* prompt and answer together, where nothing names a limit; 0 = chat_max_tokens ends those */
 };
 
 struct api_prompt { /* text, or ids when ids is not NULL */
@@ -99,6 +100,7 @@ struct api_request {
     bool no_begin;        /* the prompt gets no tokens that the tokenizer puts in front */
     bool ids_for_tokens;  /* log-probabilities name tokens by their ids */
     uint32_t n, max_tokens, min_tokens;
+    bool whole_context;           /* nobody named a limit: max_tokens are those of prompt and answer together */
     const char *max_tokens_field; /* the name that the client used, static */
     bool ignore_eos, include_stop, keep_special;
     int32_t n_logprobs, n_prompt_logprobs; /* -1 = none */

@@ -344,10 +344,21 @@ static int submit_all(struct completion *c, struct rod_error *err) {
     return rc;
 }
 
+/* An answer that nobody has limited gets what its prompt leaves. */
+static void limit_to_context(struct completion *c) {
+    struct api_request *q = &c->request;
+    const uint64_t used = c->answer.usage.prompt_tok;
+    if (!q->whole_context) return;
+    const uint32_t left = used < q->max_tokens ? (uint32_t)(q->max_tokens - used) : 1;
+    q->max_tokens = left > q->min_tokens ? left : q->min_tokens;
+}
+
 /* Takes all that the completion may use from the key's minute: of a hundred requests that come together each would find
- * the minute whole. */
+ * the minute whole. One without a limit takes what chats do, as no minute has a context. */
 static bool key_affords(struct completion *c) {
-    const uint64_t n_choices = (uint64_t)c->n_prompts * c->request.n, most = n_choices * c->request.max_tokens;
+    const struct api_request *q = &c->request;
+    const uint32_t each = q->whole_context ? c->server->defaults.chat_max_tokens : q->max_tokens;
+    const uint64_t n_choices = (uint64_t)c->n_prompts * q->n, most = n_choices * each;
     assert(!c->account.tokens.taken);
     return access_take_tokens(c->account.key, c->answer.usage.prompt_tok + most, &c->account.tokens, &c->way.err);
 }
@@ -388,6 +399,7 @@ static void completion_submit(struct completion *c) {
     assert(c->call && !c->over && !c->working && !c->choices);
     if (!c->way.failed) note_ignored(s, c->request.ignored);
     if (!s->info->has_tokenizer) c->request.return_token_ids = true; /* there is no text to answer with */
+    limit_to_context(c);
     if (c->way.failed || !completion_fits(c) || !key_allows(c) || !key_affords(c)) {
         completion_fail(c, &c->way.err);
         return;

@@ -174,7 +174,8 @@ static bool read_format(const struct api_fields *p, struct api_grammar *out) {
 
 int responses_parse(const char *body, size_t len, const struct api_defaults *defaults, struct api_request *out,
                     struct api_error *err) {
-    static const struct api_dialect dialect = {.stop = "stop",
+    static const struct api_dialect dialect = {.whole_context = true,
+                                               .stop = "stop",
                                                .max_tokens = {"max_output_tokens"},
                                                .input = read_input,
                                                .format = read_format,

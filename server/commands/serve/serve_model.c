@@ -146,13 +146,16 @@ static void server_set_recall(struct server *s) {
 }
 
 static void server_set_defaults(struct server *s, struct rod_engine *engine) {
+    enum { DEFAULT_MAX_TOKENS = 2048 };
     const struct rod_model_info *i = s->info;
+    const uint64_t limit = s->config.default_max_tokens;
     s->defaults = (struct api_defaults){
         .model_name = s->model_name,
         .model_names = *s->config.model_name ? s->config.model_name : NULL,
         .vocab_size = i->vocab_size,
         .sampling = i->sampling,
-        .chat_max_tokens = (uint32_t)s->config.default_max_tokens,
+        .chat_max_tokens = limit ? (uint32_t)limit : DEFAULT_MAX_TOKENS,
+        .context_tok = limit ? 0 : (uint32_t)s->config.max_prompt_tokens,
     };
     s->vocab = (struct api_vocab){.bytes = vocab_bytes, .arg = engine};
 }

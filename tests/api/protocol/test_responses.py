@@ -84,6 +84,21 @@ def test_a_stream_has_the_events_of_openai(server, client):
         assert name == "event: " + json.loads(data.removeprefix("data: "))["type"]
 
 
+def test_a_response_ends_at_no_limit_that_nobody_named(own_server):
+    """2,048 tokens were the end: an agent's turn failed there."""
+    ask, null = {"input": "Hm", "ignore_eos": True}, ("--device", "null:0")
+    s = own_server(*null, "--max-prompt-tokens", 3000)
+    prompt = s.post(f"{PATH}/input_tokens", {"input": "Hm"}).json["input_tokens"]
+    answer = s.post(PATH, ask).json
+    assert answer["status"] == "incomplete" and answer["usage"]["output_tokens"] == 3000 - prompt and answer["max_output_tokens"] is None
+    assert s.post(PATH, {**ask, "min_tokens": 3000}).json["usage"]["output_tokens"] == 3000
+    assert s.post(PATH, {**ask, "max_output_tokens": 5}).json["usage"]["output_tokens"] == 5
+    chat = s.post("/v1/chat/completions", {"messages": [user("Hm")], "ignore_eos": True}).json
+    assert chat["usage"]["completion_tokens"] == 2048
+    s = own_server(*null, "--default-max-tokens", 7)
+    assert s.post(PATH, ask).json["usage"]["output_tokens"] == 7
+
+
 def test_stream_options_of_chats_add_no_frame(server, client):
     """A response says its usage in its last event; a chunk of a chat would be an event without a name that no reader knows."""
     options = {"include_usage": True, "continuous_usage_stats": True, "include_obfuscation": False}
