@@ -92,6 +92,10 @@ struct answer_form {
      */
     void (*finish)(struct answer_choice *choice, bool last);
     /**
+     * Streams: a sign of life in silence, perhaps before the opening, whose place it then takes. [optional: a comment]
+     */
+    void (*ping)(struct answer *answer);
+    /**
      * The whole answer, of a request without a stream.
      */
     void (*whole)(struct answer *answer, struct buf *out);

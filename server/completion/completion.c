@@ -398,6 +398,15 @@ void completion_event(struct rod_event *e) {
     completion_maybe_free(c);
 }
 
+/* What opens an answer that is perhaps a replay is not known before it comes. */
+static void put_ping(struct completion *c) {
+    const bool known = c->answer.form->ping && !c->way.header_key;
+    if (known)
+        c->answer.form->ping(&c->answer);
+    else
+        buf_puts(&c->answer.frame, SSE_PING);
+}
+
 void completion_tick(uv_timer_t *timer) {
     struct server *server = timer->data;
     uint64_t now = uv_hrtime();
@@ -409,7 +418,7 @@ void completion_tick(uv_timer_t *timer) {
         if (!silence) continue;
         if (now - c->times.sent_ns < silence || (c->streaming && http_stream_pending(c->call->http))) continue;
         server->metrics.pings++;
-        buf_puts(&c->answer.frame, SSE_PING);
+        put_ping(c);
         write_frames(c);
     }
 }

@@ -198,6 +198,11 @@ static void messages_finish(struct answer_choice *choice, bool last) {
     end_event(&a->frame);
 }
 
+static void messages_ping(struct answer *a) {
+    begin_event(&a->frame, "ping");
+    end_event(&a->frame);
+}
+
 static void messages_model(struct buf *out, const char *name, int64_t created_unix_s) {
     const time_t created = (time_t)created_unix_s;
     char when[32] = "";
@@ -260,6 +265,7 @@ const struct answer_form messages_form = {.name = "messages",
                                           .join = api_join_session,
                                           .session_fault = api_session_fault,
                                           .open = messages_open,
+                                          .ping = messages_ping,
                                           .text = messages_text,
                                           .call = messages_call,
                                           .arguments = messages_arguments,

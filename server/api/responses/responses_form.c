@@ -278,6 +278,14 @@ static void responses_open(struct answer_choice *choice) {
     choice->opened = true;
 }
 
+/* Clients count events as life, and comments not. */
+static void responses_ping(struct answer *a) {
+    if (a->choices[0].opened)
+        put_response_event(a, "response.in_progress", false);
+    else
+        responses_open(&a->choices[0]);
+}
+
 static void add_delta(const struct answer_choice *choice, const char *type, const char *text, size_t len) {
     struct answer *a = choice->answer;
     const struct state *s = a->state;
@@ -356,6 +364,7 @@ const struct answer_form responses_form = {.name = "responses",
                                            .join = responses_join,
                                            .session_fault = responses_session_fault,
                                            .open = responses_open,
+                                           .ping = responses_ping,
                                            .text = responses_text,
                                            .call = responses_call,
                                            .arguments = responses_arguments,

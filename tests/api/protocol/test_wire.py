@@ -6,6 +6,7 @@ import json
 import os
 import random
 import re
+import socket
 import threading
 import time
 
@@ -384,6 +385,29 @@ def test_pings_per_server_and_request(own_server):
             assert pings(s) >= 2 if unasked else pings(s) is None
             assert pings(s, sse_ping_ms=0) is None and pings(s, sse_ping_ms=60000) is None
             assert pings(s, sse_ping_ms=500) in (1, 2)
+
+
+@pytest.mark.parametrize("path, body, names", [
+    ("/v1/messages", {"messages": [{"role": "user", "content": "Hm"}], "max_tokens": 2}, {"ping"}),
+    ("/v1/responses", {"input": "Hm", "max_output_tokens": 2}, {"response.in_progress"}),
+    ("/v1/responses", {"input": "Hm", "max_output_tokens": 2, "tools": [{"type": "function", "name": "now"}]}, {"response.in_progress"})])
+def test_silence_has_real_events_where_clients_count_them_as_life(own_server, path, body, names):
+    s = own_server("--slots", 1, "--sse-ping-ms", 150)
+    with s.socket() as busy:
+        post_raw(s, busy, {"prompt": [5], "max_tokens": 10**6, "ignore_eos": True})
+        s.wait_metric("rodimus_slots_used", lambda n: n == 1)
+        threading.Timer(1.5, busy.shutdown, [socket.SHUT_RDWR]).start()
+        events = list(s.events(path, {**body, "stream": True}))
+    assert not any(e.comment for e in events), [e.raw[:60] for e in events]
+    kinds = [e.data["type"] for e in events]
+    silent = kinds[:kinds.index("message_start" if "ping" in names else "response.output_text.delta")]
+    assert len([k for k in silent if k in names]) >= 3, kinds
+    if path == "/v1/responses":
+        assert kinds[0] == "response.created" and kinds.count("response.created") == 1 and kinds.count("response.output_item.added") >= 1
+        assert [e.data["sequence_number"] for e in events] == list(range(len(events)))
+        assert len({e.data["response"]["id"] for e in events if "response" in e.data}) == 1
+    else:
+        assert kinds.count("message_start") == 1 and kinds[-1] == "message_stop"
 
 
 # ---- determinism ----
