@@ -58,7 +58,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     }
     free(marks);
     free(ids);
-    const struct rod_call call = {"f", "{}", 1, 2};
+    const struct rod_call call = {.name = "f", .arguments = "{}", .name_len = 1, .arguments_len = 2};
     const struct rod_message called[] = {{.role = "assistant", .calls = &call, .n_calls = 1}, message};
     static const char *const tools[] = {"{}"};
     const struct rod_chat with = {.messages = called, .n_messages = 2, .tools = tools, .n_tools = 1};
