@@ -103,6 +103,7 @@ enum dispatch_kernel {
     STATE_DRAFTS_8,
     STATE_DRAFTS_MANY_4_WHOLE,
     STATE_DRAFTS_MANY_8,
+    WIDE_SCAN_4_NARROW,
     WIDE_SCAN_4,
     WIDE_SCAN_8,
     SCAN_64,
@@ -142,6 +143,7 @@ struct dispatch_case {
     enum dispatch_ending ending;
     uint32_t outputs, outputs_two, k_tiles;
     const struct cuda_shape *shape; /* of all operations but LINEAR, DECODE_PAIR, PROMPT_PRODUCT and SAMPLE */
+    uint32_t n_segs;                /* of a prompt state; 0: of any step, as its memory is laid out */
     uint32_t n_pairs, n_single;     /* tiles of prompts' attention */
     bool draws;
     bool forced; /* DISPATCH_PROMPT_BY: the library, whatever the device; DISPATCH_DECODE_STEP: one launch also where it

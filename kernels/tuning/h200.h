@@ -21,6 +21,9 @@ CONDITION(h200_draws_none, "no row draws", !c->draws)
 CONDITION(h200_two_products, "two products", c->outputs_two > 0)
 CONDITION(h200_no_window, "no window", !c->shape->H)
 CONDITION(h200_whole_device, "not on a device part", !c->device.is_part)
+/* A block of 32 channels takes little more than half the time of one of 64, but reads as much of what all share. */
+CONDITION(h200_narrow_at_once, "of the longest segment; blocks of 32 channels all at work at once",
+          c->n_segs && c->n_segs * ((c->shape->E + 31) / 32) <= c->device.processors)
 CONDITION(h200_tiles_at_once, "no more tiles of 64 queries times heads than multiprocessors",
           !c->n_pairs && !dispatch_prompt_pairs(c->device, c->shape, c->n_single))
 
@@ -86,6 +89,7 @@ static const struct tuned_rule h200_rules[] = {
     {.ops = OP(DRAFT_STATE), STATE_DRAFTS_MANY_8, .rows_from = 9},
     {.ops = OP(DRAFT_STATE), STATE_DRAFTS_4_WHOLE},
     {.ops = OP(DRAFT_STATE), STATE_DRAFTS_8},
+    {.ops = OP(PROMPT_STATE), WIDE_SCAN_4_NARROW, .rows_from = 1024, .also = &h200_narrow_at_once},
     {.ops = OP(PROMPT_STATE), WIDE_SCAN_4},
     {.ops = OP(PROMPT_STATE), WIDE_SCAN_8},
     {.ops = OP(PROMPT_STATE), SCAN_64},

@@ -15,7 +15,7 @@ static struct {
 /* Asks whether a product has kernels of its own, before its sizes are known. */
 static bool is_question(const struct dispatch_case *c) { return c->op == DISPATCH_LINEAR && !c->outputs; }
 
-static bool is_wide_scan(enum dispatch_kernel k) { return k == WIDE_SCAN_4 || k == WIDE_SCAN_8; }
+static bool is_wide_scan(enum dispatch_kernel k) { return k >= WIDE_SCAN_4_NARROW && k <= WIDE_SCAN_8; }
 
 static bool is_few(enum dispatch_kernel k) { return k >= FEW_8 && k <= FEW_CODES; }
 

@@ -231,7 +231,7 @@ static void the_chunkwise_form_equals_the_twin_and_keeps_its_laws(void **state) 
     gpu_rounds_of(false, scan_round);
 }
 
-/* A segment of many pieces, and its parts. */
+/* A segment so long that one session's kernel takes it (kernels/tuning/h200.h); its parts are shorter. */
 static void a_long_segment_has_the_bits_of_its_parts(void **state) {
     (void)state;
     enum { LONGEST = 1500 };

@@ -99,14 +99,16 @@ __device__ __forceinline__ void mma_tf32(float (&c)[4], const float4 &a, const f
           "r"(__float_as_uint(b.x)), "r"(__float_as_uint(b.y)));
 }
 
-// dispatch.h's, by sizes alone, as memory is laid out.
-static inline enum dispatch_kernel scan_kernel_of(const cuda_shape *shape) {
+// dispatch.h's for so many segments, the longest of most_tok tokens; 0: by sizes alone, as memory is laid out.
+static inline enum dispatch_kernel scan_kernel_of(const cuda_shape *shape, uint32_t most_tok = 1, uint32_t n_segs = 0) {
     dispatch_case c = {};
-    c.op = DISPATCH_PROMPT_STATE, c.device = this_device(), c.dtype = shape->dtype, c.n_rows = 1, c.shape = shape;
+    c.op = DISPATCH_PROMPT_STATE, c.device = this_device(), c.dtype = shape->dtype, c.n_rows = most_tok,
+    c.shape = shape;
+    c.n_segs = n_segs;
     return dispatch_kernel_of(&c);
 }
 
-// Pieces of 64 columns of S and products by wgmma: scan_wide.cu. Its shapes need no s but of tokens alone.
+// Pieces of 64 or 32 columns of S and products by wgmma: scan_wide.cu. Its shapes need no s but of tokens alone.
 bool wide_scan_possible(const cuda_shape *shape);
 bool wide_scan_prepare(const cuda_shape *shape);
 size_t wide_scan_bytes(const cuda_shape *shape, uint32_t n_rows);

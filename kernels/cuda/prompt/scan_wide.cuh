@@ -109,24 +109,26 @@ __device__ __forceinline__ uint64_t operand(const void *p, uint32_t k, uint32_t 
 // ---- end of instructions ----
 // ---- E4, E6, E7 ----
 
-enum { CH = 64 };                      // channels of a block
-template <int RS> struct wide_memory { // bytes; RS: steps of 8 of R
+template <int RS, int CH> struct wide_memory { // bytes; RS: steps of 8 of R; CH: channels of a block
     static constexpr uint32_t Q = 0, K = Q + 8 * GROUP_Q * 4, EARLY = K + 8 * GROUP_K * 4,
                               LATE = EARLY + 8 * GROUP_A * 4, DECAY = LATE + 4 * GROUP_A * 4,
-                              STAGE = DECAY + WIDE_M * 4, STAGES = 2; // copies take 1,700 clocks
+                              STAGE = DECAY + WIDE_M * 4, STAGES = CH == 64 ? 2 : 3; // copies take 1,700 clocks
     // Packed activations of a piece's channels: tiles of 8 rows, each CH channels; a piece that begins within a tile
     // has nine.
     static constexpr uint32_t TILE = 8 * CH * 2, ROWS = 9 * TILE;
     static constexpr uint32_t LOW = ROWS, LOW_STAGE = LOW + 8 * RS * 256, LOW_STAGES = RS <= 4 ? 2 : 1; // a and c0
-    // z and s; sums of squares, which have the place of their warp's z
-    static constexpr uint32_t S_ROWS = ROWS, GATE_STAGE = 2 * ROWS, GATE_STAGES = 3;
+    // z and s; sums of squares, which have the place of their warp's z where a warp has whole tiles of 16 channels
+    static constexpr uint32_t S_ROWS = ROWS, SQUARES = CH == 64 ? 0 : 2 * ROWS,
+                              GATE_STAGE = 2 * ROWS + (CH == 64 ? 0 : 4 * PIECE * 4), GATE_STAGES = 3;
     static constexpr uint32_t LOWS = STAGES * STAGE, GATES = LOWS + LOW_STAGES * LOW_STAGE,
                               U = GATES + GATE_STAGES * GATE_STAGE, U_STAGE = CH * PIECE * 4,
-                              U_STAGES = 1, // written while the state is carried on, read at once
+                              U_STAGES = CH == 64 ? 1 : 2, // 1: written while the state is carried on, read at once
         O = U + U_STAGES * U_STAGE, BARRIERS = O + 2 * U_STAGE,
                               TOTAL = BARRIERS + (2 * (STAGES + LOW_STAGES + U_STAGES + 2) + 3 * GATE_STAGES) * 8;
 };
-static_assert(wide_memory<4>::TOTAL <= 227 << 10 && wide_memory<8>::TOTAL <= 227 << 10, "a block's shared memory");
+static_assert(wide_memory<4, 64>::TOTAL <= 227 << 10 && wide_memory<8, 64>::TOTAL <= 227 << 10 &&
+                  wide_memory<4, 32>::TOTAL <= 227 << 10 && wide_memory<8, 32>::TOTAL <= 227 << 10,
+              "a block's shared memory");
 // Whole pieces of packed activations [.][Ek / 16][a tile of 256 bytes], as the tensor copy engine takes them: eight
 // tiles of rows by CH channels.
 struct wide_maps {
@@ -165,8 +167,8 @@ struct wide_barriers {
     uint64_t *full, *empty, *low_full, *low_empty, *gate_full, *gate_empty, *u_full, *u_empty, *o_full, *o_empty,
         *act_full;
 };
-template <int RS> __device__ __forceinline__ wide_barriers barriers_of(unsigned char *memory) {
-    using mem = wide_memory<RS>;
+template <int RS, int CH> __device__ __forceinline__ wide_barriers barriers_of(unsigned char *memory) {
+    using mem = wide_memory<RS, CH>;
     wide_barriers b;
     b.full = (uint64_t *)(memory + mem::BARRIERS), b.empty = b.full + mem::STAGES, b.low_full = b.empty + mem::STAGES,
     b.low_empty = b.low_full + mem::LOW_STAGES, b.gate_full = b.low_empty + mem::LOW_STAGES,
@@ -176,8 +178,8 @@ template <int RS> __device__ __forceinline__ wide_barriers barriers_of(unsigned 
     return b;
 }
 // One thread. Every thread arrives for what it has read and written itself; a lane for its warp is no faster.
-template <int RS> __device__ __forceinline__ void make_barriers(const wide_barriers &b) {
-    using mem = wide_memory<RS>;
+template <int RS, int CH> __device__ __forceinline__ void make_barriers(const wide_barriers &b) {
+    using mem = wide_memory<RS, CH>;
     for (uint32_t i = 0; i < mem::STAGES; i++) barrier_init(b.full + i, 1), barrier_init(b.empty + i, 128);
     for (uint32_t i = 0; i < mem::LOW_STAGES; i++) barrier_init(b.low_full + i, 1), barrier_init(b.low_empty + i, 128);
     for (uint32_t i = 0; i < mem::GATE_STAGES; i++)
@@ -203,7 +205,7 @@ struct wide_width {
 };
 
 // The rows of a piece of n tokens; the barrier expects them.
-template <class T, int RS>
+template <class T, int RS, int CH>
 __device__ __forceinline__ void fetch_rows(const wide_place &p, const wide_width &width, uint32_t n,
                                            const CUtensorMap *map, const void *from, uint32_t r0, unsigned char *to,
                                            uint64_t *barrier) {
@@ -211,16 +213,16 @@ __device__ __forceinline__ void fetch_rows(const wide_place &p, const wide_width
     if (r0 % 8 == 0 && n == PIECE && width.k_tiles == CH / 16) {
         if (p.lane == 0) copy_box(shared_address(to), map, 0, p.e0 / 16, r0 / 8, barrier);
     } else if (p.lane < (r0 % 8 + n + 7) / 8)
-        bulk_copy(to + p.lane * wide_memory<RS>::TILE, (const T *)from + (r0 / 8 + p.lane) * eight + p.e0 * 8,
+        bulk_copy(to + p.lane * wide_memory<RS, CH>::TILE, (const T *)from + (r0 / 8 + p.lane) * eight + p.e0 * 8,
                   width.k_tiles * 256, barrier);
 }
 __device__ __forceinline__ uint32_t bytes_of(const wide_width &width, uint32_t n, uint32_t r0) {
     return (r0 % 8 + n + 7) / 8 * width.k_tiles * 256;
 }
 // One warp: of each piece, what all channels share.
-template <int RS>
+template <int RS, int CH>
 __device__ __forceinline__ void fetch_scores(const wide_place &p, const wide_barriers &b, const wide_work &work) {
-    using mem = wide_memory<RS>;
+    using mem = wide_memory<RS, CH>;
     constexpr uint32_t STAGES = mem::STAGES;
     uint32_t n;
     for (uint32_t lo = p.begin, it = 0; lo < p.end; lo += n, it++) {
@@ -243,10 +245,10 @@ __device__ __forceinline__ void fetch_scores(const wide_place &p, const wide_bar
     }
 }
 // One warp: of each piece, a and c0.
-template <class T, int RS>
+template <class T, int RS, int CH>
 __device__ __forceinline__ void fetch_low(const wide_place &p, const wide_width &width, const wide_barriers &b,
                                           const wide_work &work, const cuda_scan &in, const wide_maps &maps) {
-    using mem = wide_memory<RS>;
+    using mem = wide_memory<RS, CH>;
     constexpr uint32_t RP = RS * 8, LOW_STAGES = mem::LOW_STAGES;
     uint32_t n;
     for (uint32_t lo = p.begin, it = 0; lo < p.end; lo += n, it++) {
@@ -257,14 +259,14 @@ __device__ __forceinline__ void fetch_low(const wide_place &p, const wide_width 
         if (p.lane == 0) barrier_expect(b.low_full + stage, low + bytes_of(width, n, r0));
         __syncwarp(); // the barrier knows
         if (p.lane == 16) bulk_copy(at + mem::LOW, work.low + (size_t)r0 * 8 * RP, low, b.low_full + stage);
-        fetch_rows<T, RS>(p, width, n, &maps.a, in.a_act, r0, at, b.low_full + stage);
+        fetch_rows<T, RS, CH>(p, width, n, &maps.a, in.a_act, r0, at, b.low_full + stage);
     }
 }
 // One warp: of each piece, z and s.
-template <class T, int RS>
+template <class T, int RS, int CH>
 __device__ __forceinline__ void fetch_gates(const wide_place &p, const wide_width &width, const wide_barriers &b,
                                             const cuda_scan &in, const wide_maps &maps) {
-    using mem = wide_memory<RS>;
+    using mem = wide_memory<RS, CH>;
     constexpr uint32_t GATE_STAGES = mem::GATE_STAGES;
     uint32_t n;
     for (uint32_t lo = p.begin, it = 0; lo < p.end; lo += n, it++) {
@@ -274,15 +276,15 @@ __device__ __forceinline__ void fetch_gates(const wide_place &p, const wide_widt
         if (it >= GATE_STAGES) barrier_wait(b.gate_empty + stage, (it / GATE_STAGES - 1) & 1);
         if (p.lane == 0) barrier_expect(b.gate_full + stage, 2 * bytes_of(width, n, r0));
         __syncwarp(); // the barrier knows
-        fetch_rows<T, RS>(p, width, n, &maps.z, in.z_act, r0, at, b.gate_full + stage);
-        fetch_rows<T, RS>(p, width, n, &maps.s, in.s_act, r0, at + mem::S_ROWS, b.gate_full + stage);
+        fetch_rows<T, RS, CH>(p, width, n, &maps.z, in.z_act, r0, at, b.gate_full + stage);
+        fetch_rows<T, RS, CH>(p, width, n, &maps.s, in.s_act, r0, at + mem::S_ROWS, b.gate_full + stage);
     }
 }
 // One warp: what was read out leaves.
-template <class T, int RS>
+template <class T, int RS, int CH>
 __device__ __forceinline__ void take_away(const wide_place &p, const wide_width &width, const wide_barriers &b,
                                           const wide_maps &maps, const cuda_state &io) {
-    using mem = wide_memory<RS>;
+    using mem = wide_memory<RS, CH>;
     constexpr uint32_t GATE_STAGES = mem::GATE_STAGES;
     const uint32_t Ep = io.shape.Ep;
     uint32_t n;
@@ -300,12 +302,19 @@ __device__ __forceinline__ void take_away(const wide_place &p, const wide_width 
                     *(uint4 *)((T *)io.act + act_at<T>(r0 + t, p.e0 + column, width.Ek)) =
                         *(const uint4 *)(at + i * 16);
             }
-        for (uint32_t i = p.lane; i < 2 * n; i += 32) { // over two warps
-            const uint32_t t = i / 2, half = i % 2;
-            const float *square = (const float *)(at - mem::S_ROWS + t / 8 * mem::TILE + half * 512) + t % 8;
-            if (p.e0 + half * 32 < Ep)
-                io.sums[(size_t)(r0 + t) * (Ep / 32) + p.e0 / 32 + half] = square[0] + square[64];
-        }
+        if constexpr (CH == 64) {
+            for (uint32_t i = p.lane; i < 2 * n; i += 32) { // over two warps
+                const uint32_t t = i / 2, half = i % 2;
+                const float *square = (const float *)(at - mem::S_ROWS + t / 8 * mem::TILE + half * 512) + t % 8;
+                if (p.e0 + half * 32 < Ep)
+                    io.sums[(size_t)(r0 + t) * (Ep / 32) + p.e0 / 32 + half] = square[0] + square[64];
+            }
+        } else
+            for (uint32_t t = p.lane; t < n; t += 32) { // over four, in the same order
+                const float *square = (const float *)(at - mem::S_ROWS + mem::SQUARES) + t;
+                io.sums[(size_t)(r0 + t) * (Ep / 32) + p.e0 / 32] =
+                    (square[0] + square[PIECE]) + (square[2 * PIECE] + square[3 * PIECE]);
+            }
         if (p.lane == 0) stores_read();
         barrier_arrive(b.gate_empty + stage);
     }

@@ -246,16 +246,24 @@ static void test_without_the_fewest_clocks_come_the_next_fewest(void **state) {
     assert_int_equal(rule_of(DISPATCH_PROMPT_PRODUCT, 4096, 8192, 2048, left_out), dispatch_n_rules());
 }
 
-static enum dispatch_kernel prompt_state(struct dispatch_device device, uint32_t most_tok) {
-    return dispatch_kernel_of(&(struct dispatch_case){
-        .op = DISPATCH_PROMPT_STATE, .device = device, .dtype = CUDA_BF16, .n_rows = most_tok, .shape = &rodimus});
+static enum dispatch_kernel prompt_state(struct dispatch_device device, uint32_t n_segs, uint32_t most_tok) {
+    return dispatch_kernel_of(&(struct dispatch_case){.op = DISPATCH_PROMPT_STATE,
+                                                      .device = device,
+                                                      .dtype = CUDA_BF16,
+                                                      .n_rows = most_tok,
+                                                      .shape = &rodimus,
+                                                      .n_segs = n_segs});
 }
 
-static void test_the_state_of_prompts_takes_a_kernel_by_sizes_alone(void **state) {
+/* Memory is laid out by sizes alone, for the same steps of R. */
+static void test_one_long_segment_takes_blocks_of_32_channels(void **state) {
     (void)state;
-    assert_int_equal(prompt_state(h200, 2048), WIDE_SCAN_4);
-    assert_int_equal(prompt_state(h200, 1), WIDE_SCAN_4); /* as memory is laid out */
-    assert_int_equal(prompt_state(a100, 2048), SCAN_64);
+    assert_int_equal(prompt_state(h200, 1, 2048), WIDE_SCAN_4_NARROW);
+    assert_int_equal(prompt_state(h200, 1, 1024), WIDE_SCAN_4_NARROW);
+    assert_int_equal(prompt_state(h200, 1, 1023), WIDE_SCAN_4);
+    assert_int_equal(prompt_state(h200, 2, 2048), WIDE_SCAN_4);
+    assert_int_equal(prompt_state(h200, 0, 2048), WIDE_SCAN_4);
+    assert_int_equal(prompt_state(a100, 1, 2048), SCAN_64);
 }
 
 static enum dispatch_kernel gates_products(uint32_t n_rows, uint32_t outputs_two) {
@@ -409,7 +417,7 @@ int main(void) {
         cmocka_unit_test(test_products_of_the_published_sizes_take_the_kernels_that_were_measured),
         cmocka_unit_test(test_the_next_rule_steps_in_for_one_that_is_left_out),
         cmocka_unit_test(test_without_the_fewest_clocks_come_the_next_fewest),
-        cmocka_unit_test(test_the_state_of_prompts_takes_a_kernel_by_sizes_alone),
+        cmocka_unit_test(test_one_long_segment_takes_blocks_of_32_channels),
         cmocka_unit_test(test_the_products_of_gates_take_the_kernels_that_were_measured),
         cmocka_unit_test(test_weights_of_8_and_4_bits_have_kernels_of_their_own),
         cmocka_unit_test(test_a_library_gets_the_prompts_that_no_kernel_of_ours_is_made_for),
