@@ -5,6 +5,7 @@
 #include "server/api/completions/completions.h"
 #include "server/api/messages/messages.h"
 #include "server/api/responses/responses.h"
+#include "server/api/responses/responses_parts.h"
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -13,7 +14,7 @@
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 static const struct api_defaults defaults = {
-    .model_name = "m", .vocab_size = 64, .chat_max_tokens = 10, .sampling = ROD_SAMPLING_NEUTRAL};
+    .model_name = "m", .vocab_size = 64, .chat_max_tokens = 10, .context_tok = 100, .sampling = ROD_SAMPLING_NEUTRAL};
 
 static void check_error(const struct api_error *err) {
     struct buf out = {0};
@@ -184,6 +185,17 @@ static int session(bool fork, const char *body, size_t len, struct api_error *er
     return 0;
 }
 
+/* In two pieces it is the same text as in one. */
+static void custom_input(const char *text, size_t len) {
+    struct buf whole = {0}, pieces = {0};
+    const size_t half = len / 2, end = responses_custom_input(text, len, 0, &whole);
+    const size_t first = responses_custom_input(text, half, 0, &pieces);
+    if (first > half || end > len || responses_custom_input(text, len, first, &pieces) != end) abort();
+    if (whole.len != pieces.len || (whole.len && memcmp(whole.data, pieces.data, whole.len) != 0)) abort();
+    buf_fini(&whole);
+    buf_fini(&pieces);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size == 0) return 0;
     const char *body = (const char *)data + 1;
@@ -196,6 +208,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         rc = request(&responses_form, false, body, len, &err);
     } else if (data[0] == 'm' || data[0] == 'c') {
         rc = message(data[0] == 'c', body, len, &err);
+    } else if (data[0] == 'i') {
+        custom_input(body, len);
     } else if (data[0] == 'k') {
         rc = kept(body, len, &err);
     } else if (data[0] == 's' || data[0] == 'f') {
