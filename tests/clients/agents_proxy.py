@@ -114,7 +114,7 @@ class Proxy:
         with self.lock:
             if isinstance(body, dict) and "count_tokens" not in path and self.forces and narrow(body, self.forces[0], path):
                 forced = self.forces.pop(0)
-            elif isinstance(body, dict) and body.get("tools") and "count_tokens" not in path:
+            elif isinstance(body, dict) and any(k in t for t in body.get("tools") or [] for k in ("input_schema", "parameters", "tools", "execution")) and "count_tokens" not in path:
                 body["tool_choice"] = {"type": "none"} if path.startswith("/v1/messages") else "none"
         return json.dumps(body).encode(), body, forced
 
