@@ -44,6 +44,7 @@ struct active_cache {
     bool waited;               /* it has done so, and does not again */
     uint64_t stops[PREFIX_MAX_STOPS];
     uint32_t n_stops, next_stop; /* next_stop: the one after sched.stop_tok */
+    uint64_t way_tok;            /* beside these it stops at each multiple of so many tokens; 0 = at none */
     int32_t *generated_ids;      /* [n_generated] while it is cacheable */
     size_t n_generated, generated_cap;
 };

@@ -211,6 +211,8 @@ void prefix_use_generated(struct active *active, int32_t id); /* a counted token
 /* The request ends, and its slot holds the state of prompt and answer, without a pending token. A device fault shows
  * later. */
 void prefix_use_answer(struct rod_engine *engine, struct active *active, int32_t pending, uint64_t now_ns);
+/* The client has left a prompt that is being read: what has been read is kept. */
+void prefix_use_left(struct rod_engine *engine, struct active *active, uint64_t now_ns);
 /* The buffer has arrived; it is taken over. Requests that prefix_use_next_waiting gives look again. */
 void prefix_use_saved(struct rod_engine *engine, struct prefix_entry *entry, struct state_buffer *buffer);
 struct active *prefix_use_next_waiting(struct rod_engine *engine); /* to be read now; NULL: nobody waits */

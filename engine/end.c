@@ -133,7 +133,10 @@ void end_finish(struct rod_engine *e, struct active *a, const struct verdict *v)
     a->ended = true;
     end_disown_rows(e, a); /* while its state is saved, too */
     if (keeps) return;     /* when its state is saved */
-    if (v->reason != ROD_FINISH_CANCEL) prefix_use_answer(e, a, v->pending, now_ns);
+    if (v->reason == ROD_FINISH_CANCEL)
+        prefix_use_left(e, a, now_ns);
+    else
+        prefix_use_answer(e, a, v->pending, now_ns);
     end_conclude(e, a);
 }
 

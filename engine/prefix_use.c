@@ -122,10 +122,17 @@ static uint64_t prefix_use_pays_tok(const struct rod_engine *e, const struct act
     return (uint64_t)(ns / cost_each_ns(reading)) + 1;
 }
 
+/* The next of the stops; before it, every few thousand tokens of a prompt that pays for it: a client that leaves a long
+ * prompt, and asks again, goes on from there. */
 static void prefix_use_next_stop(struct active *a) {
     assert(a->cache.next_stop <= a->cache.n_stops && a->cache.n_stops <= PREFIX_MAX_STOPS);
-
-    a->sched.stop_tok = a->cache.next_stop < a->cache.n_stops ? a->cache.stops[a->cache.next_stop++] : 0;
+    const bool last = a->cache.next_stop == a->cache.n_stops;
+    const uint64_t planned = last ? a->n_prompt : a->cache.stops[a->cache.next_stop],
+                   on_the_way = a->cache.way_tok ? (a->sched.pos / a->cache.way_tok + 1) * a->cache.way_tok : planned;
+    if (on_the_way < planned)
+        a->sched.stop_tok = on_the_way;
+    else
+        a->sched.stop_tok = last ? 0 : a->cache.stops[a->cache.next_stop++];
 }
 
 /* Where the state is kept for a breakpoint. */
@@ -169,6 +176,8 @@ static void prefix_use_plan_stops(const struct rod_engine *e, struct active *a, 
         .pays_tok = prefix_use_pays_tok(e, a, sched_reading(&e->sched, a->sched.site)->fixed_ns),
         .chunk_tok = e->backend_info.chunk_tok,
         .open_end = r->keep_state};
+    const uint32_t chunk_tok = reading.chunk_tok, way_tok = POLICY_PREFIX_LONG_TOK / chunk_tok * chunk_tok;
+    a->cache.way_tok = reading.pays_tok <= way_tok / POLICY_PREFIX_MARK_PAYS ? way_tok : 0;
     a->cache.n_stops = prefix_stops(&reading, a->cache.stops);
     a->cache.next_stop = 0;
     prefix_use_next_stop(a);
@@ -315,6 +324,14 @@ void prefix_use_answer(struct rod_engine *e, struct active *a, int32_t pending, 
     if (n - a->cache.saved_tok >= prefix_use_pays_tok(e, a, 0))
         prefix_use_save_entry(e, a, ids, n, 0, false, now_ns, &err);
     free(ids);
+}
+
+void prefix_use_left(struct rod_engine *e, struct active *a, uint64_t now_ns) {
+    struct rod_error err;
+    const uint64_t at = a->sched.pos;
+    if (!a->cache.cacheable || a->sched.state != SCHED_PREFILL || at % e->backend_info.chunk_tok) return;
+    if (at < a->cache.saved_tok + prefix_use_pays_tok(e, a, 0)) return;
+    prefix_use_save_entry(e, a, a->prompt, at, 0, false, now_ns, &err);
 }
 
 void prefix_use_saved(struct rod_engine *e, struct prefix_entry *entry, struct state_buffer *buffer) {

@@ -92,6 +92,7 @@
         "50a90545, by hand")                                                                                           \
     ROW(INT, PREFIX_PAYS, 2, "times what its copies cost, that an entry saves at least", "by hand")                    \
     ROW(INT, PREFIX_MARK_PAYS, 8, "times that, at the end of a turn inside a prompt", "by hand")                       \
+    ROW(INT, PREFIX_LONG_TOK, 8192, "tokens of a long prompt that a client who leaves loses at most", "by hand")       \
     ROW(INT, PREFIX_YOUNG_S, 60, "s since its use that count as nothing in an entry's worth", "by hand")               \
     ROW(INT, PREFIX_EDITED_PARTS, 4, "an entry behind which one longer one stands is worth one part in so many",       \
         "by hand")

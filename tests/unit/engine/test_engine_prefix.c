@@ -165,6 +165,70 @@ static void tenants_and_salts_share_nothing(void **state) {
     setup_close(&b);
 }
 
+/* A client that asks again goes on from where it left, or from the last of the stops on the way. */
+static void a_prompt_that_was_left_goes_on_from_there(void **state) {
+    (void)state;
+    enum { LONG = 40000, STEP = 512 };
+    struct setup b, cold;
+    int32_t *ids = malloc(LONG * sizeof *ids);
+    assert_non_null(ids);
+    fill(ids, 0, LONG, 1);
+    open_with(&b, OPTIONS(.kind = FAKE_HASH, .max_batch_tok = STEP), 32 << 20);
+    setup_open(&cold, OPTIONS(.kind = FAKE_HASH, .max_batch_tok = STEP), CONFIG());
+    uint64_t known = 0;
+    for (uint64_t left = 5000; left < LONG - 2 * STEP; left += 9000) {
+        struct answer a;
+        atomic_store(&b.be->gated, true);
+        const uint64_t read = stats_of(b.c.engine).prefill_tok;
+        collect_submit(&b.c, request(&a, ids, LONG, 3));
+        for (uint64_t n = 0; n < 300 && stats_of(b.c.engine).prefill_tok - read + known < left; n++) {
+            fake_step(b.be);
+            collect_wait(&b.c, 1);
+        }
+        rod_cancel(b.c.engine, a.ticket);
+        fake_release(b.be);
+        collect_until(&b.c, &a, 1);
+        assert_int_equal(a.end.reason, ROD_FINISH_CANCEL);
+        assert_int_equal(a.end.cached_tok, known);
+        known += (stats_of(b.c.engine).prefill_tok - read) / CHUNK * CHUNK;
+        assert_in_range(known, left, left + 4 * STEP);
+        collect_free(&a);
+        settle(&b);
+    }
+    struct answer a, z;
+    finish(&b, request(&a, ids, LONG, 3), &a);
+    finish(&cold, request(&z, ids, LONG, 3), &z);
+    assert_same(&a, &z, "what was left");
+    assert_int_equal(a.end.cached_tok, known);
+    collect_free(&a), collect_free(&z);
+    setup_close(&b), setup_close(&cold);
+    free(ids);
+}
+
+/* A crash of the client's side of the line is not seen: the stops on the way are there all the same. */
+static void a_long_prompt_stops_on_its_way(void **state) {
+    (void)state;
+    enum { LONG = 30000 };
+    struct setup b;
+    int32_t *ids = malloc(LONG * sizeof *ids);
+    assert_non_null(ids);
+    fill(ids, 0, LONG, 1);
+    open_with(&b, OPTIONS(.kind = FAKE_HASH, .max_batch_tok = 4096), 32 << 20);
+    struct answer a;
+    finish(&b, request(&a, ids, LONG, 1), &a);
+    collect_free(&a);
+    settle(&b);
+    for (uint64_t at = 8192; at < LONG; at += 8192) {
+        ids[at] ^= 1; /* another prompt from here on */
+        finish(&b, request(&a, ids, at + 9, 1), &a);
+        assert_int_equal(a.end.cached_tok, at);
+        ids[at] ^= 1;
+        collect_free(&a);
+    }
+    setup_close(&b);
+    free(ids);
+}
+
 /* The second that parts from the first at some place leaves an entry there, and the third finds it. */
 static void where_two_prompts_part_the_third_begins(void **state) {
     (void)state;
@@ -670,6 +734,8 @@ int main(void) {
         MOVING_OR_NOT(a_turn_of_a_chat_reads_its_new_tokens_alone),
         MOVING_OR_NOT(an_answer_of_one_token_leaves_no_state),
         MOVING_OR_NOT(what_does_not_pay_is_not_kept),
+        MOVING_OR_NOT(a_prompt_that_was_left_goes_on_from_there),
+        MOVING_OR_NOT(a_long_prompt_stops_on_its_way),
         MOVING_OR_NOT(tenants_and_salts_share_nothing),
         MOVING_OR_NOT(where_two_prompts_part_the_third_begins),
         MOVING_OR_NOT(marks_leave_entries),
