@@ -79,8 +79,9 @@ static void read_context(void) {
 
 /* All sessions have read the context, and choose their tokens from the beginning. */
 static void reset(void) {
-    const struct rod_sampling how = {
-        .temperature = now.kind == DRAWN ? 1 : 0, .top_p = 1, .typical_p = 1, .repetition_penalty = 1, .seed = 5};
+    struct rod_sampling how = ROD_SAMPLING_NEUTRAL;
+    how.temperature = now.kind == DRAWN;
+    how.seed = 5;
     const struct backend_sampling sampling = {.sampling = &how, .max_tokens = UINT32_MAX, .n_logprobs = -1};
     struct rod_error err;
     for (uint32_t i = 0; !is_prompt() && i < now.n; i++) {

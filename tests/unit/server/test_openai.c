@@ -13,11 +13,8 @@
 #include <string.h>
 #include <cmocka.h>
 
-static const struct api_defaults defaults = {
-    .model_name = "tales",
-    .vocab_size = 1000,
-    .sampling = {.temperature = 0.8f, .top_p = 0.95f, .top_k = -1, .typical_p = 1, .repetition_penalty = 1},
-    .chat_max_tokens = 2048};
+static struct api_defaults defaults = {
+    .model_name = "tales", .vocab_size = 1000, .sampling = ROD_SAMPLING_NEUTRAL, .chat_max_tokens = 2048};
 
 static int parse(const struct answer_form *form, const char *body, struct api_request *out, struct api_error *err) {
     return form->parse(body, strlen(body), &defaults, out, err);
@@ -462,5 +459,7 @@ int main(void) {
         cmocka_unit_test(a_flood_of_values_is_refused_but_not_a_text_of_commas),
         cmocka_unit_test(tokenize_takes_text_or_messages),
     };
+    defaults.sampling.temperature = 0.8f;
+    defaults.sampling.top_p = 0.95f;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,11 +12,8 @@
 #include <string.h>
 #include <cmocka.h>
 
-static const struct api_defaults defaults = {
-    .model_name = "tales",
-    .vocab_size = 1000,
-    .chat_max_tokens = 99,
-    .sampling = {.temperature = 0.5f, .top_p = 1, .top_k = -1, .repetition_penalty = 1, .typical_p = 1}};
+static struct api_defaults defaults = {
+    .model_name = "tales", .vocab_size = 1000, .chat_max_tokens = 99, .sampling = ROD_SAMPLING_NEUTRAL};
 
 static int join(const struct answer_form *form, const char *body, const char *session, const char *key,
                 struct api_request *out, struct api_error *err) {
@@ -373,5 +370,6 @@ int main(void) {
         cmocka_unit_test(a_stream_numbers_its_events),
         cmocka_unit_test(a_session_shows_what_is_known_of_it),
     };
+    defaults.sampling.temperature = 0.5f;
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

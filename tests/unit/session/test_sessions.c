@@ -429,14 +429,13 @@ static void penalties_know_the_earlier_turns(void **state) {
     BEGIN(&b);
     setup_open(&plain, OPTIONS(.kind = FAKE_HASH), CONFIG());
     for (int kind = 0; kind < 3; kind++) {
-        const struct rod_sampling sampling = {.temperature = 0.5f,
-                                              .top_p = 1,
-                                              .typical_p = 1,
-                                              .frequency_penalty = kind == 0 ? 2.0f : 0,
-                                              .presence_penalty = kind == 1 ? 2.0f : 0,
-                                              .repetition_penalty = kind == 2 ? 1.9f : 1,
-                                              .seed = 3,
-                                              .top_k = 40};
+        struct rod_sampling sampling = ROD_SAMPLING_NEUTRAL;
+        sampling.temperature = 0.5f;
+        sampling.top_k = 40;
+        sampling.seed = 3;
+        if (kind == 0) sampling.frequency_penalty = 2;
+        if (kind == 1) sampling.presence_penalty = 2;
+        if (kind == 2) sampling.repetition_penalty = 1.9f;
         char id[] = {'p', (char)('0' + kind), 0};
         struct rod_request *r = collect_request(first, 11, &whole);
         r->ignore_eos = true;
