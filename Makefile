@@ -303,7 +303,7 @@ asan-api ubsan-api tsan-api: deps # the API tests against a server under one of 
 
 format: # the C and CUDA code, with clang-format 14, Debian 12's; another version may disagree with it
 	@command -v clang-format >/dev/null || { echo "make format needs clang-format (apt-get install clang-format)" >&2; exit 1; }
-	@clang-format -i $(shell git ls-files '*.c' '*.h' '*.cu' '*.cuh')
+	@clang-format -i $(shell git ls-files -co --exclude-standard '*.c' '*.h' '*.cu' '*.cuh')
 clean: # removes build/
 	rm -rf build
 
