@@ -15,7 +15,8 @@ struct answer_form {
      */
     const char *name;
     /**
-     * The API's number in digests of bodies. They are kept in files, so a number never changes and is never used again.
+     * The API's number in digests of bodies. They are kept in files, so a number never changes and is never used again:
+     * a new API has the next after the largest of all forms. Retired numbers: none yet.
      */
     unsigned number;
     /**
