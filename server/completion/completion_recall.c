@@ -8,13 +8,13 @@
 void completion_recall_find(struct completion *c) {
     struct api_request *q = &c->request;
     assert(!c->turn.asked && q->n_messages);
-    if (!c->server->recall) return;
+    if (!c->server->recall || !q->end.generation) return; /* a text that goes on is read as it stands */
     const struct recall_scope scope = {.tenant = c->way.tenant,
                                        .salt = q->session.cache_salt,
                                        .tools = (const char *const *)q->tools.lines,
                                        .n_tools = q->tools.n_head};
     c->way.place = recall_find(c->server->recall, &scope, q->messages, q->n_messages);
-    c->answer.keeps_items = q->end.generation;
+    c->answer.keeps_items = true;
 }
 
 /* Without memory the answer is not kept. */

@@ -9,7 +9,8 @@
 #include <string.h>
 #include <xxhash.h>
 
-enum { RECALL_BUCKETS = 1 << 14, RECALL_TENANT_PARTS = 4 };
+/* Of answers at one place, as of a prompt that is asked again and again, the latest are enough. */
+enum { RECALL_BUCKETS = 1 << 14, RECALL_TENANT_PARTS = 4, RECALL_AT_A_PLACE = 8 };
 
 struct recall_tenant {     /* of an operator's key, kept until the close */
     struct list_link link; /* in the recall's */
@@ -23,6 +24,7 @@ struct recalled {
     struct recall_tenant *tenant;
     struct recall_place place;
     size_t bytes;
+    uint32_t n_users;          /* the table, and who compares it outside the lock */
     struct rod_message answer; /* its memory is one block with this */
 };
 struct recall {
@@ -64,8 +66,12 @@ static struct recall_place place_first(const struct recall *r, const struct reca
     for (size_t i = 0; i < scope->n_tools; i++) place_add_text(&at, scope->tools[i]);
     return at;
 }
+/* An answer that was found counts by its tokens, whatever its text became: what was said behind other tokens of equal
+ * text was said elsewhere. */
 static void place_add_message(struct recall_place *at, const struct rod_message *m) {
     place_add_text(at, m->role);
+    place_add(at, m->ids, m->n_ids * sizeof *m->ids);
+    if (m->ids) return;
     place_add(at, m->content, m->content ? m->content_len : 0);
     place_add(at, &m->n_calls, sizeof m->n_calls);
     for (size_t i = 0; i < m->n_calls; i++) {
@@ -80,8 +86,19 @@ static void place_add_message(struct recall_place *at, const struct rod_message 
 static bool bytes_equal(const char *a, size_t n_a, const char *b, size_t n_b) {
     return n_a == n_b && (!n_a || !memcmp(a, b, n_a));
 }
-/* Of an object each member, however deep, with others beside them; of all else the value itself. */
+static bool numbers_equal(const json_t *a, const json_t *b) {
+    if (json_is_integer(a) && json_is_integer(b)) return json_integer_value(a) == json_integer_value(b);
+    return json_number_value(a) == json_number_value(b); /* 8.0 comes back as 8 */
+}
+/* Each member of an object, however deep, with others beside them; all else as it was said. */
 static bool value_holds(const json_t *back, const json_t *said) {
+    if (json_is_number(back) && json_is_number(said)) return numbers_equal(back, said);
+    if (json_is_array(back) && json_is_array(said)) {
+        bool holds = json_array_size(back) == json_array_size(said);
+        for (size_t i = 0; holds && i < json_array_size(said); i++)
+            holds = value_holds(json_array_get(back, i), json_array_get(said, i));
+        return holds;
+    }
     if (!json_is_object(back) || !json_is_object(said)) return json_equal(back, said);
     const char *key;
     json_t *member;
@@ -96,23 +113,31 @@ static json_t *arguments_of(const struct rod_call *call) {
     if (!call->arguments_len) return json_object(); /* some clients write none so */
     return json_guard_load(call->arguments, call->arguments_len, JSON_DECODE_ANY | JSON_ALLOW_NUL, &fault);
 }
-static bool call_is(const struct rod_call *back, const struct rod_call *said) {
+/* By all but its arguments; a call without an id by these, too. */
+static bool call_may_be(const struct rod_call *back, const struct rod_call *said) {
     if (!bytes_equal(back->name, back->name_len, said->name, said->name_len)) return false;
-    if (back->id && said->id && strcmp(back->id, said->id)) return false;
+    if (back->id && said->id) return !strcmp(back->id, said->id);
+    return bytes_equal(back->arguments, back->arguments_len, said->arguments, said->arguments_len);
+}
+static bool arguments_are(const struct rod_call *back, const struct rod_call *said) {
     if (bytes_equal(back->arguments, back->arguments_len, said->arguments, said->arguments_len)) return true;
-    if (!back->id || !said->id) return false;
     json_t *a = arguments_of(back), *b = arguments_of(said);
     const bool is = a && b && value_holds(a, b);
     json_decref(a);
     json_decref(b);
     return is;
 }
+static bool answer_may_be(const struct rod_message *back, const struct rod_message *said) {
+    bool may = bytes_equal(back->content, back->content_len, said->content, said->content_len) &&
+               back->n_calls == said->n_calls;
+    for (size_t i = 0; may && i < said->n_calls; i++) may = call_may_be(&back->calls[i], &said->calls[i]);
+    return may;
+}
+/* Of one that may be: reads JSON of any length, so no lock is held. */
 static bool answer_is(const struct rod_message *back, const struct rod_message *said) {
-    if (!bytes_equal(back->content, back->content_len, said->content, said->content_len)) return false;
-    if (back->n_calls != said->n_calls) return false;
-    for (size_t i = 0; i < said->n_calls; i++)
-        if (!call_is(&back->calls[i], &said->calls[i])) return false;
-    return true;
+    bool is = true;
+    for (size_t i = 0; is && i < said->n_calls; i++) is = arguments_are(&back->calls[i], &said->calls[i]);
+    return is;
 }
 
 /* ---- the table ---- */
@@ -123,6 +148,9 @@ static struct recalled *oldest_of(const struct recall_tenant *t) {
 static struct recalled **bucket_of(struct recall *r, const struct recall_place *place) {
     return &r->bucket[place->low % RECALL_BUCKETS];
 }
+static void recalled_release(struct recalled *a) { /* the lock is held */
+    if (!--a->n_users) free(a);
+}
 static void recall_drop(struct recall *r, struct recalled *a) {
     struct recalled **at = bucket_of(r, &a->place);
     while (*at != a) at = &(*at)->next;
@@ -131,7 +159,7 @@ static void recall_drop(struct recall *r, struct recalled *a) {
     a->tenant->bytes -= a->bytes;
     r->counts.bytes -= a->bytes;
     r->counts.n_answers--;
-    free(a);
+    recalled_release(a);
 }
 /* The tenant's own oldest answers go first, then those of the tenant that has the most. False: it is too large. */
 static bool recall_make_room(struct recall *r, struct recall_tenant *own, size_t bytes) {
@@ -160,11 +188,36 @@ static struct recall_tenant *recall_tenant(struct recall *r, const char *name) {
     list_push_last(&r->tenants, &t->link);
     return t;
 }
-static struct recalled *recall_look(struct recall *r, const struct recall_place *place,
-                                    const struct rod_message *back) {
-    for (struct recalled *a = *bucket_of(r, place); a; a = a->next)
-        if (a->place.low == place->low && a->place.high == place->high && answer_is(back, &a->answer)) return a;
-    return NULL;
+static bool is_at(const struct recalled *a, const struct recall_place *place) {
+    return a->place.low == place->low && a->place.high == place->high;
+}
+/* The answers at the place that may be this one, the latest first, each with a user more. */
+static uint32_t recall_look(struct recall *r, const struct recall_place *place, const struct rod_message *back,
+                            struct recalled *found[RECALL_AT_A_PLACE]) {
+    uint32_t n = 0;
+    pthread_mutex_lock(&r->lock);
+    for (struct recalled *a = *bucket_of(r, place); a && n < RECALL_AT_A_PLACE; a = a->next) {
+        if (!is_at(a, place) || !answer_may_be(back, &a->answer)) continue;
+        a->n_users++;
+        found[n++] = a;
+    }
+    pthread_mutex_unlock(&r->lock);
+    return n;
+}
+/* One of equal text and tokens makes way, and the oldest of many. */
+static void recall_make_way(struct recall *r, const struct recalled *added) {
+    const struct rod_message *m = &added->answer;
+    struct recalled *last = NULL, *same = NULL;
+    uint32_t n = 0;
+    for (struct recalled *a = *bucket_of(r, &added->place); a; a = a->next) {
+        if (!is_at(a, &added->place)) continue;
+        n++;
+        last = a;
+        if (a->answer.n_ids == m->n_ids && !memcmp(a->answer.ids, m->ids, m->n_ids * sizeof *m->ids) &&
+            answer_may_be(m, &a->answer))
+            same = a;
+    }
+    if (same || n == RECALL_AT_A_PLACE) recall_drop(r, same ? same : last);
 }
 
 static void *block_add(char **at, const void *bytes, size_t n) {
@@ -182,7 +235,7 @@ static struct recalled *recalled_new(const struct rod_message *m) {
     struct recalled *a = malloc(bytes);
     if (!a) return NULL;
     char *at = (char *)(a + 1);
-    *a = (struct recalled){.bytes = bytes, .answer = *m};
+    *a = (struct recalled){.bytes = bytes, .n_users = 1, .answer = *m};
     struct rod_call *calls = block_add(&at, m->calls, m->n_calls * sizeof *calls);
     a->answer.calls = calls;
     a->answer.ids = block_add(&at, m->ids, m->n_ids * sizeof *m->ids);
@@ -198,39 +251,45 @@ static struct recalled *recalled_new(const struct rod_message *m) {
 
 /* ---- the calls ---- */
 
+/* The message gets the tokens of its answer, if there is one. */
+static void recall_one(struct recall *r, const struct recall_place *at, struct rod_message *m) {
+    struct recalled *found[RECALL_AT_A_PLACE], *is = NULL;
+    const uint32_t n = recall_look(r, at, m, found);
+    for (uint32_t i = 0; !is && i < n; i++)
+        if (answer_is(m, &found[i]->answer)) is = found[i];
+    int32_t *ids = is ? malloc(is->answer.n_ids * sizeof *ids) : NULL;
+    if (ids) {
+        memcpy(ids, is->answer.ids, is->answer.n_ids * sizeof *ids);
+        m->ids = ids;
+        m->n_ids = is->answer.n_ids;
+    }
+    pthread_mutex_lock(&r->lock);
+    if (is && is->link.next) { /* it may have been dropped meanwhile */
+        list_remove(&is->tenant->answers, &is->link);
+        list_push_last(&is->tenant->answers, &is->link);
+    }
+    for (uint32_t i = 0; i < n; i++) recalled_release(found[i]);
+    pthread_mutex_unlock(&r->lock);
+}
+
 struct recall_place recall_find(struct recall *r, const struct recall_scope *scope, struct rod_message *messages,
                                 size_t n_messages) {
     struct recall_place at = place_first(r, scope);
     for (size_t i = 0; i < n_messages; i++) {
-        struct rod_message *m = &messages[i];
-        if (strcmp(m->role, "assistant")) {
-            place_add_message(&at, m);
-            continue;
-        }
-        pthread_mutex_lock(&r->lock);
-        struct recalled *a = recall_look(r, &at, m);
-        int32_t *ids = a ? malloc(a->answer.n_ids * sizeof *ids) : NULL;
-        if (ids) {
-            memcpy(ids, a->answer.ids, a->answer.n_ids * sizeof *ids);
-            m->ids = ids, m->n_ids = a->answer.n_ids;
-            list_remove(&a->tenant->answers, &a->link);
-            list_push_last(&a->tenant->answers, &a->link);
-        }
-        place_add_message(&at, ids ? &a->answer : m); /* as it was given, whatever became of it */
-        pthread_mutex_unlock(&r->lock);
+        assert(!messages[i].ids);
+        if (!strcmp(messages[i].role, "assistant")) recall_one(r, &at, &messages[i]);
+        place_add_message(&at, &messages[i]);
     }
     return at;
 }
 
 void recall_put(struct recall *r, const char *tenant, struct recall_place place, const struct rod_message *answer) {
-    if (!answer->n_ids) return;
-    struct recalled *a = recalled_new(answer);
+    struct recalled *a = answer->n_ids ? recalled_new(answer) : NULL;
     if (!a) return;
     a->place = place;
     a->answer.role = "assistant";
     pthread_mutex_lock(&r->lock);
-    struct recalled *same = recall_look(r, &place, answer);
-    if (same) recall_drop(r, same);
+    recall_make_way(r, a);
     a->tenant = recall_tenant(r, tenant);
     if (!a->tenant || !recall_make_room(r, a->tenant, a->bytes)) {
         free(a);

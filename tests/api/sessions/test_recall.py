@@ -105,6 +105,23 @@ def test_a_conversation_sent_in_full_says_what_a_session_says(own_server):
             settle(server)
 
 
+def test_a_text_that_goes_on_is_read_as_it_stands(own_server):
+    """The tokens of a stop string that nobody saw are no part of it."""
+    on, off = own_server(env=EVERY), own_server("--prefix-cache-bytes", 0)
+    ask = [{"role": "user", "content": "Tell me a tale about a fox."}]
+    goes_on = {"continue_final_message": True, "add_generation_prompt": False, "temperature": 0, "max_tokens": 30}
+    cut = 0
+    for stop in (" at", "he", " a", " w", "o"):
+        said = chats(on, ask, stop=[stop], temperature=0)["choices"][0]["message"]["content"]
+        assert stop not in said
+        cut += bool(said)
+        messages = [*ask, {"role": "assistant", "content": said or "The"}]
+        settle(on)
+        want, got = (chats(s, messages, **goes_on) for s in (off, on))
+        assert got["choices"][0]["message"] == want["choices"][0]["message"], stop
+    assert cut > 1
+
+
 def test_items_of_a_response_that_come_back_spelt_otherwise_are_not_read_again(own_server):
     server, draw = own_server(env=EVERY), random.Random(4)
     items, last = [{"role": "user", "content": "Edit all."}], 0

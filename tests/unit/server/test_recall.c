@@ -93,7 +93,10 @@ static void a_call_known_by_its_id_may_come_back_spelt_otherwise(void **state) {
     } cases[] = {
         {"c1", "edit", "{\"b\":[{\"c\":2}],\"a\":1.0}", true},
         {"c1", "edit", "{\"b\":[{\"c\":2}],\"a\":1.0,\"replace_all\":false}", true},
-        {"c1", "edit", "{\"b\":[{\"c\":2,\"d\":0}],\"a\":1.0}", false}, /* a member inside a list */
+        {"c1", "edit", "{\"b\":[{\"c\":2,\"d\":0}],\"a\":1.0}", true},
+        {"c1", "edit", "{\"b\":[{\"c\":2}],\"a\":1}", true},
+        {"c1", "edit", "{\"b\":[{\"c\":2},1],\"a\":1}", false},
+        {"c1", "edit", "{\"b\":[{\"c\":2}],\"a\":\"1\"}", false},
         {"c1", "edit", "{\"b\":[{\"c\":3}],\"a\":1.0}", false},
         {"c1", "edit", "{\"a\":1.0}", false},
         {"c1", "read", "{\"b\":[{\"c\":2}],\"a\":1.0}", false},
@@ -107,6 +110,37 @@ static void a_call_known_by_its_id_may_come_back_spelt_otherwise(void **state) {
         m[1].calls = &sent;
         if (back(r, &of_anna, m, 5, 1) != (cases[i].is ? 100 : -1)) fail_msg("case %zu", i);
         if (back(r, &of_anna, m, 5, 3) != (cases[i].is ? 200 : -1)) fail_msg("behind case %zu", i);
+    }
+    recall_close(r);
+}
+
+/* What was said behind other tokens of equal text was said elsewhere. */
+static void an_answer_is_found_behind_the_tokens_that_it_was_said_behind(void **state) {
+    (void)state;
+    struct recall *r = recall_new(1 << 20, 7);
+    const struct rod_message m[] = {message("user", "a"), message("assistant", "b"), message("user", "c"),
+                                    message("assistant", "d"), message("user", "e")};
+    put(r, &of_anna, m, 1, m[1], 100);
+    put(r, &of_anna, m, 3, m[3], 200);
+    assert_int_equal(back(r, &of_anna, m, 5, 3), 200);
+    put(r, &of_anna, m, 1, m[1], 300); /* the same text by other tokens */
+    assert_int_equal(back(r, &of_anna, m, 5, 1), 300);
+    assert_int_equal(back(r, &of_anna, m, 5, 3), -1);
+    recall_close(r);
+}
+
+static void of_many_answers_at_one_place_the_latest_stay(void **state) {
+    (void)state;
+    struct recall *r = recall_new(1 << 20, 7);
+    char text[16];
+    struct rod_message m[] = {message("user", "a"), message("assistant", text)};
+    for (int i = 0; i < 100; i++) {
+        snprintf(text, sizeof text, "%d", i);
+        m[1] = message("assistant", text);
+        put(r, &of_anna, m, 1, m[1], i);
+        put(r, &of_anna, m, 1, m[1], i);
+        assert_int_equal(back(r, &of_anna, m, 2, 1), i);
+        assert_int_equal(recall_count(r).n_answers, i < 8 ? i + 1 : 8);
     }
     recall_close(r);
 }
@@ -137,6 +171,8 @@ int main(void) {
         cmocka_unit_test(an_answer_is_found_behind_what_stood_before_it_alone),
         cmocka_unit_test(owner_salt_and_tools_part_answers),
         cmocka_unit_test(a_call_known_by_its_id_may_come_back_spelt_otherwise),
+        cmocka_unit_test(an_answer_is_found_behind_the_tokens_that_it_was_said_behind),
+        cmocka_unit_test(of_many_answers_at_one_place_the_latest_stay),
         cmocka_unit_test(a_tenant_s_oldest_answers_go_first_and_leave_others_alone),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
