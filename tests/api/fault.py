@@ -11,8 +11,8 @@ END_S = 30
 STREAM = {"speculative": "none", "prompt": "Once", "max_tokens": 100000, "ignore_eos": True, "temperature": 0, "stream": True}
 
 
-def serve(device, step, name):
-    return Server("--device", device, "--slots", 3, name=f"fault-{device}-{name}".replace(":", "-"),
+def serve(device, step, name):  # the fault comes before a client counts as idle, on whatever machine
+    return Server("--device", device, "--slots", 3, "--idle-timeout-ms", 900000, name=f"fault-{device}-{name}".replace(":", "-"),
                   env={"RODIMUS_TEST_FAULT_STEP": str(step)})
 
 
