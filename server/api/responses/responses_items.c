@@ -18,6 +18,12 @@ static bool bad_in(const struct place *at, const char *field, const char *what) 
     return field_bad(at->fields, param, "%s", what);
 }
 
+/* A member that may be missing. */
+static bool check_string(const struct place *at, const json_t *item, const char *field) {
+    const json_t *value = json_object_get(item, field);
+    return !value || json_is_null(value) || json_is_string(value) || bad_in(at, field, "must be a string");
+}
+
 /* ---- texts ---- */
 
 static void put_text(struct buf *out, const json_t *text) {
@@ -76,13 +82,15 @@ static bool put_content(const struct place *at, const char *field, const json_t 
 
 struct messages {
     struct rod_message *first;
+    size_t *ranks; /* [n] of results, as api_order_results takes them */
     size_t n;
     size_t head; /* so many items of the input are in it */
 };
 
 /* Takes the text, also on an error. */
 static bool push(const struct api_fields *p, const char *role, struct buf *text, struct messages *out) {
-    struct rod_message *m = &out->first[out->n++];
+    struct rod_message *m = &out->first[out->n];
+    out->ranks[out->n++] = API_NO_RANK;
     m->role = role;
     m->content = buf_take(text, &m->content_len);
     return m->content || field_no_memory(p);
@@ -171,12 +179,25 @@ static bool take_call(const struct place *at, const json_t *item, struct message
     return false;
 }
 
+/* The last message is a result of this call, whose place among those before is known. */
+static bool rank_result(const json_t *call_id, struct messages *out) {
+    size_t before = out->n - 1;
+    while (before && !strcmp(out->first[before].role, "tool")) before--;
+    const struct rod_message *caller = &out->first[before];
+    for (size_t i = 0; i < caller->n_calls && i < API_NO_RANK; i++) {
+        if (!caller->calls[i].id || !field_is(call_id, caller->calls[i].id)) continue;
+        out->ranks[out->n - 1] = i;
+        break;
+    }
+    return true;
+}
+
 static bool take_output(const struct place *at, const json_t *item, struct messages *out) {
-    const json_t *output = json_object_get(item, "output"), *call = json_object_get(item, "call_id");
-    if (call && !json_is_null(call) && !json_is_string(call)) return bad_in(at, "call_id", "must be a string");
+    const json_t *output = json_object_get(item, "output");
+    if (!check_string(at, item, "call_id")) return false;
     if (!json_is_string(output) && !json_is_array(output))
         return bad_in(at, "output", "must be a string or an array of parts");
-    return push_content(at, "tool", "output", output, out);
+    return push_content(at, "tool", "output", output, out) && rank_result(json_object_get(item, "call_id"), out);
 }
 
 /* Definitions where they were found, or given later than the first ones. */
@@ -251,7 +272,8 @@ static bool take_item(const struct place *at, const json_t *input, struct messag
         return take_call(at, item, out);
     if (field_is(type, "function_call_output") || field_is(type, "custom_tool_call_output"))
         return take_output(at, item, out);
-    if (field_is(type, "tool_search_output")) return take_tools(at, "tool", item, out);
+    if (field_is(type, "tool_search_output"))
+        return take_tools(at, "tool", item, out) && rank_result(json_object_get(item, "call_id"), out);
     if (field_is(type, "additional_tools")) return at->i < out->head || take_tools(at, "system", item, out);
     if (field_is(type, "agent_message")) return take_agent(at, item, out);
     if (field_is(type, "reasoning")) return true;
@@ -284,13 +306,18 @@ bool responses_take_items(const struct api_fields *p, struct api_request *out) {
     if (!json_is_string(input) && !json_is_array(input))
         return field_bad(p, "input", "must be a string or an array of messages, not %s", field_type(input));
     assert(!out->messages);
-    messages.first = calloc(json_array_size(input) + 2, sizeof *messages.first);
-    if (!messages.first) return field_no_memory(p);
+    out->messages = messages.first = calloc(json_array_size(input) + 2, sizeof *messages.first);
+    messages.ranks = calloc(json_array_size(input) + 2, sizeof *messages.ranks);
+    if (!messages.first || !messages.ranks) {
+        free(messages.ranks);
+        return field_no_memory(p);
+    }
     put_text(&said, instructions);
     bool ok = !instructions || push(p, "system", &said, &messages);
     const size_t before = messages.n;
     ok = ok && (json_is_string(input) ? take_user : take_array)(p, input, &messages);
-    out->messages = messages.first;
     out->n_messages = messages.n;
+    if (ok) api_order_results(messages.first, messages.n, messages.ranks);
+    free(messages.ranks);
     return ok && (messages.n > before || field_bad(p, "input", "is empty"));
 }

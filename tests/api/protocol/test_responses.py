@@ -304,6 +304,26 @@ def test_items_of_the_input_are_the_history_of_a_chat(server, client):
         assert got.usage.input_tokens == want["usage"]["prompt_tokens"] and got.output_text == want["choices"][0]["message"]["content"]
 
 
+def test_outputs_stand_in_the_order_of_their_calls(server):
+    """Also beside one that names no call, which comes last, and behind calls that were answered before."""
+    calls = [{"type": "function_call", "call_id": i, "name": n, "arguments": "{}"} for i, n in (("a", "look"), ("b", "now"), ("c", "look"))]
+    outputs = [{"type": "function_call_output", "call_id": i, "output": text} for i, text in (("a", "A red fox."), ("b", "It is night."), ("c", "The sea."), ("x", "Nobody."))]
+
+    def digest(order, after=()):
+        answer = server.post(PATH, {**ASK, "input": [user("Look."), *calls, *(outputs[i] for i in order), *after], "max_output_tokens": 40, "store": False})
+        assert answer.status == 200, answer
+        return answer.json["output"][0]["content"][0]["text"]
+
+    want = digest([0, 1, 2, 3])
+    for order in ([1, 0, 2, 3], [3, 2, 1, 0], [2, 0, 3, 1]):
+        assert digest(order) == want, order
+    named, outputs = outputs, [{k: v for k, v in o.items() if k != "call_id"} for o in outputs]
+    assert digest([0, 1, 2, 3]) == want and digest([3, 2, 1, 0]) != want  # those that name no call stay where they are
+    outputs = named
+    again = [calls[1], calls[0]]
+    assert digest([0, 1, 2], [*again, outputs[0], outputs[1]]) == digest([1, 0, 2], [*again, outputs[1], outputs[0]])
+
+
 def counted(server, **more):
     answer = server.post(f"{PATH}/input_tokens", {"input": ASK["input"], **more})
     assert answer.status == 200, answer
