@@ -172,6 +172,7 @@ static bool push_call(const struct place *at, const json_t *item, struct buf *na
 
 static bool take_call(const struct place *at, const json_t *item, struct messages *out) {
     struct buf name = {0}, arguments = {0};
+    if (!check_string(at, item, "call_id") || !check_string(at, item, "namespace")) return false;
     if (!responses_put_name(item, &name)) return bad_in(at, "", "must have a name");
     if (put_arguments(at, item, &arguments)) return push_call(at, item, &name, &arguments, out);
     buf_fini(&name);
@@ -215,15 +216,17 @@ static bool take_tools(const struct place *at, const char *role, const json_t *i
 
 /* What another agent says, in the text that this server gave as encrypted_content. */
 static bool take_agent(const struct place *at, const json_t *item, struct messages *out) {
-    const json_t *author = json_object_get(item, "author");
+    const json_t *author = json_object_get(item, "author"), *content = json_object_get(item, "content");
     struct buf text = {0};
+    if (!check_string(at, item, "author")) return false;
+    if (!json_is_string(content) && !json_is_array(content))
+        return bad_in(at, "content", "must be a string or an array of parts");
     if (json_string_length(author)) {
         buf_puts(&text, "Message from ");
         put_text(&text, author);
         buf_puts(&text, ":\n");
     }
-    if (put_content(at, "content", json_object_get(item, "content"), &text))
-        return push(at->fields, "user", &text, out);
+    if (put_content(at, "content", content, &text)) return push(at->fields, "user", &text, out);
     buf_fini(&text);
     return false;
 }
@@ -273,7 +276,8 @@ static bool take_item(const struct place *at, const json_t *input, struct messag
     if (field_is(type, "function_call_output") || field_is(type, "custom_tool_call_output"))
         return take_output(at, item, out);
     if (field_is(type, "tool_search_output"))
-        return take_tools(at, "tool", item, out) && rank_result(json_object_get(item, "call_id"), out);
+        return check_string(at, item, "call_id") && take_tools(at, "tool", item, out) &&
+               rank_result(json_object_get(item, "call_id"), out);
     if (field_is(type, "additional_tools")) return at->i < out->head || take_tools(at, "system", item, out);
     if (field_is(type, "agent_message")) return take_agent(at, item, out);
     if (field_is(type, "reasoning")) return true;

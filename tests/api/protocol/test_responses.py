@@ -208,6 +208,10 @@ REFUSED = [
     ({"input": [{"type": "function_call_output", "call_id": "a"}]}, "input[0].output"), ({"input": [{"role": "tool", "content": "a"}]}, "input[0].role"),
     ({"input": [{"type": "king", "id": "a"}]}, "input[0].type"), ({"input": [{"type": "item_reference", "id": "a"}]}, "input"), ({"input": [{"type": "function_call", "arguments": "{}"}]}, "input[0]"),
     ({"input": [{"type": "function_call_output", "call_id": 7, "output": "b"}]}, "input[0].call_id"), ({"input": [{"type": "reasoning", "summary": []}]}, "input"),
+    *[({"input": [{"type": "agent_message", "author": "a", **add}]}, f"input[0].{f}") for add, f in (
+        ({}, "content"), ({"content": 5}, "content"), ({"content": {"text": "secret"}}, "content"), ({"content": None}, "content"), ({"content": "a", "author": 5}, "author"))],
+    *[({"input": [{"type": t, "name": "a", "input": "b", "tools": [], f: 5}]}, f"input[0].{f}") for t, f in (
+        ("function_call", "call_id"), ("custom_tool_call", "call_id"), ("function_call", "namespace"), ("tool_search_call", "call_id"), ("tool_search_output", "call_id"))],
     ({"instructions": 7}, "instructions"), ({"max_output_tokens": 0}, "max_output_tokens"), ({"max_output_tokens": "nine"}, "max_output_tokens"),
     ({"temperature": 3}, "temperature"), ({"top_p": 0}, "top_p"), ({"stream": 1}, "stream"), ({"store": "no"}, "store"), ({"model": 7}, "model"),
     ({"previous_response_id": 7}, "previous_response_id"), ({"previous_response_id": "a/b"}, "previous_response_id"), ({"previous_response_id": ""}, "previous_response_id"),
