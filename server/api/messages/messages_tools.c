@@ -14,7 +14,9 @@ static bool bad_member(const struct messages_place *at, const char *member, cons
 
 /* The tool runs on servers of Anthropic's own, which this is none of. */
 static enum api_ignored server_tool(const json_t *tool) {
-    return api_ignored_tool(json_string_value(json_object_get(tool, "type")));
+    const json_t *type = json_object_get(tool, "type");
+    const char *text = json_string_value(type);
+    return text && strlen(text) == json_string_length(type) ? api_ignored_tool(text) : API_N_IGNORED;
 }
 
 static bool check_tool(const struct messages_place *at, const json_t *tool) {

@@ -183,6 +183,7 @@ def test_a_result_goes_on_from_its_call(server, claude):
     ({"structured_outputs": {"regex": "("}, "output_config": {}}, "structured_outputs.regex"),
     ({"tools": [{"name": "a", "input_schema": {}}, {"name": "a b", "input_schema": {}}]}, "tools[1].name"),
     ({"tools": [{"name": "a", "input_schema": {}, "description": 7}]}, "tools[0].description"), ({"tools": [{"name": "a", "input_schema": {}, "strict": 1}]}, "tools[0].strict"),
+    *[({"tools": [{"type": t, "name": "a"}, TOOL]}, "tools[0].type") for t in ("web_search_evil", "advisorrr", "shellfish", "web_search\0evil")],
     ({"tools": [{"type": "web_search_20250305", "name": "a"}]}, "tools"), ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type"),
     ({"tools": [{"name": "a", "input_schema": {}, "defer_loading": 1}]}, "tools[0].defer_loading"), ({"tools": [{"name": "a"}]}, "tools[0].input_schema"),
     ({"tools": [{"name": 7, "input_schema": {}}]}, "tools[0].name"), ({"tool_choice": {"type": "x"}}, "tool_choice"),

@@ -222,6 +222,8 @@ REFUSED = [
     ({"text": {"verbosity": 7}}, "text.verbosity"), ({"include": "a"}, "include"), ({"include": [7]}, "include"),
     # what is known and not there: never ignored
     ({"background": True}, "background"), ({"conversation": "c"}, "conversation"), ({"prompt": {"id": "p"}}, "prompt"), ({"tools": [{"type": "web_search"}]}, "tools"), ({"tools": [{"type": "king"}]}, "tools[0].type"), ({"tools": [{"type": "tool_search"}]}, "tools"),
+    *[({"tools": [{"type": t}]}, "tools[0].type") for t in ("shellfish", "computers_i_made_up", "advisorrr", "web_search_evil", "web_search_", "web_search_2025_evil", "mcp_20250101x", "web_search_2025__08", "shell\0fish")],
+    *[({"tools": [{"type": t}]}, "tools") for t in ("web_search_preview", "web_search_preview_2025_03_11", "web_search_2025_08_26", "computer_use_preview", "tool_search_tool_bm25_20251119", "code_execution_20250825", "mcp_toolset", "mcp", "shell")],
     ({"tools": [{"type": "namespace", "tools": []}]}, "tools[0].name"), ({"tools": [{"type": "namespace", "name": "a", "tools": {}}]}, "tools[0].tools"),
     ({"tools": [{"type": "namespace", "name": "a", "tools": [{"type": "function", "name": "b c"}]}]}, "tools[0].tools[0].name"),
     ({"tools": [{"type": "namespace", "name": "a", "tools": [{"type": "namespace", "name": "b", "tools": []}]}]}, "tools[0].tools[0].type"),
