@@ -61,40 +61,103 @@ static json_t *full_name(const struct place *at, const json_t *tool) {
     return full;
 }
 
-/* A grammar of the text is told, and held where it is a regular expression that the server knows. */
-static json_t *custom_schema(const struct place *at, const json_t *format) {
-    const json_t *definition = json_object_get(format, "definition");
-    json_t *input = json_pack("{s:s}", "type", "string");
-    if (field_is(json_object_get(format, "type"), "grammar")) {
-        if (field_is(json_object_get(format, "syntax"), "regex") && json_is_string(definition)) {
-            json_t *pattern = json_sprintf("^(?:%s)$", json_string_value(definition));
-            if (!input || !pattern || json_object_set_new(input, "pattern", pattern)) {
-                json_decref(input);
-                return NULL;
-            }
-        } else {
-            field_ignore(at->fields, API_IGNORED_TOOL_FORMAT);
-        }
+/* Behind the group's ( and ?, a name; else what stands there says nothing of where the group ends. NULL: damaged. */
+static const char *skip_group_name(const char *at, const char *end) {
+    if (at < end && *at == 'P') at++;
+    if (at == end || *at != '<' || (end - at > 1 && strchr("=!", at[1]))) return at;
+    for (at++; at < end && *at != '>'; at++)
+        if (*at == '(' || *at == ')') return NULL;
+    return at < end ? at : NULL;
+}
+
+/* Behind the class's [: its end. A ] that stands first is a character. NULL: it has none. */
+static const char *skip_class(const char *at, const char *end) {
+    if (at < end && *at == '^') at++;
+    for (const char *first = at; at < end; at++) {
+        if (*at == ']' && at > first) return at + 1;
+        if (*at == '\\') at++;
     }
+    return NULL;
+}
+
+/* Whether a group around the pattern holds all of it: no parenthesis, class or backslash reaches out. */
+static bool fits_group(const json_t *pattern) {
+    const char *at = json_string_value(pattern), *end = at + json_string_length(pattern);
+    size_t depth = 0;
+    while (at && at < end) {
+        const char c = *at++;
+        if (c == '\\' && at++ == end) return false;
+        if (c == '(') depth++;
+        if (c == ')' && !depth--) return false;
+        if (c == '[') at = skip_class(at, end);
+        if (c == '(' && at < end && *at == '?') at = skip_group_name(at + 1, end);
+    }
+    return at && !depth;
+}
+
+/* The whole text matches. */
+static json_t *whole_pattern(const json_t *definition) {
+    struct buf text = {0};
+    buf_puts(&text, "^(?:");
+    buf_add(&text, json_string_value(definition), json_string_length(definition));
+    buf_puts(&text, ")$");
+    json_t *pattern = text.failed ? NULL : json_stringn(text.data, text.len);
+    buf_fini(&text);
+    return pattern;
+}
+
+/* A grammar of the text is told, and held where it is a regular expression. */
+static bool is_regex(const json_t *format) {
+    return field_is(json_object_get(format, "type"), "grammar") &&
+           field_is(json_object_get(format, "syntax"), "regex") &&
+           json_is_string(json_object_get(format, "definition"));
+}
+
+static json_t *custom_schema(const struct place *at, const json_t *format) {
+    json_t *input = json_pack("{s:s}", "type", "string");
+    if (input && is_regex(format) &&
+        json_object_set_new(input, "pattern", whole_pattern(json_object_get(format, "definition")))) {
+        json_decref(input);
+        return NULL;
+    }
+    if (!is_regex(format) && field_is(json_object_get(format, "type"), "grammar"))
+        field_ignore(at->fields, API_IGNORED_TOOL_FORMAT);
     return json_pack("{s:s,s:{s:o},s:[s],s:b}", "type", "object", "properties", "input", input, "required", "input",
                      "additionalProperties", 0);
 }
 
+static void put_string(struct buf *out, const json_t *text) {
+    buf_add(out, json_string_value(text), json_string_length(text));
+}
+
 static json_t *custom_description(const json_t *tool) {
-    const json_t *said = json_object_get(tool, "description"), *format = json_object_get(tool, "format");
-    const char *syntax = json_string_value(json_object_get(format, "syntax")),
-               *definition = json_string_value(json_object_get(format, "definition"));
+    const json_t *said = json_object_get(tool, "description"), *format = json_object_get(tool, "format"),
+                 *syntax = json_object_get(format, "syntax"), *definition = json_object_get(format, "definition");
     if (said && !json_is_null(said) && !json_is_string(said))
         return json_incref((json_t *)said); /* an error names it */
-    const char *text = json_string_value(said);
-    if (!syntax || !definition) return json_string(text ? text : "");
-    return json_sprintf("%s%sinput is text of this grammar (%s):\n%s", text ? text : "", text ? "\n" : "", syntax,
-                        definition);
+    struct buf text = {0};
+    put_string(&text, said);
+    if (json_is_string(syntax) && json_is_string(definition)) {
+        if (json_is_string(said)) buf_putc(&text, '\n');
+        buf_puts(&text, "input is text of this grammar (");
+        put_string(&text, syntax);
+        buf_puts(&text, "):\n");
+        put_string(&text, definition);
+    }
+    json_t *description = text.failed ? NULL : json_stringn(text.len ? text.data : "", text.len);
+    buf_fini(&text);
+    return description;
 }
 
 static json_t *custom_function(const struct place *at, const json_t *tool, json_t *name) {
-    return json_pack("{s:s,s:O,s:o,s:o}", "type", "function", "name", name, "description", custom_description(tool),
-                     "parameters", custom_schema(at, json_object_get(tool, "format")));
+    const json_t *format = json_object_get(tool, "format");
+    json_t *function = json_pack("{s:s,s:O,s:o,s:o}", "type", "function", "name", name, "description",
+                                 custom_description(tool), "parameters", custom_schema(at, format));
+    if (function && is_regex(format) && json_object_set_new(function, "strict", json_true())) {
+        json_decref(function);
+        return NULL;
+    }
+    return function;
 }
 
 /* The tool that was sent, less what is no word for the model. */
@@ -127,6 +190,10 @@ static bool read_tool(const struct place *at, size_t i, const json_t *tool, stru
         return bad_tool(at, i, "type",
                         "must be function, custom, namespace or a tool_search that the client executes: the server "
                         "runs no tools of its own");
+    const json_t *format = json_object_get(tool, "format");
+    if (custom && is_regex(format) && !fits_group(json_object_get(format, "definition")))
+        return bad_tool(at, i, "format.definition",
+                        "is no regular expression: a group, a class or an escape has no end");
     json_t *name = search ? json_string(SEARCH) : full_name(at, tool);
     if (name) out->function = custom ? custom_function(at, tool, name) : plain_function(tool, name);
     json_decref(name);

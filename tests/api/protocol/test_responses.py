@@ -1,5 +1,6 @@
 """/v1/responses with the openai package, and with raw HTTP for what it cannot say: answers, events, going on from a response."""
 import json
+import re
 import uuid
 
 import openai
@@ -198,6 +199,10 @@ def test_text_format_is_a_structured_output(server, client):
     assert choice.output_text in ("yes", "no")
 
 
+def custom_regex(definition):
+    return {"type": "custom", "name": "write", "format": {"type": "grammar", "syntax": "regex", "definition": definition}}
+
+
 REFUSED = [
     ({"input": None}, "input"), ({"input": []}, "input"), ({"input": 7}, "input"), ({"input": [7]}, "input[0]"), ({"input": [{}]}, "input[0].role"),
     ({"input": [{"role": "king", "content": "a"}]}, "input[0].role"), ({"input": [{"role": "user"}]}, "input[0].content"),
@@ -222,6 +227,8 @@ REFUSED = [
     ({"text": {"verbosity": 7}}, "text.verbosity"), ({"include": "a"}, "include"), ({"include": [7]}, "include"),
     # what is known and not there: never ignored
     ({"background": True}, "background"), ({"conversation": "c"}, "conversation"), ({"prompt": {"id": "p"}}, "prompt"), ({"tools": [{"type": "web_search"}]}, "tools"), ({"tools": [{"type": "king"}]}, "tools[0].type"), ({"tools": [{"type": "tool_search"}]}, "tools"),
+    *[({"tools": [custom_regex(r)]}, "tools[0].format.definition") for r in ("a)|(b", "((", "a)", "[a", "[]", "a\\", "[)]|)|(", "(?P<(>a))|((?<)>b)", "\\\\(")],
+    *[({"tools": [custom_regex(r)]}, "tools") for r in ("(?=a)b", "*a", "a**", "(?<!a)b")],
     *[({"tools": [{"type": t}]}, "tools[0].type") for t in ("shellfish", "computers_i_made_up", "advisorrr", "web_search_evil", "web_search_", "web_search_2025_evil", "mcp_20250101x", "web_search_2025__08", "shell\0fish")],
     *[({"tools": [{"type": t}]}, "tools") for t in ("web_search_preview", "web_search_preview_2025_03_11", "web_search_2025_08_26", "computer_use_preview", "tool_search_tool_bm25_20251119", "code_execution_20250825", "mcp_toolset", "mcp", "shell")],
     ({"tools": [{"type": "namespace", "tools": []}]}, "tools[0].name"), ({"tools": [{"type": "namespace", "name": "a", "tools": {}}]}, "tools[0].tools"),
@@ -380,6 +387,23 @@ def test_items_of_agents_are_messages_calls_and_results(server):
             ([{"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}], [{"role": "assistant", "content": "No."}]),
             ([{"type": t, "id": "x"} for t in ("web_search_call", "item_reference", "compaction", "reasoning", "local_shell_call", "mcp_list_tools")], [])):
         assert counted(server, input=[ask, *items, ask]) == counted(server, input=[ask, *same, ask]), items
+
+
+def test_a_custom_tool_is_told_whole(server):
+    """Also behind a NUL, as functions are."""
+    for description, lark in (("abc\0" + "word " * 9, None), ("abc", "start: /a+/\0" + "word " * 9), (None, "start: /a+/")):
+        form = {"format": {"type": "grammar", "syntax": "lark", "definition": lark}} if lark else {}
+        tool = {"type": "custom", "name": "apply_patch", **({"description": description} if description else {}), **form}
+        said = "\n".join([*([description] if description else []), *([f"input is text of this grammar (lark):\n{lark}"] if lark else [])])
+        assert counted(server, tools=[tool]) == counted(server, tools=[{**AS_FUNCTIONS[1], "description": said}]), tool
+
+
+@pytest.mark.parametrize("definition, full", [("a|b", r"a|b"), ("[)(]{2}\\(x\\)", r"[)(]{2}\(x\)"), ("a\0b", "a\0b"), ("(?P<n>a)(?:b|(c))", "ab|ac"), ("[^\\]()a-z ]{3}", r"[^\]()a-z ]{3}")])
+def test_the_regex_of_a_custom_tool_is_held_whole(server, definition, full):
+    for seed in range(4):
+        answer = server.post(PATH, {"input": "Hm", "tools": [custom_regex(definition)], "tool_choice": "required", "parallel_tool_calls": False, "max_output_tokens": 90, "store": False, "temperature": 1, "seed": seed})
+        assert answer.status == 200, answer
+        assert re.fullmatch(full, answer.json["output"][0]["input"]), answer
 
 
 def said(tool, arguments):
