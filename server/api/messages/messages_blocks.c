@@ -41,47 +41,91 @@ static void put_text(struct texts *out, const json_t *text) {
     buf_add(&out->text, json_string_value(text), json_string_length(text));
 }
 
-/* Claude Code puts digits into the system's first block that change with each conversation: they are no words for the
- * model, and nothing behind them could be found in the prefix cache. */
-static bool is_billing(const json_t *text) {
+/* Claude Code puts a line of digits before the system's text that change with each conversation: they are no words for
+ * the model, and nothing behind them could be found in the prefix cache. Returns its bytes; 0: there is none. */
+static size_t billing_line(const json_t *text) {
     static const char begin[] = "x-anthropic-billing-header:";
-    return json_string_length(text) >= sizeof begin - 1 && !strncmp(json_string_value(text), begin, sizeof begin - 1);
+    const char *at = json_string_value(text);
+    const size_t len = json_string_length(text);
+    if (len < sizeof begin - 1 || memcmp(at, begin, sizeof begin - 1) != 0) return 0;
+    const char *end = memchr(at, '\n', len);
+    return end ? (size_t)(end - at) + 1 : len;
 }
 
 static bool take_text(const struct messages_place *at, const json_t *block, struct texts *out) {
     const json_t *text = block_text(at, block, "text");
     if (!text) return false;
-    if (!out->system || !is_billing(text)) {
-        begin_text(out);
-        put_text(out, text);
-    } else {
-        field_ignore(at->fields, API_IGNORED_BILLING_HEADER);
-    }
+    const size_t skipped = out->system ? billing_line(text) : 0, n = json_string_length(text) - skipped;
+    if (skipped) field_ignore(at->fields, API_IGNORED_BILLING_HEADER);
+    if (n || !skipped) begin_text(out);
+    buf_add(&out->text, json_string_value(text) + skipped, n);
     return end_text(at, block, out);
 }
 
 /* The model learns that it does not see something: without a word it would speak of what it cannot know. */
+static void put_unseen(const struct api_fields *p, enum api_ignored what, struct buf *out) {
+    buf_addf(out, "[%s: not shown, this model reads text alone]", api_ignored_names[what]);
+    field_ignore(p, what);
+}
+
 static bool take_unseen(const struct messages_place *at, const json_t *block, enum api_ignored what,
                         struct texts *out) {
     begin_text(out);
-    buf_addf(&out->text, "[%s: not shown, this model reads text alone]", api_ignored_names[what]);
-    field_ignore(at->fields, what);
+    put_unseen(at->fields, what, &out->text);
     return end_text(at, block, out);
 }
 
-/* {"type": "document", "title", "source": {"type": "text", "data"}}; other sources are no text. */
+static bool bad_source(const struct messages_place *at, const char *member, const char *what) {
+    char name[sizeof at->name + 64];
+    snprintf(name, sizeof name, "%s.source%s", at->name, member);
+    return field_bad(at->fields, name, "%s", what);
+}
+
+/* Texts of a document's source, with line breaks between them; its images are not shown. */
+static bool put_blocks(const struct messages_place *at, const json_t *blocks, struct buf *out) {
+    const json_t *block;
+    size_t i;
+    json_array_foreach(blocks, i, block) {
+        const json_t *type = json_object_get(block, "type"), *text = json_object_get(block, "text");
+        const bool image = field_is(type, "image");
+        char member[48];
+        snprintf(member, sizeof member, ".content[%zu]", i);
+        if (!image && !(field_is(type, "text") && json_is_string(text)))
+            return bad_source(at, member, "must be of type text, with its text, or image");
+        if (i) buf_putc(out, '\n');
+        if (image)
+            put_unseen(at->fields, API_IGNORED_IMAGE, out);
+        else
+            buf_add(out, json_string_value(text), json_string_length(text));
+    }
+    return true;
+}
+
+/* {"type": "document", "title", "source": {"type": "text", "data"}}, or a source of "content", a string or blocks;
+ * other sources are no text. */
 static bool take_document(const struct messages_place *at, const json_t *block, struct texts *out) {
     const json_t *source = json_object_get(block, "source"), *title = json_object_get(block, "title"),
-                 *data = json_object_get(source, "data");
-    if (!field_is(json_object_get(source, "type"), "text") || !json_is_string(data))
-        return take_unseen(at, block, API_IGNORED_DOCUMENT, out);
+                 *type = json_object_get(source, "type");
+    const bool content = field_is(type, "content");
+    const json_t *data = json_object_get(source, content ? "content" : "data");
+    if (!json_is_object(source) || !json_is_string(type)) return bad_source(at, "", "must be an object with a type");
+    if (data && !json_is_string(data) && !(content && json_is_array(data)))
+        return bad_source(at, content ? ".content" : ".data",
+                          content ? "must be a string or blocks" : "must be a string");
+    if (!content && !field_is(type, "text")) return take_unseen(at, block, API_IGNORED_DOCUMENT, out);
+    if (!data) return bad_source(at, content ? ".content" : ".data", "is missing");
     begin_text(out);
     if (json_is_string(title)) {
         put_text(out, title);
         buf_putc(&out->text, '\n');
     }
     put_text(out, data);
-    return end_text(at, block, out);
+    return put_blocks(at, data, &out->text) && end_text(at, block, out);
+}
+
+static bool take_image(const struct messages_place *at, const json_t *block, struct texts *out) {
+    if (!json_is_object(json_object_get(block, "source"))) return bad_source(at, "", "must be an object");
+    return take_unseen(at, block, API_IGNORED_IMAGE, out);
 }
 
 static bool take_reference(const struct messages_place *at, const json_t *block, struct texts *out) {
@@ -99,7 +143,7 @@ static int take_texts(const struct messages_place *at, enum role role, const jso
     const json_t *type = json_object_get(block, "type");
     if (field_is(type, "text")) return take_text(at, block, out);
     if (role != USER && role != RESULT) return -1;
-    if (field_is(type, "image")) return take_unseen(at, block, API_IGNORED_IMAGE, out);
+    if (field_is(type, "image")) return take_image(at, block, out);
     if (field_is(type, "document")) return take_document(at, block, out);
     return role == RESULT && field_is(type, "tool_reference") ? take_reference(at, block, out) : -1;
 }

@@ -163,6 +163,10 @@ def test_a_result_goes_on_from_its_call(server, claude):
     ({"max_tokens": None}, "max_tokens"), ({"max_tokens": 0}, "max_tokens"), ({"messages": []}, "messages"), ({"messages": "a"}, "messages"),
     ({"messages": [{"role": "tool", "content": "a"}]}, "messages[0].role"), ({"messages": [{"role": "user"}]}, "messages[0].content"),
     ({"messages": [{"role": "user", "content": [{"type": "audio", "source": {}}]}]}, "messages[0].content[0]"),
+    *[({"messages": [{"role": "user", "content": [{"type": "document", **source}]}]}, f"messages[0].content[0].source{f}") for source, f in (
+        ({}, ""), ({"source": 5}, ""), ({"source": {}}, ""), ({"source": {"type": "text", "data": 5}}, ".data"), ({"source": {"type": "text"}}, ".data"), ({"source": {"type": "base64", "data": 5}}, ".data"),
+        ({"source": {"type": "content"}}, ".content"), ({"source": {"type": "content", "content": 5}}, ".content"), ({"source": {"type": "content", "content": [{"type": "text", "text": 5}]}}, ".content[0]"))],
+    ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0].content[0].source"), ({"messages": [{"role": "user", "content": [{"type": "image", "source": 5}]}]}, "messages[0].content[0].source"),
     ({"messages": [{"role": "system", "content": [{"type": "image", "source": {}}]}]}, "messages[0].content[0]"),
     ({"messages": [{"role": "user", "content": [{"type": "tool_reference", "tool_name": "a"}]}]}, "messages[0].content[0]"),
     ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, "messages[0].content[0]"),
@@ -301,6 +305,10 @@ def test_digits_for_the_bill_are_no_words_for_the_model(server):
     bard = {"type": "text", "text": "You are a bard."}
     assert counted(server, system=[bill, bard]) == counted(server, system=[bard])
     assert counted(server, messages=[{"role": "user", "content": [bill]}]) > 20  # a user may say so
+    # the words behind its line are the model's
+    for text, want in ((bill["text"] + "\nYou are a bard.", [bard]), (bill["text"] + "\n", []), (bill["text"] + "\n\nYou are a bard.", [{**bard, "text": "\nYou are a bard."}])):
+        assert answered(server, system=[{"type": "text", "text": text}, bard]) == answered(server, system=[*want, bard]), text
+        assert counted(server, system=[{"type": "text", "text": text}, bard]) == counted(server, system=[*want, bard]), text
 
 
 def test_what_cannot_be_seen_is_a_line_that_says_so(server):
@@ -315,6 +323,18 @@ def test_what_cannot_be_seen_is_a_line_that_says_so(server):
     history = [ASK["messages"][0], {"role": "assistant", "content": [call]}, {"role": "user", "content": [result]}]
     called = {"role": "assistant", "content": "", "tool_calls": [{"type": "function", "id": "a", "function": {"name": "look", "arguments": "{}"}}]}
     assert answered(server, messages=history) == chat_text(server, [ASK["messages"][0], called, {"role": "tool", "tool_call_id": "a", "content": f"Here:\n{seen['image']}"}])
+
+
+def test_a_document_of_content_is_read_as_text(server):
+    def document(source, **more):
+        return [{"role": "user", "content": [{"type": "text", "text": "Look."}, {"type": "document", "source": source, **more}]}]
+
+    blocks = [{"type": "text", "text": "The fox ran."}, {"type": "image", "source": {"type": "url", "url": "http://a"}}, {"type": "text", "text": "Far."}]
+    for content, text in (("word " * 9, "word " * 9), (blocks, "The fox ran.\n[image: not shown, this model reads text alone]\nFar."), ([], "")):
+        same = {"type": "text", "media_type": "text/plain", "data": text}
+        for more in ({}, {"title": "A tale"}):
+            given, want = document({"type": "content", "content": content}, **more), document(same, **more)
+            assert counted(server, messages=given) == counted(server, messages=want) and answered(server, messages=given) == answered(server, messages=want), content
 
 
 def test_a_deferred_tool_stands_where_a_result_names_it(server):
