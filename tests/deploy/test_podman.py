@@ -1,12 +1,14 @@
 """The image under Debian 12's Podman (4.3), and the quadlet: that Podman has no generator for it, so its keys are held against those
 that Podman 4.4 takes, and its container is run by the command that 4.4 would make of it."""
 import os
+import pathlib
 import re
 import resource
 import shlex
 import shutil
 import socket
 import subprocess
+import tempfile
 import time
 
 import pytest
@@ -71,11 +73,11 @@ class Podman:
 
 
 @pytest.fixture(scope="module")
-def podman(engine, tmp_path_factory):
+def podman(engine):
     """It has the base system and the image that Docker built."""
     if not shutil.which("podman"):
         pytest.skip("podman is not installed")
-    folder = tmp_path_factory.mktemp("podman")
+    folder = pathlib.Path(tempfile.mkdtemp(prefix="podman-", dir="/tmp"))  # podman takes no runroot of more than 50 characters
     podman = Podman(str(folder))
     try:
         for tag in (BASE, engine.server_image()):
@@ -85,6 +87,7 @@ def podman(engine, tmp_path_factory):
         yield podman
     finally:
         podman.end()
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def limits():
