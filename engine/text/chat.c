@@ -1,5 +1,6 @@
 /* chat.c - chat formats as tables; messages to ids or text; see chat.h. */
 #include "chat.h"
+#include "engine/base/array.h"
 #include "engine/base/fail.h"
 #include "engine/base/file.h"
 #include "engine/base/json_guard.h"
@@ -427,27 +428,31 @@ const char *chat_lead(const struct chat *c, enum chat_begin begin) {
     return begin == CHAT_BEGIN_ANSWERED && close ? close : "";
 }
 
-static int chat_ids_add(struct rod_ids *to, const int32_t *ids, size_t n, struct rod_error *err) {
+struct chat_ids { /* [n] so far */
+    int32_t *ids;
+    size_t n, cap;
+};
+static int chat_ids_add(struct chat_ids *to, const int32_t *ids, size_t n, struct rod_error *err) {
     if (!n) return 0;
-    int32_t *grown = realloc(to->ids, (to->n_ids + n) * sizeof *grown);
-    if (!grown) return rod_fail_no_memory(err);
-    memcpy(grown + to->n_ids, ids, n * sizeof *grown);
-    *to = (struct rod_ids){grown, to->n_ids + n};
+    if (!ARRAY_RESERVE(to->ids, to->cap, to->n, n)) return rod_fail_no_memory(err);
+    memcpy(to->ids + to->n, ids, n * sizeof *ids);
+    to->n += n;
     return 0;
 }
 
-static int chat_ids_add_pieces(struct rod_ids *to, const struct tokenizer *t, const struct tokenizer_piece *pieces,
+/* The first pieces' ids are taken as they are: mostly they are all. */
+static int chat_ids_add_pieces(struct chat_ids *to, const struct tokenizer *t, const struct tokenizer_piece *pieces,
                                size_t n, struct rod_error *err) {
     int32_t *ids;
     size_t n_ids;
     int rc = tokenizer_encode_pieces(t, pieces, n, &ids, &n_ids, err);
     if (rc) return rc;
-    if (to->n_ids) {
-        rc = chat_ids_add(to, ids, n_ids, err);
-        free(ids);
-    } else {
-        *to = (struct rod_ids){ids, n_ids};
+    if (!to->ids) {
+        *to = (struct chat_ids){ids, n_ids, n_ids};
+        return 0;
     }
+    rc = chat_ids_add(to, ids, n_ids, err);
+    free(ids);
     return rc;
 }
 
@@ -458,7 +463,7 @@ int chat_encode(const struct chat *chat, const struct tokenizer *t, enum chat_be
     size_t n = 0, from = 0;
     int rc = chat_to_pieces(chat, chat_lead(chat, begin), messages, n_messages, end, &pieces, &n, err);
     if (rc) return rc;
-    struct rod_ids all = {0};
+    struct chat_ids all = {0};
     for (size_t i = 0; !rc && i < n_messages; i++) { /* an answer as tokens parts the text before it from that behind */
         if (!messages[i].ids) continue;
         rc = chat_ids_add_pieces(&all, t, pieces + from, 3 * i + 2 - from, err); /* lead, three a message, its prefix */
@@ -472,7 +477,7 @@ int chat_encode(const struct chat *chat, const struct tokenizer *t, enum chat_be
         return rc;
     }
     *ids = all.ids;
-    *n_ids = all.n_ids;
+    *n_ids = all.n;
     return 0;
 }
 

@@ -26,7 +26,7 @@ static bool unicode_same_name(const char *known, const char *name) {
     }
 }
 
-/* The four letters of a script; NULL: there is none of this name. */
+/* The four letters of a script; NULL: no script has this name. */
 static const char *unicode_script(const char *name) {
     for (const char *at = script_names; *at;) {
         const char *letters = strchr(at, ' ') + 1;

@@ -94,7 +94,7 @@ static bool split_step_text(struct api_split *s, struct api_part *part) {
     return true;
 }
 
-/* The name of the tool that may be called so; NULL: there is none. */
+/* The tool of this name, if it may be called; NULL: no such tool. */
 static const char *tool_named(const struct api_tools *t, const char *name, size_t len) {
     for (size_t i = 0; i < t->n; i++)
         if (t->allowed[i] && strlen(t->names[i]) == len && !memcmp(t->names[i], name, len)) return t->names[i];

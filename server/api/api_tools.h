@@ -70,8 +70,8 @@ struct api_split {
     bool whole;       /* the last one has all its arguments */
     bool cut_head;    /* the text was cut in what comes before the arguments */
 };
-/* What the model generated next: whole characters of UTF-8; then the parts are asked for until there is none. Out of
- * memory: held.failed. */
+/* text: the next output of the model, complete characters of UTF-8. The caller then calls api_split_next until it is
+ * false. Out of memory: held.failed. */
 static inline void api_split_push(struct api_split *s, const char *text, size_t len) { buf_add(&s->held, text, len); }
 bool api_split_next(struct api_split *split, struct api_part *part);
 /* What is held is content, but a part of a call, or of the next one. cut: the text would have gone on. Then the

@@ -17,7 +17,8 @@ struct completion_choice { /* a request of the engine; what it says is in answer
     uint32_t index, prompt;
     uint64_t ticket, last_ns; /* last_ns: of the last delivery, 0 before the first */
     struct rod_ids said;      /* the tokens so far, where the recall keeps the answer */
-    bool open;                /* the engine will send more */
+    size_t said_cap;
+    bool open; /* the engine will send more */
 };
 
 struct completion_prompt {

@@ -1,5 +1,6 @@
 /* completion_recall.c - a chat's earlier answers as the tokens that were said, and its own answer kept for the next. */
 #include "completion_internal.h"
+#include "engine/base/array.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -22,13 +23,8 @@ void completion_recall_take(struct completion_choice *choice, const struct rod_e
     struct answer *a = &choice->completion->answer;
     if (!a->keeps_items || !e->n_tokens) return;
     struct rod_ids *said = &choice->said;
-    int32_t *ids = realloc(said->ids, (said->n_ids + e->n_tokens) * sizeof *ids);
-    if (!ids) {
-        a->keeps_items = false;
-        return;
-    }
-    said->ids = ids;
-    for (size_t i = 0; i < e->n_tokens; i++) ids[said->n_ids++] = e->tokens[i].id;
+    a->keeps_items = ARRAY_RESERVE(said->ids, choice->said_cap, said->n_ids, e->n_tokens);
+    for (size_t i = 0; a->keeps_items && i < e->n_tokens; i++) said->ids[said->n_ids++] = e->tokens[i].id;
 }
 
 void completion_recall_put(const struct completion_choice *choice) {

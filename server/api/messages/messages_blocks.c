@@ -41,8 +41,8 @@ static void put_text(struct texts *out, const json_t *text) {
     buf_add(&out->text, json_string_value(text), json_string_length(text));
 }
 
-/* Claude Code puts a line of digits before the system's text that change with each conversation: they are no words for
- * the model, and nothing behind them could be found in the prefix cache. Returns its bytes; 0: there is none. */
+/* Claude Code puts a line before the system's text. Its digits change with each conversation, so that the prefix cache
+ * would find nothing behind them. Returns the line's bytes; 0: no such line. */
 static size_t billing_line(const json_t *text) {
     static const char begin[] = "x-anthropic-billing-header:";
     const char *at = json_string_value(text);

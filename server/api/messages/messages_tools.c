@@ -12,7 +12,7 @@ static bool bad_member(const struct messages_place *at, const char *member, cons
     return field_bad(at->fields, name, "%s", what);
 }
 
-/* The tool runs on servers of Anthropic's own, which this is none of. */
+/* The kind of a tool that runs on Anthropic's servers; this server cannot run it. */
 static enum api_ignored server_tool(const json_t *tool) {
     const json_t *type = json_object_get(tool, "type");
     const char *text = json_string_value(type);
