@@ -249,7 +249,7 @@ struct rod_stats {                                             /* a consistent e
     uint64_t state_no_room; /* not written, though the disk is well: state_disk_bytes has no room beside pinned ones */
     uint64_t state_refused; /* files found damaged or foreign, and left alone */
     uint64_t sessions_expired, sessions_evicted; /* removed: by their time, for the budgets */
-    uint64_t idempotent_replays;
+    uint64_t idempotent_replays, session_asks;
     /* The prefix cache: prompts that began from a prefix entry, and their tokens that were not read; prompts that
      * found no entry, or a shorter one than there once was, by reason; entries held now, and evicted ones. */
     uint64_t prefix_hits, prefix_tok_saved, prefix_misses[ROD_PREFIX_N_MISSES];
@@ -376,6 +376,8 @@ struct rod_turn {
     char *tenant;          /* whose session: the API key's name, "" without keys */
     char *session;         /* [A-Za-z0-9._-]{1,128} */
     bool create;           /* an unknown session begins with this turn, at version 0 */
+    bool beside;           /* a question: it is answered from the session's last version, beside a turn that runs, and
+                              the session stays as it is; not with create, idempotency_key */
     uint64_t max_sessions; /* of the tenant: it makes none beyond; 0 = as in rod_session_new */
     char *from; /* with create: an unknown session begins where this one is now; NULL = empty. A turn that fails or
                    is cancelled leaves no new session */

@@ -132,7 +132,7 @@ static int turn_begin(void *arg, struct session_turn *turn, struct rod_error *er
         return rod_fail_at(err, ROD_EINVALID, "prompt",
                            "The turn has no new tokens, and the session's last turn left none to go on from.");
     if (p->n_tok && !(r->state = turn_state(e, p))) return rod_fail_no_memory(err);
-    r->keep_state = true;
+    r->keep_state = !r->turn->beside;
     a->draft.before = p->recent;
     a->draft.n_before = p->n_recent;
     int rc = keep_check(e, r, err);
@@ -195,6 +195,11 @@ static struct session_snapshot *turn_new_snapshot(struct active *a) {
     return p;
 }
 
+static void turn_name_session(struct rod_event *event, const struct session_turn *t) {
+    memcpy(event->session, t->ask->session, strlen(t->ask->session) + 1);
+    event->session_version = t->metadata.version;
+}
+
 bool turn_leave(struct rod_engine *e, struct active *a) {
     struct session_turn *t = a->session.turn;
     struct rod_event *end = &a->end->pub;
@@ -202,6 +207,10 @@ bool turn_leave(struct rod_engine *e, struct active *a) {
     if (t->stage != SESSION_STAGE_RUN) return false;
     assert(!a->session.ran);
     bool commit = end->kind == ROD_EVENT_FINISH && end->reason != ROD_FINISH_CANCEL;
+    if (t->ask->beside) { /* the sessions have nothing of it */
+        if (commit) turn_name_session(end, t);
+        return false;
+    }
     session_snapshot_release(t->snapshot);
     t->snapshot = commit ? turn_new_snapshot(a) : NULL;
     if (commit && (!t->snapshot || turn_record(a, end))) {
@@ -223,11 +232,6 @@ bool turn_cancel(struct rod_engine *e, struct active *a) {
 }
 
 /* ---- it is back ---- */
-
-static void turn_name_session(struct rod_event *event, const struct session_turn *t) {
-    memcpy(event->session, t->ask->session, strlen(t->ask->session) + 1);
-    event->session_version = t->metadata.version;
-}
 
 /* The answer that was given before is this one's. */
 static void turn_send_replay(struct rod_engine *e, struct active *a) {

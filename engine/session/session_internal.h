@@ -80,7 +80,7 @@ struct sessions {
     pthread_t threads[SESSIONS_MAX_THREADS], keeper;
     uint32_t n_threads;
     bool has_keeper;
-    atomic_uint_fast64_t saves, save_failures, no_room, loads, refused, expired, evicted, replays;
+    atomic_uint_fast64_t saves, save_failures, no_room, loads, refused, expired, evicted, replays, asks;
 };
 
 static inline void session_lock(struct sessions *s) {
@@ -120,9 +120,11 @@ void session_log_trouble(struct sessions *s, enum session_trouble trouble, const
 
 /* The turn waits for its session, behind the others. */
 void session_queue_add_locked(struct sessions *s, struct session *session, struct session_turn *turn);
+/* A question beside holds nothing, and is to be opened. */
+void session_queue_look_locked(struct sessions *s, struct session_turn *turn);
 /* The first turn of a free session's wait queue holds it, and is to be opened. */
 void session_queue_start_locked(struct sessions *s, struct session *session);
-/* The turn holds its session, and is opened again at retry_ns. */
+/* The turn holds its session, or is a question beside, and is opened again at retry_ns. */
 void session_queue_retry_locked(struct sessions *s, struct session_turn *turn, uint64_t retry_ns);
 /* Now. */
 void session_queue_reopen_locked(struct sessions *s, struct session_turn *turn);

@@ -33,6 +33,15 @@ void session_queue_add_locked(struct sessions *s, struct session *x, struct sess
     list_push_first(&s->waiting, &t->waiting);
 }
 
+static bool queue_may_open(const struct session_turn *t) {
+    return t->ask->beside ? !t->session : t->session->hold == SESSION_TURN;
+}
+
+void session_queue_look_locked(struct sessions *s, struct session_turn *t) {
+    assert(t->stage == SESSION_STAGE_NONE && queue_may_open(t) && !s->stopping);
+    queue_push_job_locked(s, t, SESSION_STAGE_OPEN);
+}
+
 void session_queue_start_locked(struct sessions *s, struct session *x) {
     assert(session_lock_held(s) && x->hold == SESSION_FREE && x->queue.n);
     struct session_turn *t = session_turn_of(list_first(&x->queue));
@@ -45,7 +54,7 @@ void session_queue_start_locked(struct sessions *s, struct session *x) {
 }
 
 void session_queue_retry_locked(struct sessions *s, struct session_turn *t, uint64_t retry_ns) {
-    assert(session_lock_held(s) && t->stage == SESSION_STAGE_OPEN && t->session->hold == SESSION_TURN);
+    assert(session_lock_held(s) && t->stage == SESSION_STAGE_OPEN && queue_may_open(t));
     t->stage = SESSION_STAGE_RETRY;
     t->retry_ns = retry_ns;
     list_push_first(&s->waiting, &t->waiting);
@@ -53,7 +62,7 @@ void session_queue_retry_locked(struct sessions *s, struct session_turn *t, uint
 }
 
 void session_queue_reopen_locked(struct sessions *s, struct session_turn *t) {
-    assert(session_lock_held(s) && t->stage == SESSION_STAGE_RETRY && t->session->hold == SESSION_TURN);
+    assert(session_lock_held(s) && t->stage == SESSION_STAGE_RETRY && queue_may_open(t));
     list_remove(&s->waiting, &t->waiting);
     queue_push_job_locked(s, t, SESSION_STAGE_OPEN);
 }

@@ -95,6 +95,19 @@ static int turn_find_session(struct sessions *s, struct session_turn *t, struct 
     return 0;
 }
 
+/* A question beside begins where the session was committed last, whoever holds it, and is no use of it. */
+static int turn_look(struct sessions *s, struct session_turn *t, struct rod_error *err) {
+    struct session_view view;
+    assert(!t->session && !t->snapshot);
+    const int rc = session_view_take_live(s, t->ask->tenant, t->ask->session, true, &view, err);
+    if (rc) return rc;
+    t->metadata = view.metadata;
+    t->snapshot = session_snapshot_ref(view.snapshot);
+    session_view_fini(&view);
+    assert(t->snapshot);
+    return 0;
+}
+
 static int turn_check_version(const struct session_turn *t, struct rod_error *err) {
     const struct rod_turn *ask = t->ask;
     if (!ask->has_expected || ask->expected_version == t->metadata.version) return 0;
@@ -179,18 +192,24 @@ static void turn_run(struct sessions *s, struct session_turn *t) {
     else
         t->stage = SESSION_STAGE_RUN;
     session_unlock(s);
+    if (!t->rc && t->ask->beside) session_count(&s->asks, 1);
     if (t->rc)
         turn_end(s, t);
     else
         turn_give_back(s, t);
 }
 
+static int turn_find(struct sessions *s, struct session_turn *t, struct rod_error *err) {
+    if (t->ask->beside) return turn_look(s, t, err);
+    int rc = session_hold_take_lease(s, t->session, err);
+    if (rc == ROD_EIO) session_count(&s->save_failures, 1); /* nor could its state be written */
+    if (!rc) rc = turn_find_session(s, t, err);
+    return rc || t->replay.head ? rc : turn_check_room(s, err);
+}
+
 void session_turn_open(struct sessions *s, struct session_turn *t) {
-    assert(t->stage == SESSION_STAGE_OPEN && t->session->hold == SESSION_TURN);
-    t->rc = session_hold_take_lease(s, t->session, &t->err);
-    if (t->rc == ROD_EIO) session_count(&s->save_failures, 1); /* nor could its state be written */
-    if (!t->rc) t->rc = turn_find_session(s, t, &t->err);
-    if (!t->rc && !t->replay.head) t->rc = turn_check_room(s, &t->err);
+    assert(t->stage == SESSION_STAGE_OPEN && (t->ask->beside ? !t->session : t->session->hold == SESSION_TURN));
+    t->rc = turn_find(s, t, &t->err);
     if (t->rc == ROD_EBUSY || t->rc == ROD_ENOROOM) {
         turn_forget_snapshot(t);
         if (turn_wait_again(s, t)) return;

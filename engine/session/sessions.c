@@ -152,6 +152,7 @@ void sessions_stats(struct sessions *s, struct rod_stats *out) {
     out->state_refused = atomic_load_explicit(&s->refused, memory_order_relaxed);
     out->sessions_expired = atomic_load_explicit(&s->expired, memory_order_relaxed);
     out->sessions_evicted = atomic_load_explicit(&s->evicted, memory_order_relaxed);
+    out->session_asks = atomic_load_explicit(&s->asks, memory_order_relaxed);
     out->idempotent_replays = atomic_load_explicit(&s->replays, memory_order_relaxed);
 }
 
@@ -176,6 +177,8 @@ int sessions_check(const struct sessions *s, const struct rod_turn *ask, struct 
     if (!ask->session || !session_id_ok(ask->session))
         return rod_fail_at(err, ROD_EINVALID, "session_id",
                            "session_id must be 1 to %d letters, digits, '.', '_' or '-'.", SESSION_MAX_ID);
+    if (ask->beside && (ask->create || ask->idempotency_key))
+        return rod_fail_at(err, ROD_EINVALID, "session_id", "A question beside makes no session and keeps no answer.");
     if (ask->from && !session_id_ok(ask->from))
         return rod_fail_at(err, ROD_EINVALID, "from", "from must be 1 to %d letters, digits, '.', '_' or '-'.",
                            SESSION_MAX_ID);
@@ -198,18 +201,20 @@ void sessions_arrive(struct sessions *s, struct session_turn *t) {
     assert(t->stage == SESSION_STAGE_NONE && !t->session);
     s->n_out++;
     const struct rod_turn *ask = t->ask;
-    struct session *x = session_table_find(&s->table, ask->tenant, ask->session);
-    if (!x) x = session_table_add(&s->table, ask->tenant, ask->session);
+    struct session *x = ask->beside ? NULL : session_table_find(&s->table, ask->tenant, ask->session);
+    if (!x && !ask->beside) x = session_table_add(&s->table, ask->tenant, ask->session);
     t->commit = false;
-    if (!x)
+    if (!x && !ask->beside)
         t->rc = rod_fail_no_memory(&t->err);
     else if (s->stopping)
         t->rc = rod_fail(&t->err, ROD_EDRAINING, "The server is shutting down.");
-    else if (s->config.reject && session_busy(x))
+    else if (x && s->config.reject && session_busy(x))
         t->rc = rod_fail(&t->err, ROD_EBUSY, "Another turn of session %s is running.", ask->session);
     if (t->rc) {
         if (x && session_idle(x) && !x->exists) session_table_remove(&s->table, x);
         session_queue_end_locked(s, t);
+    } else if (ask->beside) {
+        session_queue_look_locked(s, t);
     } else {
         session_queue_add_locked(s, x, t);
         if (x->hold == SESSION_FREE) session_queue_start_locked(s, x);

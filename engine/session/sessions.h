@@ -2,8 +2,9 @@
  *
  * A turn arrives, waits in its session's wait queue, is opened (lease, file, version, idempotency key), runs in the
  * engine, and ends: committed to the table and, with durability `turn`, to its file before the engine may report it; or
- * given up, and the session stays at its last version. Opening and ending run on a few threads of this module, because
- * they wait for files; the engine thread only moves turns in and out.
+ * given up, and the session stays at its last version. A question beside (rod_turn.beside) is opened from the last
+ * version, holds nothing, and is the caller's for good once it runs. Opening and ending run on a few threads of this
+ * module, because they wait for files; the engine thread only moves turns in and out.
  *
  * Ownership: a turn is the caller's memory. It is in this module's hands from sessions_arrive until back() for a turn
  * that is to run, and again from sessions_end until back(). Sessions, their snapshots and files are this module's.
@@ -80,7 +81,7 @@ int sessions_check(const struct sessions *s, const struct rod_turn *ask, struct 
 void sessions_arrive(struct sessions *s, struct session_turn *turn);
 /* True: the turn had not begun and is the caller's now, at stage OVER. False: back will be called. Not in RUN. */
 bool sessions_cancel(struct sessions *s, struct session_turn *turn);
-/* A turn that ran: commit with its new snapshot; or as if it had not been. */
+/* A turn that ran, and no question beside: commit with its new snapshot; or as if it had not been. */
 void sessions_end(struct sessions *s, struct session_turn *turn, bool commit);
 /* No turn begins any more: waiting turns get ROD_EDRAINING. Returns when every turn that is not in RUN has come back.
  */

@@ -88,14 +88,28 @@ static bool check_session_fits(const struct api_fields *p, const struct api_requ
     return true;
 }
 
+/* The session in the path of a question beside, which the body may name again. */
+static bool join_asked(const struct api_fields *p, struct api_request *q, const char *asked) {
+    struct api_session *s = &q->session;
+    if (!api_session_id(asked)) return refuse_id(p, "id");
+    if (s->id && strcmp(s->id, asked) != 0)
+        return field_bad(p, "session_id", "is '%.60s', but the path names the session '%.60s'", s->id, asked);
+    if (s->create) return field_bad(p, "session_create", "must be false: a question makes no session");
+    if (!q->max_tokens) return field_bad(p, q->max_tokens_field, "must be 1 to %d, not 0", INT32_MAX);
+    s->beside = true;
+    if (!s->id) s->id = strdup(asked);
+    return s->id ? true : field_no_memory(p);
+}
+
 int api_join_session(struct api_request *q, const struct api_headers *h, struct api_error *err) {
     const struct api_fields p = {.err = err};
     struct api_session *s = &q->session;
     assert(!s->idempotency_key); /* it is joined once */
+    if (h->asked && !join_asked(&p, q, h->asked)) return -1;
     if (!join_header(&p, s, h)) return -1;
     bool ok = true;
     if (s->id) {
-        ok = check_session_fits(&p, q) && api_take_key(&p, s, h->idempotency_key);
+        ok = check_session_fits(&p, q) && (s->beside || api_take_key(&p, s, h->idempotency_key));
     } else if (s->create || s->has_expected) {
         const char *field = s->create ? "session_create" : "expected_version";
         ok = field_bad(&p, field, "must come with a session: session_id or the header %.40s", h->session_name);

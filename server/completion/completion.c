@@ -34,6 +34,7 @@ static void free_way(struct completion_way *w) {
     free(w->bad);
     free(w->header_session);
     free(w->header_key);
+    free(w->asked);
     free(w->body);
 }
 

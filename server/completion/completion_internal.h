@@ -42,6 +42,7 @@ struct completion_way { /* in: from the body to requests of the engine */
     char *body;
     size_t body_len;
     char *header_session, *header_key; /* or NULL */
+    char *asked;                       /* the session in the path, of a question beside it; or NULL */
     char tenant[72];                   /* the owner of its sessions */
     struct pool_work work;
     bool is_parsed, failed; /* failed: err is the answer */

@@ -120,7 +120,8 @@ static void parse_body(struct completion *c) {
     struct server *s = c->server;
     struct completion_way *w = &c->way;
     assert(!w->is_parsed && !w->failed);
-    const struct api_headers headers = {s->config.session_header, w->header_session, w->header_key, w->tenant};
+    const struct api_headers headers = {s->config.session_header, w->header_session, w->header_key, w->tenant,
+                                        w->asked};
     w->failed = c->answer.form->parse(w->body, w->body_len, &s->defaults, &c->request, &w->err) ||
                 c->answer.form->join(&c->request, &headers, &w->err);
     w->is_parsed = true;

@@ -20,6 +20,7 @@ bool completion_session_headers(struct completion *c) {
     c->account.max_sessions = call->key ? call->key->max_sessions : 0;
     c->way.header_session = copy_text(session);
     c->way.header_key = copy_text(key);
+    if (call->name_len && !(c->way.asked = strndup(call->name, call->name_len))) return false;
     return (!session || c->way.header_session) && (!key || c->way.header_key);
 }
 
@@ -38,6 +39,7 @@ static bool fill_turn(struct completion *c, struct rod_turn *r) {
     r->tenant = strdup(c->way.tenant);
     r->session = strdup(s->id);
     r->create = s->create;
+    r->beside = s->beside;
     r->max_sessions = c->account.max_sessions;
     r->from = copy_text(s->from);
     r->has_expected = s->has_expected;
@@ -93,6 +95,7 @@ void completion_session_error(const struct completion *c, struct api_error *err,
     assert(c->turn.is);
     if (code == ROD_EIO) http_call_hide_files(c->server, c->request.session.id, err);
     c->answer.form->session_fault(err, code);
+    if (c->request.session.beside && !strcmp(err->param, "session_id")) err->param[0] = 0; /* it is in the path */
 }
 
 /* ---- a session that nobody may go on from ---- */

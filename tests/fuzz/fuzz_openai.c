@@ -143,9 +143,17 @@ static void check_keeps(const struct api_request *r) {
 }
 
 static int request(const struct answer_form *form, bool header, const char *body, size_t len, struct api_error *err) {
-    static const struct api_headers none = {"X-Session-Id", NULL, NULL, "t"}, both = {"X-Session-Id", "s", "k", "t"};
+    static const struct api_headers none = {"X-Session-Id", NULL, NULL, "t", NULL},
+                                    both = {"X-Session-Id", "s", "k", "t", NULL};
+    static const struct api_headers asked = {"X-Session-Id", "s", "k", "t", "s"};
     struct api_request r;
     if (form->parse(body, len, &defaults, &r, err)) return -1;
+    if (form == &chats_form && len % 3 == 0) { /* a question beside a session */
+        const int fault = form->join(&r, &asked, err);
+        if (!fault && (!r.session.beside || r.session.idempotency_key || !r.max_tokens)) abort();
+        api_request_fini(&r);
+        return fault;
+    }
     int rc = form->join(&r, header ? &both : &none, err);
     if (!rc) check_request(form, &r);
     if (!rc && form == &responses_form) check_echo(&r);
@@ -167,7 +175,7 @@ static int message(bool counting, const char *body, size_t len, struct api_error
         return -1;
     }
     if (r.n != 1 || r.n_logprobs >= 0 || r.return_token_ids || r.include_usage) abort();
-    const struct api_headers none = {"X-Session-Id", NULL, NULL, "t"};
+    const struct api_headers none = {"X-Session-Id", NULL, NULL, "t", NULL};
     int rc = messages_form.join(&r, &none, err);
     if (!rc) check_request(&messages_form, &r);
     api_request_fini(&r);

@@ -17,7 +17,7 @@ static struct api_defaults defaults = {
 
 static int join(const struct answer_form *form, const char *body, const char *session, const char *key,
                 struct api_request *out, struct api_error *err) {
-    const struct api_headers headers = {"X-Session-Id", session, key, "tenant"};
+    const struct api_headers headers = {"X-Session-Id", session, key, "tenant", NULL};
     if (form->parse(body, strlen(body), &defaults, out, err)) return -1;
     const int rc = form->join(out, &headers, err);
     if (rc) api_request_fini(out);
