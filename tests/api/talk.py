@@ -1,5 +1,6 @@
 """Turns of sessions for the tests, and a Talk: a session and all that was said in it, held against one request that brings the whole
 conversation as token ids."""
+import json
 import uuid
 
 COMPLETIONS, CHAT = "/v1/completions", "/v1/chat/completions"
@@ -57,3 +58,24 @@ class Talk:
         assert made(answer) == want, f"in the session {made(answer)}, at once {want}"
         self.said += [ids, want]
         return answer
+
+
+def message_of(events):
+    """The blocks and the usage of a stream of /v1/messages, from the data of its events."""
+    blocks, usage, arguments = [], {}, ""
+    for event in events:
+        if event["type"] == "message_start":
+            usage = event["message"]["usage"]
+        elif event["type"] == "content_block_start":
+            blocks.append(dict(event["content_block"]))
+        elif event["type"] == "content_block_delta":
+            delta = event["delta"]
+            if delta["type"] == "text_delta":
+                blocks[-1]["text"] += delta["text"]
+            else:
+                arguments += delta["partial_json"]
+        elif event["type"] == "content_block_stop" and blocks[-1]["type"] == "tool_use":
+            blocks[-1]["input"], arguments = json.loads(arguments), ""
+        elif event["type"] == "message_delta":
+            usage = {**usage, **event["usage"]}
+    return blocks, usage

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from talk import CHAT, new_id
+from talk import CHAT, message_of, new_id
 
 TOOL = {"name": "edit", "description": "Changes a file.",
         "parameters": {"type": "object", "properties": {"path": {"type": "string", "maxLength": 12}, "line": {"type": "integer"}}, "required": ["path", "line"]}}
@@ -52,10 +52,13 @@ def test_a_tool_use_that_comes_back_spelt_otherwise_is_not_read_again(own_server
     messages, last = [{"role": "user", "content": "Edit all."}], 0
     tools = [{"name": "edit", "description": "Changes a file.", "input_schema": TOOL["parameters"]}]
     for i in range(6):
-        body = {"model": "tales", "max_tokens": 100, "messages": messages, "tools": tools, "tool_choice": {"type": "any", "disable_parallel_tool_use": True}, "stream": stream}
-        answer = server.post("/v1/messages", body)
-        assert answer.status == 200, answer
-        blocks, usage = said_of(answer) if stream else (answer.json["content"], answer.json["usage"])
+        body = {"model": "tales", "max_tokens": 100, "messages": messages, "tools": tools, "tool_choice": {"type": "any", "disable_parallel_tool_use": True}}
+        if stream:
+            blocks, usage = message_of(e.data for e in server.events("/v1/messages", body) if not e.comment)
+        else:
+            answer = server.post("/v1/messages", body)
+            assert answer.status == 200, answer
+            blocks, usage = answer.json["content"], answer.json["usage"]
         assert usage["cache_read_input_tokens"] >= last - 1, (i, usage, last)
         last = usage["cache_read_input_tokens"] + usage["input_tokens"] + usage.get("cache_creation_input_tokens", 0) + usage["output_tokens"]
         call = blocks[-1]
@@ -64,28 +67,6 @@ def test_a_tool_use_that_comes_back_spelt_otherwise_is_not_read_again(own_server
         messages += [{"role": "assistant", "content": back},
                      {"role": "user", "content": [{"type": "tool_result", "tool_use_id": call["id"], "content": f"done {i}"}]}]
         settle(server)
-
-
-def said_of(answer):
-    """The blocks and the usage of a stream."""
-    blocks, usage, arguments = [], {}, ""
-    for line in answer.body.decode().splitlines():
-        event = json.loads(line[6:]) if line.startswith("data: ") else {"type": ""}
-        if event["type"] == "message_start":
-            usage = event["message"]["usage"]
-        elif event["type"] == "content_block_start":
-            blocks.append(event["content_block"])
-        elif event["type"] == "content_block_delta":
-            delta = event["delta"]
-            if delta["type"] == "text_delta":
-                blocks[-1]["text"] += delta["text"]
-            else:
-                arguments += delta["partial_json"]
-        elif event["type"] == "content_block_stop" and blocks[-1]["type"] == "tool_use":
-            blocks[-1]["input"], arguments = json.loads(arguments), ""
-        elif event["type"] == "message_delta":
-            usage = {**usage, **event["usage"]}
-    return blocks, usage
 
 
 def test_a_conversation_sent_in_full_says_what_a_session_says(own_server):
