@@ -131,5 +131,7 @@ bool api_check_name(const struct api_fields *p, const char *param, const json_t 
 bool api_parse_session(const struct api_fields *p, struct api_session *out);
 void api_session_fini(struct api_session *s);
 bool api_take_key(const struct api_fields *p, struct api_session *s, const char *idempotency_key);
+/* Names the conversation of messages that are no turn, by its headers or the body's prompt_cache_key. */
+bool api_join_conversation(const struct api_fields *p, struct api_request *request, const struct api_headers *headers);
 
 #endif

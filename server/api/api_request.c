@@ -160,8 +160,7 @@ static bool parse_begin(const struct api_fields *p, struct api_request *out) {
     return true;
 }
 
-/* A completion that makes no token reads or scores its prompt, a session's turn reads its messages. Whether a chat is
- * such a turn may stand in a header: then 0 is looked at again (api_join_session). */
+/* A completion that makes no token reads or scores its prompt, a session's turn reads its messages. */
 static bool parse_max_tokens(const struct api_fields *p, struct api_request *out) {
     const struct api_dialect *d = p->dialect;
     bool named = false;
@@ -169,9 +168,7 @@ static bool parse_max_tokens(const struct api_fields *p, struct api_request *out
     out->max_tokens_field = d->max_tokens[0];
     for (const char *const *name = d->max_tokens; *name; name++) {
         const json_t *value = field_get(p, *name);
-        double number;
-        const bool zero = value && field_as_number(value, &number) && number == 0;
-        const bool may_be_zero = d->choices && (d->prompts || zero || field_get(p, "session_id"));
+        const bool may_be_zero = d->choices && (d->prompts || field_get(p, "session_id"));
         if (!field_u32(p, *name, may_be_zero ? 0 : 1, &out->max_tokens)) return false;
         if (value) out->max_tokens_field = api_peers_sent(p, *name);
         named = named || value;

@@ -1,5 +1,6 @@
 /* api_session.c - the fields of a turn of a session and the fields that exclude one; the bodies of the session
  * routes; the JSON of sessions. */
+#include "api_conversation.h"
 #include "api_fields.h"
 #include "api_put.h"
 #include "api_routes.h"
@@ -28,6 +29,15 @@ static bool take_id(const struct api_fields *p, const char *name, char **out) {
     return !*out || api_session_id(*out) ? true : refuse_id(p, name);
 }
 
+/* A hint of OpenAI's API, so that what is no name is no error. */
+static bool take_cache_key(const struct api_fields *p, struct api_session *out) {
+    const json_t *key = field_get(p, "prompt_cache_key");
+    size_t len;
+    if (!json_is_string(key) || !api_conversation_is(json_string_value(key), json_string_length(key))) return true;
+    out->conversation = field_copy(key, &len);
+    return out->conversation || field_no_memory(p);
+}
+
 bool api_parse_session(const struct api_fields *p, struct api_session *out) {
     int64_t version = 0;
     size_t len = 0;
@@ -38,7 +48,7 @@ bool api_parse_session(const struct api_fields *p, struct api_session *out) {
         json_is_integer(id) && json_integer_value(id) == -1; /* LMDeploy's client sends it for no session */
     bool ok = (none || take_id(p, "session_id", &out->id)) && field_bool(p, "session_create", &out->create) &&
               field_int(p, "expected_version", 0, INT64_MAX, &version) &&
-              field_text(p, "cache_salt", MAX_SALT, &out->cache_salt, &len);
+              field_text(p, "cache_salt", MAX_SALT, &out->cache_salt, &len) && take_cache_key(p, out);
     out->expected_version = (uint64_t)version;
     return ok;
 }
@@ -46,22 +56,36 @@ bool api_parse_session(const struct api_fields *p, struct api_session *out) {
 void api_session_fini(struct api_session *s) {
     free(s->id);
     free(s->cache_salt);
+    free(s->conversation);
     free(s->idempotency_key);
     free(s->from);
     buf_fini(&s->kept);
     *s = (struct api_session){0};
 }
 
-/* The header's session becomes the request's, unless the body names another. */
-static bool join_header(const struct api_fields *p, struct api_session *s, const struct api_headers *h) {
-    if (!h->session) return true;
-    if (!api_session_id(h->session)) return refuse_id(p, h->session_name);
-    if (s->id && strcmp(s->id, h->session) != 0)
-        return field_bad(p, "session_id", "is '%.60s', but the header %.40s names the session '%.60s'", s->id,
-                         h->session_name, h->session);
-    if (s->id) return true;
-    s->id = strdup(h->session);
-    return s->id ? true : field_no_memory(p);
+/* Beside the body's session the header leads the request to a server, and names nothing. */
+static bool check_header(const struct api_fields *p, const struct api_session *s, const struct api_headers *h) {
+    if (!h->session || !s->id || !strcmp(s->id, h->session)) return true;
+    return field_bad(p, "session_id", "is '%.60s', but the header %.40s names the session '%.60s'", s->id,
+                     h->session_name, h->session);
+}
+
+bool api_join_conversation(const struct api_fields *p, struct api_request *q, const struct api_headers *h) {
+    struct api_session *s = &q->session;
+    const bool turn = s->id != NULL, named = h->conversation != NULL;
+    if (!turn && !named && q->n_messages) return true; /* as the body says */
+    free(s->conversation);
+    s->conversation = NULL;
+    if (turn || !named || !*h->conversation || !q->n_messages) return true;
+    s->conversation = strdup(h->conversation);
+    return s->conversation || field_no_memory(p);
+}
+
+/* The header alone names a conversation, which has no versions and needs no creation. */
+static bool refuse_sessionless(const struct api_fields *p, const char *field, const struct api_headers *h) {
+    if (!h->session) return field_bad(p, field, "must come with session_id");
+    return field_bad(p, "session_id", "must be in the body beside %s: the header %.40s alone names a conversation",
+                     field, h->session_name);
 }
 
 bool api_take_key(const struct api_fields *p, struct api_session *s, const char *key) {
@@ -106,13 +130,12 @@ int api_join_session(struct api_request *q, const struct api_headers *h, struct 
     struct api_session *s = &q->session;
     assert(!s->idempotency_key); /* it is joined once */
     if (h->asked && !join_asked(&p, q, h->asked)) return -1;
-    if (!join_header(&p, s, h)) return -1;
-    bool ok = true;
+    bool ok = check_header(&p, s, h) && api_join_conversation(&p, q, h);
+    if (!ok) return -1;
     if (s->id) {
         ok = check_session_fits(&p, q) && (s->beside || api_take_key(&p, s, h->idempotency_key));
     } else if (s->create || s->has_expected) {
-        const char *field = s->create ? "session_create" : "expected_version";
-        ok = field_bad(&p, field, "must come with a session: session_id or the header %.40s", h->session_name);
+        ok = refuse_sessionless(&p, s->create ? "session_create" : "expected_version", h);
     } else if (q->n_messages && !q->max_tokens) {
         ok = field_bad(&p, q->max_tokens_field, "must be 1 to %d, not 0", INT32_MAX);
     }

@@ -41,8 +41,9 @@ bool api_session_id(const char *id); /* 1 to 128 of [A-Za-z0-9._-] */
 
 struct api_session { /* id NULL: the request is a turn of no session */
     char *id, *idempotency_key, *cache_salt;
-    char *from;      /* a new session begins as a fork of this one; NULL = of none */
-    struct buf kept; /* text that is kept beside the answer; empty = none */
+    char *conversation; /* the name under which its messages come again, longer each time; NULL = none. Not with id */
+    char *from;         /* a new session begins as a fork of this one; NULL = of none */
+    struct buf kept;    /* text that is kept beside the answer; empty = none */
     bool create, has_expected;
     bool beside;  /* a question that leaves the session as it is */
     bool discard; /* nobody may go on from the answer: the session goes when it has ended */
@@ -126,8 +127,9 @@ void api_request_fini(struct api_request *request);
 struct api_headers {          /* of a session; NULL = not sent */
     const char *session_name; /* of the header, for errors */
     const char *session, *idempotency_key;
-    const char *tenant; /* the owner of its sessions */
-    const char *asked;  /* the session in the path of a question beside */
+    const char *tenant;       /* the owner of its sessions */
+    const char *asked;        /* the session in the path of a question beside */
+    const char *conversation; /* the name that they give; "": one that is none */
 };
 /* Adds the headers to a request that is read, and checks which fields go with a session. 0, or -1 with err filled. */
 int api_join_session(struct api_request *request, const struct api_headers *headers, struct api_error *err);

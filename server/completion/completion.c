@@ -109,7 +109,7 @@ void completion_free_all(struct server *server) {
 }
 
 int completion_log_fields(const struct completion *c, struct log_field *fields, int max) {
-    assert(max >= 13); /* all that follow */
+    assert(max >= 14); /* all that follow */
     uint64_t completion = 0;
     int n = 0;
     const struct answer *a = &c->answer;
@@ -123,6 +123,8 @@ int completion_log_fields(const struct completion *c, struct log_field *fields, 
     fields[n++] = log_truth("stream", !c->working && c->request.stream);
     if (c->slow) fields[n++] = log_words("cut", "slow_client");
     if (!c->working && c->turn.is) fields[n++] = log_words("session", c->request.session.id);
+    if (!c->working && c->request.session.conversation)
+        fields[n++] = log_words("conversation", c->request.session.conversation);
     if (*a->session || a->usage.cached_tok) fields[n++] = log_number("cached_tokens", (double)a->usage.cached_tok);
     if (*a->session) fields[n++] = log_number("version", (double)a->session_version);
     if (*a->session && c->turn.replayed) fields[n++] = log_truth("replayed", true);

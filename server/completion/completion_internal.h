@@ -10,6 +10,7 @@
 #define COMPLETION_INTERNAL_H
 
 #include "completion.h"
+#include "server/api/api_conversation.h"
 #include "recall.h"
 
 struct completion_choice { /* a request of the engine; what it says is in answer.choices */
@@ -41,9 +42,11 @@ struct completion_account {   /* of the key */
 struct completion_way { /* in: from the body to requests of the engine */
     char *body;
     size_t body_len;
-    char *header_session, *header_key; /* or NULL */
-    char *asked;                       /* the session in the path, of a question beside it; or NULL */
-    char tenant[72];                   /* the owner of its sessions */
+    char *header_session, *header_key;          /* or NULL */
+    char *asked;                                /* the session in the path, of a question beside it; or NULL */
+    char header_name[API_CONVERSATION_MAX + 1]; /* of a conversation, "" = none that is one */
+    bool has_name;                              /* a header gives it */
+    char tenant[72];                            /* the owner of its sessions */
     struct pool_work work;
     bool is_parsed, failed; /* failed: err is the answer */
     struct api_error err;
@@ -82,7 +85,10 @@ struct completion {
 };
 
 /* ---- completion_session.c ---- */
-bool completion_session_headers(struct completion *c);                    /* false: out of memory */
+bool completion_session_headers(struct completion *c);     /* false: out of memory */
+bool completion_session_waits(const struct completion *c); /* the next one may wait for files */
+/* A header alone that names a session of turns: its text would begin from nothing. False, with way.err filled. */
+bool completion_session_check(struct completion *c);
 int completion_session_open(struct completion *c, struct rod_error *err); /* fills turn, if the request is one */
 int completion_session_encode(struct completion *c, const char *text, size_t len, int32_t **ids, size_t *n_ids,
                               struct rod_error *err);

@@ -120,8 +120,9 @@ static void parse_body(struct completion *c) {
     struct server *s = c->server;
     struct completion_way *w = &c->way;
     assert(!w->is_parsed && !w->failed);
-    const struct api_headers headers = {s->config.session_header, w->header_session, w->header_key, w->tenant,
-                                        w->asked};
+    const struct api_headers headers = {
+        s->config.session_header,           w->header_session, w->header_key, w->tenant, w->asked,
+        w->has_name ? w->header_name : NULL};
     w->failed = c->answer.form->parse(w->body, w->body_len, &s->defaults, &c->request, &w->err) ||
                 c->answer.form->join(&c->request, &headers, &w->err);
     w->is_parsed = true;
@@ -440,6 +441,7 @@ static void completion_on_work(void *arg) {
     struct completion *c = arg;
     assert(c->working && !server_on_loop(c->server));
     if (!c->way.is_parsed) parse_body(c);
+    if (!c->way.failed) c->way.failed = !completion_session_check(c);
     compile_grammar(c);
     if (!is_long(c)) return;
     encode_input(c);
@@ -468,7 +470,8 @@ static void work_on_pool(struct completion *c) {
 /* A body is parsed before anyone knows whether it asks for a grammar. */
 static void begin_work(struct completion *c) {
     if (!is_long(c)) parse_body(c);
-    if (is_long(c) || (!c->way.failed && (c->request.grammar.text || c->request.tools.n))) {
+    const bool compiles = !c->way.failed && (c->request.grammar.text || c->request.tools.n);
+    if (is_long(c) || compiles || completion_session_waits(c)) {
         work_on_pool(c);
     } else {
         encode_input(c);

@@ -11,17 +11,44 @@
 
 static char *copy_text(const char *text) { return text ? strdup(text) : NULL; }
 
+static const char *header_of(const void *http, const char *name) { return http_header(http, name); }
+
 /* On the loop thread, where headers can be read. */
 bool completion_session_headers(struct completion *c) {
     const struct http_call *call = c->call;
     const char *session = http_header(call->http, c->server->config.session_header);
     const char *key = http_header(call->http, "Idempotency-Key");
+    c->way.has_name =
+        api_conversation_name(header_of, call->http, c->server->config.session_header, c->way.header_name);
     snprintf(c->way.tenant, sizeof c->way.tenant, "%s", call->tenant);
     c->account.max_sessions = call->key ? call->key->max_sessions : 0;
     c->way.header_session = copy_text(session);
     c->way.header_key = copy_text(key);
     if (call->name_len && !(c->way.asked = strndup(call->name, call->name_len))) return false;
     return (!session || c->way.header_session) && (!key || c->way.header_key);
+}
+
+bool completion_session_waits(const struct completion *c) {
+    return c->way.header_session && !c->way.failed && !c->request.session.id && api_session_id(c->way.header_session);
+}
+
+bool completion_session_check(struct completion *c) {
+    struct rod_session_info info;
+    struct rod_error rod = {0};
+    const char *id = c->way.header_session;
+    if (!completion_session_waits(c)) return true;
+    const int rc = rod_session_get(c->server->engine, c->way.tenant, id, &info, &rod);
+    if (rc == ROD_ENOTFOUND) return true;
+    if (rc && rc != ROD_ESTATE) {
+        api_error_from(&c->way.err, &rod);
+        if (rc == ROD_EIO) http_call_hide_files(c->server, id, &c->way.err);
+        return false;
+    }
+    api_error_set(&c->way.err, 412, API_INVALID, "session_of_turns", "session_id",
+                  "The header %.40s names the session %s, which has turns: put session_id into the body for the next "
+                  "one. The header alone is for conversations that are sent whole.",
+                  c->server->config.session_header, id);
+    return false;
 }
 
 int completion_session_label(struct completion *c, struct rod_error *err) {

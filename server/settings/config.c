@@ -200,7 +200,7 @@ const struct option config_options[] = {
     {"state_dtype", OPTION_CHOICE, AT(state_dtype), .group = "Sessions", .fallback = "fp32", .choices = "fp32",
      .reserved = "states are fp32"},
     {"session_header", OPTION_STRING, AT(session_header), SESSIONS, .fallback = "X-Session-Id", .metavar = "NAME", .check = check_header,
-     .help = "header that names the session of a request, beside the body's session_id"},
+     .help = "header that names a conversation, or beside the body's session_id leads to a server"},
     {"session_busy", OPTION_CHOICE, AT(session_busy), SESSIONS, .fallback = "wait", .choices = "wait|reject", .metavar = "HOW",
      .help = "a turn of a session whose turn is running: wait, in its order, or reject, with 429"},
     {"session_durability", OPTION_CHOICE, AT(session_durability), SESSIONS, .fallback = "turn", .choices = "turn|lazy", .metavar = "WHEN",

@@ -88,7 +88,7 @@ class Turns(Client):
     def ask(self):
         version = {"session_create": True} if self.version == 0 else {"expected_version": self.version}
         try:
-            body = self.whole(self.exchange({"max_tokens": 5, **version}, {"X-Session-Id": self.session}), 5)
+            body = self.whole(self.exchange({"max_tokens": 5, "session_id": self.session, **version}, {"X-Session-Id": self.session}), 5)
             assert body["session"]["version"] == self.version + 1, (body["session"], self.version)
         except Exception:
             self.begin()

@@ -113,6 +113,11 @@ def test_a_client_that_leaves_frees_its_slot_on_the_replica(site, stream):
         time.sleep(0.02)
 
 
+def begins(headers):
+    """The body of a session's first turn; the header beside it leads to a replica."""
+    return {"session_id": headers["X-Session-Id"], "session_create": True} if headers else {}
+
+
 def test_a_session_header_sticks_to_one_replica_and_sessions_spread(site):
     replicas, balancer = site
     used = set()
@@ -120,7 +125,7 @@ def test_a_session_header_sticks_to_one_replica_and_sessions_spread(site):
         headers = {"X-Session-Id": uuid.uuid4().hex}
         before = [finished(r) for r in replicas]
         for _ in range(3):
-            status, body = balancer.post({"prompt": "Once", "max_tokens": 2, "ignore_eos": True, "session_create": True}, headers)
+            status, body = balancer.post({"prompt": "Once", "max_tokens": 2, "ignore_eos": True, **begins(headers)}, headers)
             assert status == 200, body
         grown = [i for i, r in enumerate(replicas) if finished(r) > before[i]]
         assert len(grown) == 1, f"one session's turns went to {len(grown)} replicas"
@@ -197,7 +202,7 @@ def test_requests_that_break_off_or_are_refused_take_no_replica_away(site):
                     s.shutdown(socket.SHUT_WR)
                     s.recv(65536)
         for headers in (None, {"X-Session-Id": uuid.uuid4().hex}):
-            status, body = balancer.post({"prompt": "Once", "max_tokens": 1, "session_create": bool(headers)}, headers)
+            status, body = balancer.post({"prompt": "Once", "max_tokens": 1, **begins(headers)}, headers)
             assert status == 200, (broken[:40], body)
 
 
@@ -205,7 +210,7 @@ def test_a_session_survives_the_death_of_its_replica(site):
     replicas, balancer = site
     headers = {"X-Session-Id": uuid.uuid4().hex}
     before = [finished(r) for r in replicas]
-    turn = lambda **more: balancer.post({"prompt": "Once", "max_tokens": 5, "ignore_eos": True, **more}, headers)
+    turn = lambda **more: balancer.post({"prompt": "Once", "max_tokens": 5, "ignore_eos": True, "session_id": headers["X-Session-Id"], **more}, headers)
     status, first = turn(session_create=True)
     assert status == 200 and first["session"]["version"] == 1, first
     home = next(r for r, b in zip(replicas, before) if finished(r) > b)
@@ -230,7 +235,7 @@ def test_no_request_meets_a_replica_that_loads(site):
     for i in range(60):
         began = time.monotonic()
         headers = {"X-Session-Id": uuid.uuid4().hex} if i % 2 else None
-        status, body = balancer.post({"prompt": "Once", "max_tokens": 1, "session_create": bool(headers)}, headers)
+        status, body = balancer.post({"prompt": "Once", "max_tokens": 1, **begins(headers)}, headers)
         assert status == 200, (i, body)
         slowest = max(slowest, time.monotonic() - began)
     assert slowest < 2, f"a request took {slowest:.1f} s"
@@ -253,7 +258,7 @@ def test_a_replica_that_stands_still_gets_no_more_requests(site):
         began = time.monotonic()
         for i in range(30):
             headers = {"X-Session-Id": uuid.uuid4().hex} if i % 2 else None
-            status, body = balancer.post({"prompt": "Once", "max_tokens": 1, "session_create": bool(headers)}, headers, timeout=20)
+            status, body = balancer.post({"prompt": "Once", "max_tokens": 1, **begins(headers)}, headers, timeout=20)
             assert status == 200, (i, body)
         assert time.monotonic() - began < 10, f"{time.monotonic() - began:.1f} s for 30 requests"
     finally:

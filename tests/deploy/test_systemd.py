@@ -71,12 +71,12 @@ def test_start_returns_when_the_server_is_ready_and_it_runs_with_no_rights(machi
 
 def test_sessions_outlive_a_restart_in_the_units_own_folder(machine):
     machine.run("systemctl start rodimus")
-    status, first = answer(machine, headers={"X-Session-Id": "fox"}, session_create=True)
+    status, first = answer(machine, headers={"X-Session-Id": "fox"}, session_id="fox", session_create=True)
     assert status == 200 and first["session"]["version"] == 1, first
     uid = machine.run("stat -c %u /proc/$(systemctl show -P MainPID rodimus)")
     assert machine.run("stat -c '%a %u' /var/lib/rodimus/") == f"700 {uid}"
     machine.run("systemctl restart rodimus")
-    status, second = answer(machine, headers={"X-Session-Id": "fox"}, expected_version=1)
+    status, second = answer(machine, headers={"X-Session-Id": "fox"}, session_id="fox", expected_version=1)
     assert status == 200 and second["session"]["version"] == 2, second
 
 
@@ -181,7 +181,7 @@ def test_a_session_goes_on_in_another_replica_of_the_host(machine):
     machine.run("systemctl start rodimus@8081 rodimus@8082")
     for version, port in enumerate([8081, 8082, 8081]):
         where = {"expected_version": version} if version else {"session_create": True}
-        status, body = answer(machine, port, {"X-Session-Id": "fox"}, **where)
+        status, body = answer(machine, port, {"X-Session-Id": "fox"}, session_id="fox", **where)
         assert status == 200 and body["session"]["version"] == version + 1, body
 
 

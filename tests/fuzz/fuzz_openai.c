@@ -1,5 +1,6 @@
 /* fuzz_openai.c - any body of any client: the parsers take it or refuse it with a 4xx that has a message, and what they
  * took keeps the promises that the engine relies on. The first byte chooses the route. */
+#include "server/api/api_conversation.h"
 #include "server/api/api_routes.h"
 #include "server/api/chats/chats.h"
 #include "server/api/completions/completions.h"
@@ -58,6 +59,8 @@ static void check_request(const struct answer_form *form, const struct api_reque
                       : session->create || session->has_expected)
         abort();
     if (session->from && !api_session_id(session->from)) abort();
+    const char *name = session->conversation;
+    if (name && (session->id || !said || !api_conversation_is(name, strlen(name)))) abort();
     for (size_t i = 0; i < r->n_prompts; i++) {
         const struct api_prompt *p = &r->prompts[i];
         if (p->ids ? p->n_ids == 0 : p->len == 0) abort();
@@ -143,9 +146,9 @@ static void check_keeps(const struct api_request *r) {
 }
 
 static int request(const struct answer_form *form, bool header, const char *body, size_t len, struct api_error *err) {
-    static const struct api_headers none = {"X-Session-Id", NULL, NULL, "t", NULL},
-                                    both = {"X-Session-Id", "s", "k", "t", NULL};
-    static const struct api_headers asked = {"X-Session-Id", "s", "k", "t", "s"};
+    static const struct api_headers none = {"X-Session-Id", NULL, NULL, "t", NULL, NULL},
+                                    both = {"X-Session-Id", "s", "k", "t", NULL, "c"};
+    static const struct api_headers asked = {"X-Session-Id", "s", "k", "t", "s", "c"};
     struct api_request r;
     if (form->parse(body, len, &defaults, &r, err)) return -1;
     if (form == &chats_form && len % 3 == 0) { /* a question beside a session */
@@ -175,7 +178,7 @@ static int message(bool counting, const char *body, size_t len, struct api_error
         return -1;
     }
     if (r.n != 1 || r.n_logprobs >= 0 || r.return_token_ids || r.include_usage) abort();
-    const struct api_headers none = {"X-Session-Id", NULL, NULL, "t", NULL};
+    const struct api_headers none = {"X-Session-Id", NULL, NULL, "t", NULL, NULL};
     int rc = messages_form.join(&r, &none, err);
     if (!rc) check_request(&messages_form, &r);
     api_request_fini(&r);
@@ -204,6 +207,28 @@ static void custom_input(const char *text, size_t len) {
     buf_fini(&pieces);
 }
 
+/* A line "Name: value" each, as they come. */
+static const char *header_of(const void *lines, const char *name) {
+    const size_t n = strlen(name);
+    for (const char *at = lines; at; at = strchr(at, '\n') ? strchr(at, '\n') + 1 : NULL)
+        if (!strncmp(at, name, n) && at[n] == ':') return at + n + 1;
+    return NULL;
+}
+
+/* What is no name is no error, and every name is one. */
+static void names(const char *lines, size_t len) {
+    char name[API_CONVERSATION_MAX + 1], *copy = malloc(len + 1);
+    if (!copy) abort();
+    memcpy(copy, lines, len);
+    copy[len] = 0;
+    if (api_conversation_name(header_of, copy, "X-Session-Id", name)) {
+        if (*name && !api_conversation_is(name, strlen(name))) abort();
+    } else if (*name) {
+        abort();
+    }
+    free(copy);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (size == 0) return 0;
     const char *body = (const char *)data + 1;
@@ -216,6 +241,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         rc = request(&responses_form, false, body, len, &err);
     } else if (data[0] == 'm' || data[0] == 'c') {
         rc = message(data[0] == 'c', body, len, &err);
+    } else if (data[0] == 'n') {
+        names(body, len);
     } else if (data[0] == 'i') {
         custom_input(body, len);
     } else if (data[0] == 'k') {

@@ -36,16 +36,13 @@ int responses_join(struct api_request *q, const struct api_headers *h, struct ap
     struct api_session *s = &q->session;
     char id[ID_BYTES];
     assert(!q->answer_id && !s->id);
-    if (h->session) {
-        field_bad(&p, h->session_name, "is not available in /v1/responses: use previous_response_id");
-        return -1;
-    }
     if (!api_take_key(&p, s, h->idempotency_key)) return -1;
     choose_id(s, h->tenant, id);
     q->answer_id = strdup(id);
     if (!s->discard || s->from) s->id = strdup(id);
     if (!s->discard && !s->idempotency_key) s->idempotency_key = strdup(id);
     s->create = s->id != NULL;
+    if (!api_join_conversation(&p, q, h)) return -1;
     if (q->answer_id && (s->id || (s->discard && !s->from)) && (s->idempotency_key || s->discard)) return 0;
     field_no_memory(&p);
     return -1;

@@ -255,8 +255,6 @@ def test_what_cannot_be_honoured_is_named(server, stream):
         if answer.status != 400 or answer.error["param"] != param or param.split("[")[0].split(".")[0] not in answer.error["message"]:
             wrong.append(f"{add}: {answer!r}"[:300])
     assert not wrong, "\n".join(wrong)
-    answer = server.post(PATH, {**ASK, "stream": stream}, headers={"X-Session-Id": "a"})
-    assert answer.status == 400 and answer.error["param"] == "X-Session-Id", answer
 
 
 def test_what_asks_for_nothing_is_accepted(server):

@@ -17,7 +17,7 @@ static struct api_defaults defaults = {
 
 static int join(const struct answer_form *form, const char *body, const char *session, const char *key,
                 struct api_request *out, struct api_error *err) {
-    const struct api_headers headers = {"X-Session-Id", session, key, "tenant", NULL};
+    const struct api_headers headers = {"X-Session-Id", session, key, "tenant", NULL, session};
     if (form->parse(body, strlen(body), &defaults, out, err)) return -1;
     const int rc = form->join(out, &headers, err);
     if (rc) api_request_fini(out);
@@ -39,7 +39,7 @@ static void refuse(const struct answer_form *form, const char *body, const char 
         fail_msg("%s: got %u at '%s' (%s), want 400 at '%s'", body, err.http, err.param, err.message, param);
 }
 
-static void body_or_header_name_the_session(void **state) {
+static void the_body_names_the_session(void **state) {
     (void)state;
     struct api_request r;
     accept(&completions_form, "{\"prompt\": \"x\"}", NULL, NULL, &r);
@@ -50,17 +50,22 @@ static void body_or_header_name_the_session(void **state) {
     assert_string_equal(r.session.id, "a.b-c_D9");
     assert_true(r.session.has_expected && r.session.expected_version == 7 && !r.session.create);
     api_request_fini(&r);
-    accept(&chats_form, "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"session_create\": true}", "h",
-           "key", &r);
+    accept(
+        &chats_form,
+        "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"session_create\": true, \"session_id\": \"h\"}",
+        "h", "key", &r);
     assert_string_equal(r.session.id, "h");
     assert_string_equal(r.session.idempotency_key, "key");
-    assert_true(r.session.create);
+    assert_true(r.session.create && !r.session.conversation);
     api_request_fini(&r);
     accept(&completions_form, "{\"prompt\": \"x\", \"session_id\": \"a\"}", "a", NULL, &r);
     api_request_fini(&r);
     refuse(&completions_form, "{\"prompt\": \"x\", \"session_id\": \"a\"}", "b", NULL, "session_id");
-    refuse(&completions_form, "{\"prompt\": \"x\"}", "a/b", NULL, "X-Session-Id");
-    refuse(&completions_form, "{\"prompt\": \"x\"}", "", NULL, "X-Session-Id");
+    accept(&completions_form, "{\"prompt\": \"x\", \"prompt_cache_key\": \"b\"}", "a/b", NULL, &r);
+    assert_true(!r.session.id && !r.session.conversation); /* names are for messages */
+    api_request_fini(&r);
+    refuse(&completions_form, "{\"prompt\": \"x\", \"session_create\": true}", "a", NULL, "session_id");
+    refuse(&completions_form, "{\"prompt\": \"x\", \"expected_version\": 0}", "a", NULL, "session_id");
 }
 
 static void ids_have_128_characters_at_most(void **state) {
@@ -94,15 +99,16 @@ static void what_does_not_go_with_a_session_is_named(void **state) {
     struct api_request r;
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         snprintf(body, sizeof body, "{\"prompt\": \"x\", %s}", cases[i].fields);
-        accept(&completions_form, body, NULL, NULL, &r);
+        accept(&completions_form, body, "s", NULL, &r);
         api_request_fini(&r);
-        refuse(&completions_form, body, "s", NULL, cases[i].param);
+        snprintf(body, sizeof body, "{\"prompt\": \"x\", \"session_id\": \"s\", %s}", cases[i].fields);
+        refuse(&completions_form, body, NULL, NULL, cases[i].param);
     }
-    refuse(&completions_form, "{\"prompt\": [\"x\", \"y\"]}", "s", NULL, "prompt");
+    refuse(&completions_form, "{\"prompt\": [\"x\", \"y\"], \"session_id\": \"s\"}", NULL, NULL, "prompt");
     refuse(&completions_form, "{\"prompt\": \"x\", \"session_create\": true}", NULL, NULL, "session_create");
     refuse(&completions_form, "{\"prompt\": \"x\", \"expected_version\": 0}", NULL, NULL, "expected_version");
-    refuse(&completions_form, "{\"prompt\": \"x\"}", "s", "", "Idempotency-Key");
-    refuse(&completions_form, "{\"prompt\": \"x\"}", "s", "a\nb", "Idempotency-Key");
+    refuse(&completions_form, "{\"prompt\": \"x\", \"session_id\": \"s\"}", NULL, "", "Idempotency-Key");
+    refuse(&completions_form, "{\"prompt\": \"x\", \"session_id\": \"s\"}", NULL, "a\nb", "Idempotency-Key");
     /* What says nothing without a session does no harm there. */
     accept(&completions_form, "{\"prompt\": \"x\", \"session_create\": false, \"session_id\": null}", NULL, "", &r);
     api_request_fini(&r);
@@ -113,7 +119,10 @@ static void a_chat_of_no_tokens_needs_a_session(void **state) {
     static const char *const body = "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"max_tokens\": 0}";
     struct api_request r;
     refuse(&chats_form, body, NULL, NULL, "max_tokens");
-    accept(&chats_form, body, "s", NULL, &r);
+    refuse(&chats_form, body, "s", NULL, "max_tokens");
+    accept(&chats_form,
+           "{\"messages\": [{\"role\": \"user\", \"content\": \"x\"}], \"max_tokens\": 0, \"session_id\": \"s\"}", NULL,
+           NULL, &r);
     assert_int_equal(r.max_tokens, 0);
     api_request_fini(&r);
 }
@@ -210,7 +219,12 @@ static void a_response_is_a_chat_with_its_past_elsewhere(void **state) {
     assert_string_equal(r.session.from, "resp_1");
     assert_true(r.session.discard && r.max_tokens == 5 && r.stream);
     api_request_fini(&r);
-    refuse(&responses_form, "{\"input\": \"a\"}", "s", NULL, "X-Session-Id");
+    accept(&responses_form, "{\"input\": \"a\", \"store\": false}", "s", NULL, &r);
+    assert_string_equal(r.session.conversation, "s");
+    api_request_fini(&r);
+    accept(&responses_form, "{\"input\": \"a\", \"previous_response_id\": \"resp_1\"}", "s", NULL, &r);
+    assert_true(r.session.id && !r.session.conversation);
+    api_request_fini(&r);
     refuse(&responses_form, "{\"input\": \"a\", \"session_id\": \"s\"}", NULL, NULL, "session_id");
     refuse(&responses_form, "{\"input\": \"a\", \"previous_response_id\": \"a/b\"}", NULL, NULL,
            "previous_response_id");
@@ -359,7 +373,7 @@ static void a_session_shows_what_is_known_of_it(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(body_or_header_name_the_session),
+        cmocka_unit_test(the_body_names_the_session),
         cmocka_unit_test(ids_have_128_characters_at_most),
         cmocka_unit_test(what_does_not_go_with_a_session_is_named),
         cmocka_unit_test(a_chat_of_no_tokens_needs_a_session),
