@@ -2,7 +2,8 @@
 """measure.py URL CASES HELDOUT.txt OUT.json [SKILL...] [--at-once 8] [--limit N]: the held-out cases, greedily, through a running server.
 
 CASES is a folder of skills.py heldout. Chats go to /v1/chat/completions, holes to /v1/completions with suffix; a case of recall in several turns is one
-session, whose turns bring only what is new. HELDOUT's tales are scored with echo. Needs nothing but Python; RODIMUS_API_KEY is sent if it is set."""
+session, whose turns bring only what is new. A case of several calls is a conversation with `tools`: each answer of the model is checked and sent back, and the
+case's results follow; it is right if all answers are. HELDOUT's tales are scored with echo. Needs nothing but Python; RODIMUS_API_KEY is sent if it is set."""
 import argparse
 import collections
 import json
@@ -64,19 +65,50 @@ def session_answer(url, case, greedy, number):
             pass
 
 
+def as_text(message):
+    calls = message.get("tool_calls") or []
+    try:
+        return "".join(skills.call_text(c["function"]["name"], json.loads(c["function"]["arguments"])) for c in calls) or message["content"] or ""
+    except ValueError:
+        return json.dumps(calls)
+
+
+def talk(url, case):
+    """The first wrong answer and the expected one (None, None: all are right), and the names of the right ones."""
+    head, sent, right, n_calls = skills.tools_of(case["messages"][0]["content"]), [], [], 0
+    for m in skills.sent(case["messages"][1:]) + [{"role": "assistant", "content": case["answer"]}]:
+        if m["role"] != "assistant":
+            sent.append({**m, "tool_call_id": sent[-1]["tool_calls"][0]["id"]} if m["role"] == "tool" else m)
+            continue
+        is_call = m["content"].startswith("<tool_call>")
+        n_calls += is_call
+        body = {"temperature": 0, "max_tokens": 160, "messages": head["system"] + sent, "tools": head["tools"]}
+        message = post(url, "/v1/chat/completions", body)["choices"][0]["message"]
+        if not skills.check({"skill": case["skill"], "answer": m["content"]}, as_text(message)):
+            return as_text(message), m["content"], right
+        right.append(f"call {n_calls}" if is_call else f"answer behind call {n_calls}")
+        sent.append({k: message[k] for k in ("role", "content", "tool_calls") if message.get(k) is not None})
+    return None, None, right
+
+
 def measure(url, path, at_once, limit):
     with open(path, encoding="utf-8") as f:
         cases = [json.loads(line) for line in f][:limit]
-    forms, wrong, lock = collections.Counter(), [], threading.Lock()
+    forms, steps, wrong, lock = collections.Counter(), collections.Counter(), [], threading.Lock()
 
     def one(numbered):
         number, case = numbered
-        got = answer_of(url, case, number)
-        right = skills.check(case, got or "")
+        if case["skill"] in skills.TALKS:
+            got, expected, passed = talk(url, case)
+            right = expected is None
+        else:
+            got, expected, passed = answer_of(url, case, number), case["answer"], []
+            right = skills.check(case, got or "")
         with lock:
             forms[case.get("form", ""), right] += 1
+            steps.update(passed)
             if not right and len(wrong) < 5:
-                wrong.append({"expected": case["answer"][:400], "got": (got or "")[:400]})
+                wrong.append({"expected": expected[:400], "got": (got or "")[:400]})
     begin = time.time()
     with ThreadPoolExecutor(at_once) as pool:
         list(pool.map(one, enumerate(cases)))
@@ -84,7 +116,7 @@ def measure(url, path, at_once, limit):
     by_form = {}
     for form in sorted({f for f, _ in forms if f}):
         by_form[form] = [forms[form, True], forms[form, True] + forms[form, False]]
-    return {"cases": len(cases), "right": n, "percent": round(100 * n / len(cases), 1), "forms_right_of": by_form, "seconds": round(time.time() - begin, 1), "some_wrong": wrong}
+    return {"cases": len(cases), "right": n, "percent": round(100 * n / len(cases), 1), "forms_right_of": by_form, **({"answers_right": dict(sorted(steps.items()))} if steps else {}), "seconds": round(time.time() - begin, 1), "some_wrong": wrong}
 
 
 def nats_a_character(url, path):
@@ -115,7 +147,7 @@ def main():
         skill = name[:-len(".jsonl")]
         if name.endswith(".jsonl") and (not args.skill or skill in args.skill):
             found["skills"][skill] = result = measure(args.url, os.path.join(args.cases, name), args.at_once, args.limit)
-            print(f"{skill:14} {result['right']:4} of {result['cases']:4}  {result['percent']:5.1f} %  {result['seconds']:6.1f} s  {result['forms_right_of'] or ''}", flush=True)
+            print(f"{skill:14} {result['right']:4} of {result['cases']:4}  {result['percent']:5.1f} %  {result['seconds']:6.1f} s  {result['forms_right_of'] or ''} {result.get('answers_right', '')}", flush=True)
     if not args.skill or "tales" in args.skill:
         found["tales"] = nats_a_character(args.url, args.heldout)
         print(f"{'tales':14} {found['tales']['nats_a_character']} nats a character")

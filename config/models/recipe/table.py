@@ -9,7 +9,8 @@ ROWS = [  # skill, form (None for all), what stands in the table
     ("tools", None, "tools, all"), ("tools", "call", "tools: the right one, its arguments exact"), ("tools", "result", "tools: a sentence of a result"),
     ("tools", "none", "tools: none fits, and that is said"), ("extraction", None, "extraction: the whole object"), ("edit", None, "edit: the whole tale"),
     *((f"recall-{n}", None, f"recall of a name after {n:,} tokens") for n in (200, 500, 1000, 2000, 4000, 8000)),
-    ("sums", None, "sums"), ("fim", None, "fill in the middle: a refrain"), ("system", None, "system prompts")]
+    ("second", None, "two tool calls, and the sentences"), ("chain", None, "three tool calls, and the sentence"),
+    ("agent", None, "an agent's loop over files, to its answer"), ("sums", None, "sums"), ("fim", None, "fill in the middle: a refrain"), ("system", None, "system prompts")]
 
 
 def lines(result):

@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
 """Tests of the recipe: python3 -m unittest test_recipe. RODIMUS_URL: a server of a <role> model, to compare frames with; TOKENIZER: its tokenizer.json."""
+import collections
 import importlib.util
 import json
 import os
 import random
 import sys
 import unittest
+import unittest.mock
 import urllib.request
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -71,6 +73,59 @@ class Recipe(unittest.TestCase):
                     self.assertIn(str(value), wish["content"])
                     self.assertEqual(tool["parameters"]["properties"][key]["type"], "integer" if isinstance(value, int) else "string")
 
+    def test_arguments_of_a_chain_come_from_what_was_read(self):
+        rng, forms = random.Random(9), collections.Counter()
+        for i in range(600):
+            s = skills.MAKERS[skills.TALKS[i % 3]](rng, POOLS[("heldout", "train")[i // 3 % 2]], BANK)
+            tools, read, calls = {t["function"]["name"]: t["function"]["parameters"] for t in skills.tools_of(s["messages"][0]["content"])["tools"]}, "", 0
+            for m in s["messages"][1:] + [{"role": "assistant", "content": s["answer"]}]:
+                if not m["content"].startswith("<tool_call>"):
+                    read += m["content"].replace("\\", "") + "\n"
+                    continue
+                calls += 1
+                call = json.loads(m["content"].split("\n")[1])
+                self.assertLessEqual(set(tools[call["name"]]["required"]), set(call["arguments"]))
+                for key, value in call["arguments"].items():
+                    self.assertIn(key, tools[call["name"]]["properties"])
+                    self.assertTrue(value == "." or str(value) in read, (value, read))
+            forms[s["skill"], s["form"]] += 1
+            self.assertGreaterEqual(calls, {"second": 2, "chain": 3, "agent": 1}[s["skill"]], s)
+        self.assertEqual(len(forms), 3 + 2 + 5, forms)
+
+    def test_what_an_agent_answers_stands_in_its_file(self):
+        rng = random.Random(10)
+        for _ in range(300):
+            s = skills.agent(rng, POOLS["heldout"], BANK)
+            last = [m["content"] for m in s["messages"] if m["role"] == "tool"][-2 if s["form"] == "write" else -1]
+            if s["form"] == "missing":
+                self.assertNotIn(s["answer"].split()[-1][:-1] + ".", last)
+            else:
+                self.assertIn(s["answer"], last)
+
+    def test_a_conversation_is_right_if_each_answer_is(self):
+        import measure
+        rng = random.Random(11)
+        for skill in skills.TALKS:
+            s = skills.MAKERS[skill](rng, POOLS["heldout"], BANK)
+            answers = [m["content"] for m in s["messages"] + [{"role": "assistant", "content": s["answer"]}] if m["role"] == "assistant"]
+            for wrong_at in (None, *range(len(answers))):
+                asked = []
+
+                def post(_, path, body):
+                    self.assertEqual(path, "/v1/chat/completions")
+                    self.assertEqual([m["role"] for m in body["messages"]][-1] in ("user", "tool"), True)
+                    answer = answers[len(asked)] if len(asked) != wrong_at else "No."
+                    asked.append(body)
+                    if not answer.startswith("<tool_call>"):
+                        return {"choices": [{"message": {"role": "assistant", "content": answer}}]}
+                    call = json.loads(answer.split("\n")[1])
+                    call["arguments"] = json.dumps(call["arguments"])
+                    return {"choices": [{"message": {"role": "assistant", "content": None, "tool_calls": [{"id": "a", "type": "function", "function": call}]}}]}
+                with unittest.mock.patch.object(measure, "post", post):
+                    got, expected, right = measure.talk("", s)
+                self.assertEqual((got, expected), (None, None) if wrong_at is None else ("No.", answers[wrong_at]))
+                self.assertEqual((len(asked), len(right)), (len(answers),) * 2 if wrong_at is None else (wrong_at + 1, wrong_at))
+
     def test_edits_change_what_was_asked_and_nothing_else(self):
         rng = random.Random(6)
         for _ in range(200):
@@ -114,6 +169,22 @@ class Recipe(unittest.TestCase):
                 request = urllib.request.Request(os.environ["RODIMUS_URL"] + "/apply-template", body, {"Content-Type": "application/json"})
                 with urllib.request.urlopen(request) as answer:
                     self.assertEqual(json.load(answer)["prompt"], skills.render(s["messages"]))
+
+    @unittest.skipUnless(os.environ.get("RODIMUS_URL"), "no server")
+    def test_conversations_with_tools_are_rendered_as_they_were_learnt(self):
+        for s in samples(20):
+            if s["skill"] not in skills.TALKS or '"type":"function"' in s["messages"][0]["content"]:  # compact lists of other clients
+                continue
+            head, sent = skills.tools_of(s["messages"][0]["content"]), []
+            for m in skills.sent(s["messages"][1:]):
+                if m["content"].startswith("<tool_call>"):
+                    call = json.loads(m["content"].split("\n")[1])
+                    m = {"role": "assistant", "tool_calls": [{"id": "a", "type": "function", "function": {**call, "arguments": json.dumps(call["arguments"], ensure_ascii=False)}}]}
+                sent.append({**m, "tool_call_id": "a"} if m["role"] == "tool" else m)
+            body = json.dumps({"messages": head["system"] + sent, "tools": head["tools"]}).encode()
+            request = urllib.request.Request(os.environ["RODIMUS_URL"] + "/apply-template", body, {"Content-Type": "application/json"})
+            with urllib.request.urlopen(request) as answer:
+                self.assertEqual(json.load(answer)["prompt"], skills.render(s["messages"]))
 
     @unittest.skipUnless(os.environ.get("TOKENIZER"), "no tokenizer")
     def test_ids_are_those_of_the_whole_text_and_targets_end_each_answer(self):

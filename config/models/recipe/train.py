@@ -16,6 +16,7 @@ import os  # noqa: E402
 import queue  # noqa: E402
 import random  # noqa: E402
 import re  # noqa: E402
+import shutil  # noqa: E402
 import signal  # noqa: E402
 import sys  # noqa: E402
 import threading  # noqa: E402
@@ -33,10 +34,12 @@ os.environ["TOKENIZERS_PARALLELISM"] = "false"
 SPECIAL = ["<|startoftext|>", "<|endoftext|>", "[CLS]", "[gMASK]", "<role>", "</role>", "<|fim_begin|>", "<|fim_hole|>", "<|fim_end|>", "<|fim_pad|>"]
 SPLIT = r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
 SEPARATOR = "\n<|endoftext|>\n"
-WEIGHT = {"tools": 6.0, "extraction": 5.0, "edit": 2.0, "recall": 8.0, "sums": 3.0, "words": 2.0, "choose": 3.0, "fim": 1.0, "system": 6.0}  # of an answer's token; a tale's has 1
-MIX = {"tools": 0.28, "edit": 0.24, "extraction": 0.16, "words": 0.06, "system": 0.14, "sums": 0.02, "fim": 0.03, "fim_real": 0.04, "recall": 0.02}  # samples of a row of skills
+WEIGHT = {"tools": 6.0, "extraction": 5.0, "edit": 2.0, "recall": 8.0, "sums": 3.0, "words": 2.0, "choose": 3.0, "fim": 1.0, "system": 6.0,
+          "second": 5.0, "chain": 4.0, "agent": 4.0}  # of an answer's token; a tale's has 1
+MIX = {"tools": 0.28, "edit": 0.24, "extraction": 0.16, "words": 0.06, "system": 0.14, "sums": 0.02, "fim": 0.03, "fim_real": 0.04, "recall": 0.02,
+       "second": 0.07, "chain": 0.05, "agent": 0.08}  # samples of a row of skills
 CHOOSE = 0.4, 0.15  # such samples at the start and at the end
-FIRST = {"tools": 5, "choose": 10.5}  # times the weight for an answer's first token, which decides between a call and none
+FIRST = {"tools": 5, "choose": 10.5, "second": 5, "chain": 5, "agent": 4}  # times the weight for an answer's first token, which decides on a call; each product is another
 ROWS = {"tales": 0.12, "recall": 0.11, "skills": 0.77}
 RATE, WARM_UP, ROW_SEED = 3e-3, 200, 19
 ASK = ["Tell me a tale about {}.", "Tell me a story about {}.", "Write a fairy tale about {}.", "I would like to hear about {}.", "Please tell a short tale with {}."]
@@ -320,7 +323,8 @@ def evaluate(model, encoder, cases, tales, device, torch, until, found, longest=
                     ids[row, :len(c[0])] = torch.tensor(c[0])
                 top = model(ids.to(device), None).argmax(-1).tolist()
                 for row, (i, t, w, s) in enumerate(part):
-                    ok = all(top[row][k] == t[k] for k in range(max(k for k in range(len(w)) if not w[k]) + 1, len(w)))
+                    begin = 0 if skill in skills.TALKS else max(k for k in range(len(w)) if not w[k]) + 1
+                    ok = all(top[row][k] == t[k] for k in range(begin, len(w)) if w[k])
                     right += ok
                     forms[s.get("form", ""), ok] += 1
             found[skill] = {"right": right, "of": len(samples) - len(todo), "forms": {f"{k[0]} {'right' if k[1] else 'wrong'}".strip(): v for k, v in sorted(forms.items())}}
@@ -400,6 +404,8 @@ def train(args, wall, say, jobs):
     jobs.path = os.path.join(args.out, "training.json")
     wall.at_end = lambda phase: (jobs.write_notes(f"time was over in the phase: {phase}"), jobs.stop())
     tokenizer, checkpoint = os.path.join(args.state, "tokenizer.json"), os.path.join(args.state, "last.pt")
+    if args.begin and not os.path.exists(tokenizer):
+        shutil.copyfile(os.path.join(args.begin, "tokenizer.json"), tokenizer)
     if not os.path.exists(tokenizer):
         wall.begins("tokenizer (half a minute, for once)")
         make_tokenizer(read_tales(args.corpus), tokenizer, args.vocab)
@@ -413,7 +419,7 @@ def train(args, wall, say, jobs):
 
     wall.begins(f"start of {args.workers} workers")
     context = multiprocessing.get_context("spawn")  # nothing of PyTorch, CUDA or the tokenizer's threads is in them
-    progress, cases = context.Value("d", 0.0), os.path.join(args.state, "cases.json")
+    progress, cases = context.Value("d", float(bool(args.begin))), os.path.join(args.state, "cases.json")
     feed = Feed(context, args.workers, say, progress, tokenizer, args.corpus, args.context, [f"{ROW_SEED} {i} {calls}" for i in range(args.workers)], args.hang)
     jobs.children += feed.children
     if not os.path.exists(cases):
@@ -450,9 +456,16 @@ def train(args, wall, say, jobs):
                 w.copy_(saved)
         optimizer.load(state["optimizer"])
         step, spent, history = state["step"], state["spent"], state["history"]
-        progress.value = spent / (args.total * 60)
+        progress.value = 1.0 if args.begin else spent / (args.total * 60)
         jobs.notes = {"parameters": n_parameters, "step": step, "seconds": round(spent), "history": history}
         say(f"goes on at step {step}, {spent:.0f} s")
+    elif args.begin:
+        from safetensors.torch import load_file
+        begun = load_file(os.path.join(args.begin, "model.safetensors"))
+        with torch.no_grad():
+            for name, w in model.tensors().items():
+                w.copy_(begun[name])
+        say(f"begins from the weights of {args.begin}")
 
     def save():
         entry = {"step": step, "tokens": step * args.rows * args.context, "seconds": round(spent)}
@@ -515,7 +528,7 @@ def train(args, wall, say, jobs):
             totals["n"] += 1
         step, steps_done, now = step + 1, steps_done + 1, time.time()
         spent += now - last
-        last, progress.value = now, spent / (args.total * 60)
+        last, progress.value = now, 1.0 if args.begin else spent / (args.total * 60)
         if now - said > 15 or steps_done in (1, 10, 40):
             n = max(1, totals["n"])
             say(f"step {step} {spent:.0f} s {step * args.rows * args.context / 1e6:.1f} M tokens, {(steps_done - n_said) * args.rows * args.context / (now - said) / 1e3:.1f} k/s, "
@@ -567,6 +580,7 @@ def main():
     p.add_argument("--no-compile", action="store_true", help="do not even try in a child process whether compiling takes less than 40 s")
     p.add_argument("--adam", action="store_true", help="AdamW for the matrices, too")
     p.add_argument("--rate", type=float, default=RATE)
+    p.add_argument("--from", dest="begin", metavar="MODEL", help="begins from a model's weights and tokenizer: what grows over a training is grown from the start")
     p.add_argument("--finish", action="store_true", help="the last call: --total is what was spent and what is left of --minutes")
     p.add_argument("--fla", nargs="*", default=[], help="folders with an fla-core, the first that works is used; without: the installed one")
     p.add_argument("--plain", action="store_true", help="no self-checks, no fast forms")
