@@ -17,7 +17,9 @@ def lines(result):
     yield "| held out | cases | right |"
     yield "|---|---|---|"
     for skill, form, said in ROWS:
-        found = result["skills"][skill]
+        found = result["skills"].get(skill)
+        if not found:  # measured alone, without it
+            continue
         right, cases = found["forms_right_of"][form] if form else (found["right"], found["cases"])
         yield f"| {said} | {cases:,} | {right:,} ({100 * right / cases:.1f} %) |"
     tales = result["tales"]

@@ -381,7 +381,7 @@ def test_the_demo_models_page_has_the_table_of_its_result():
     import table
     wanted = "".join(line + "\n" for line in table.lines(results("skills")))
     assert f"<!-- measured -->\n{wanted}<!-- end of measured -->" in page("config/models/skills/README.md"), "config/models/recipe/table.py writes it"
-    assert all(found["cases"] >= 500 for found in results("skills")["skills"].values())
+    assert all(found["cases"] >= (200 if skill in ("second", "chain", "agent") else 500) for skill, found in results("skills")["skills"].items())
 
 
 def rounds_to(shown, value):
