@@ -152,14 +152,6 @@ def drafts_table():
             yield f"| {rows(name)[0]['model']}, {device} | {batch} | " + " | ".join(times) + " |"
 
 
-def verify_table():
-    """Steps that read drafts, against steps of a token a session."""
-    for name in ("rodimus-plus-1.6b-verify-h200", "rodimus-1.4b-verify-h200"):
-        ms = {(r["batch"], r["drafts"]): r["ms"] for r in rows(name)}
-        for batch in (1, 8, 32):
-            yield f"| {name[:-12]} | {batch} | " + " | ".join([said(ms[batch, 0], 2), *(said(ms[batch, k] / ms[batch, 0], 2) for k in (1, 3, 7))]) + " |"
-
-
 def codes_table():
     """Weights in fewer bits on a GPU."""
     for name in ("rodimus-plus-1.6b-codes-h200", "rodimus-1.4b-codes-h200"):
@@ -280,7 +272,7 @@ def with_line(line):
     return [name for name in pages() if any(found.startswith(line) for found in page(name).split("\n"))]
 
 
-@pytest.mark.parametrize("table", [cpu_tables, gpu_tables, cache_table, agents_table, drafts_table, verify_table, codes_table, shares_table, codes_cpu_table, llama_table, golden_table, library_table, http_table, lives, mask_table, masked_table, upgrades, losses], ids=lambda t: t.__name__)
+@pytest.mark.parametrize("table", [cpu_tables, gpu_tables, cache_table, agents_table, drafts_table, codes_table, shares_table, codes_cpu_table, llama_table, golden_table, library_table, http_table, lives, mask_table, masked_table, upgrades, losses], ids=lambda t: t.__name__)
 def test_tables_have_the_recorded_figures(table):
     expected = list(table())
     assert not [(line, places) for line in expected if len(places := with_line(line)) != 1]
