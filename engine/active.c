@@ -153,6 +153,7 @@ void active_free(struct active *a) {
     event_free(a->end);
     rod_state_free(a->output_state);
     free(a->cache.generated_ids);
+    state_buffer_release(a->lane.loaded);
     draft_lookup_fini(&a->draft.lookup);
     events_free(&a->shared.scores);
     free(a);

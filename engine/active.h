@@ -16,6 +16,7 @@
 #include "engine/backend/backend.h"
 #include "engine/sched/sched.h"
 #include "engine/session/sessions.h"
+#include "engine/conversation/conversations.h"
 #include "engine/text/text.h"
 
 /* What score.c keeps: a prompt's scores, and bad words. */
@@ -47,6 +48,17 @@ struct active_cache {
     uint64_t way_tok;            /* beside these it stops at each multiple of so many tokens; 0 = at none */
     int32_t *generated_ids;      /* [n_generated] while it is cacheable */
     size_t n_generated, generated_cap;
+};
+
+/* What lane_use.c keeps. */
+struct active_lane {
+    bool looked; /* for a state in a file */
+    bool keeps;  /* the state on its way is kept at `place` */
+    bool ends;   /* its end waits until that state is in a file */
+    struct conversation_place place;
+    struct conversation_job *job; /* a file is read or written, and this request waits for it */
+    struct state_buffer *loaded;  /* of a file, after loaded_place's tokens */
+    struct conversation_place loaded_place;
 };
 
 /* What draft_use.c keeps. */
@@ -104,6 +116,7 @@ struct active {
     struct active_score score;
     struct active_shared shared;
     struct active_cache cache;
+    struct active_lane lane;
     struct active_draft draft;
     struct active_session session;
 };

@@ -118,6 +118,8 @@ void rod_engine_stats(const struct rod_engine *e, struct rod_stats *out) {
     }
     for (int i = 0; i < ROD_PREFIX_N_MISSES; i++) out->prefix_misses[i] = counter_get(&c->prefix_misses[i]);
     if (e->sessions) sessions_stats(e->sessions, out);
+    for (int i = 0; i < ROD_PREFIX_N_MISSES; i++) out->prefix_miss_tok[i] = counter_get(&c->prefix_miss_tok[i]);
+    if (e->conversations) conversations_stats(e->conversations, out);
     if (e->pinned) {
         const struct pinned_counts pinned = pinned_count(e->pinned);
         out->pinned_prefixes = pinned.n;

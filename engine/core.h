@@ -64,6 +64,7 @@ struct engine_counters {
     atomic_uint_fast64_t bucket[20], rows_bucket[ROD_STEP_ROWS_BUCKETS]; /* not cumulative */
     atomic_bool device_failed;
     atomic_uint_fast64_t prefix_hits, prefix_tok_saved, prefix_misses[ROD_PREFIX_N_MISSES];
+    atomic_uint_fast64_t prefix_miss_tok[ROD_PREFIX_N_MISSES];
     atomic_uint_fast64_t prefix_entries, prefix_bytes, prefix_evicted;
     atomic_uint_fast64_t drafted[ROD_DRAFT_N_KINDS], accepted[ROD_DRAFT_N_KINDS];
 };
@@ -107,16 +108,18 @@ struct rod_engine {
     struct mailbox mailbox;
     struct engine_counters counters;
     struct mailbox_event *taken;
-    struct state_pool *states;      /* NULL where the device keeps none */
-    struct prefix *prefixes;        /* NULL: no prefix cache */
-    struct pinned *pinned;          /* NULL without `prefixes` */
-    atomic_bool pinning;            /* one is read */
-    double copy_ns;                 /* a byte of a state, between device and host */
-    bool moves_always;              /* for tests: prefix entries are moves also where nobody else waits */
-    struct sessions *sessions;      /* NULL without `states` */
-    struct log_limit outside_limit; /* states outside of state_host_bytes */
-    struct move *moves;             /* [n_slots] */
-    uint32_t *moving;               /* [n_slots], n_moving: slots with a move */
+    struct state_pool *states;           /* NULL where the device keeps none */
+    struct prefix *prefixes;             /* NULL: no prefix cache */
+    struct pinned *pinned;               /* NULL without `prefixes` */
+    atomic_bool pinning;                 /* one is read */
+    double copy_ns;                      /* a byte of a state, between device and host */
+    bool moves_always;                   /* for tests: prefix entries are moves also where nobody else waits */
+    struct sessions *sessions;           /* NULL without `states` */
+    struct conversations *conversations; /* NULL without `prefixes` */
+    uint32_t n_lane_ends;                /* requests whose end waits for a file */
+    struct log_limit outside_limit;      /* states outside of state_host_bytes */
+    struct move *moves;                  /* [n_slots] */
+    uint32_t *moving;                    /* [n_slots], n_moving: slots with a move */
     uint32_t n_moving;
     struct flights flights;
     struct mask_pieces masks;
@@ -150,6 +153,11 @@ static inline void engine_count(atomic_uint_fast64_t *counter, uint64_t n) {
 }
 static inline void engine_uncount(atomic_uint_fast64_t *counter) {
     atomic_fetch_sub_explicit(counter, 1, memory_order_relaxed);
+}
+/* Whose entries of the prefix cache it uses. */
+static inline struct prefix_key active_prefix_key(const struct active *active) {
+    const struct rod_request *r = active->request;
+    return (struct prefix_key){r->turn ? r->turn->tenant : r->tenant, r->cache_salt};
 }
 /* Its tokens are drawn where they are computed: the host sees no logits. */
 static inline bool active_on_device(const struct active *active) { return active->sched.site == SITE_DEVICE; }
@@ -217,6 +225,23 @@ void prefix_use_left(struct rod_engine *engine, struct active *active, uint64_t 
 void prefix_use_saved(struct rod_engine *engine, struct prefix_entry *entry, struct state_buffer *buffer);
 struct active *prefix_use_next_waiting(struct rod_engine *engine); /* to be read now; NULL: nobody waits */
 void prefix_use_distrust(struct rod_engine *engine, const struct active *active); /* its logits were no numbers */
+
+/* ---- lane_use.c: states of conversations, which the prefix cache has in files, too ---- */
+int lane_use_open(struct rod_engine *engine, struct rod_error *err); /* called after prefix_use_open and turn_open */
+void lane_use_gone(void *engine, uint64_t note);                     /* of prefix_config */
+/* A file has a longer state than `than` tokens: the request waits for it. */
+bool lane_use_look(struct rod_engine *engine, struct active *active, uint64_t than);
+/* A state that came from a file and is longer takes the place of what was found: true. */
+bool lane_use_take(struct rod_engine *engine, struct active *active, struct prefix_found *found);
+/* The slot's state after n tokens of ids is on its way out: whether, and where, the request's conversation keeps it. */
+void lane_use_place(struct rod_engine *engine, struct active *active, const int32_t *ids, size_t n, bool answer);
+/* That state is in host memory. The caller keeps its reference. */
+void lane_use_keep(struct rod_engine *engine, struct active *active, struct state_buffer *buffer);
+void lane_use_leave(struct rod_engine *engine, struct active *active); /* the request ends */
+void lane_use_distrust(struct rod_engine *engine, const struct active *active);
+/* Entries that are not wanted any more go. Then each request that waited: *loaded, it is to be read now; else its end
+ * is in a file. NULL: no more. */
+struct active *lane_use_next(struct rod_engine *engine, bool *loaded);
 
 /* ---- flight.c: failures are device faults ---- */
 /* Whether pieces of the request's prompt may be in flights: not if the device or anybody else looks at its rows. */
@@ -320,6 +345,8 @@ void end_fail(struct rod_engine *engine, struct active *active, const struct rod
 void end_cancel(struct rod_engine *engine, struct active *active);
 /* The state of a request that has ended is saved. Takes the buffer over. */
 void end_saved(struct rod_engine *engine, struct active *active, struct state_buffer *buffer);
+/* The answer's state is in host memory, for its conversation. */
+void end_kept(struct rod_engine *engine, struct active *active);
 /* Of a turn that is back: its end is kept; its session could not be kept; its answer was sent. */
 void end_post(struct rod_engine *engine, struct active *active);
 void end_unsaved(struct rod_engine *engine, struct active *active);

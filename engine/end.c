@@ -36,6 +36,7 @@ static void end_disown_rows(struct rod_engine *e, const struct active *a) {
 /* Whoever sees the event may submit again, so slot and place are given back before it is posted. */
 static void end_work(struct rod_engine *e, struct active *a) {
     assert(!a->session.in_sessions);
+    if (!a->lane.ends) lane_use_leave(e, a);
     if (a->sched.state != SCHED_NONE) {
         if (a->sched.state != SCHED_QUEUED) engine_uncount(&e->counters.running);
         if (a->sched.state == SCHED_FLYING)
@@ -45,6 +46,7 @@ static void end_work(struct rod_engine *e, struct active *a) {
         shared_leave(e, a);
     }
     end_disown_rows(e, a);
+    if (a->lane.job && a->lane.ends) return;                        /* its end is posted when its state is in a file */
     if (a->session.turn) mailbox_left(&e->mailbox, &a->submission); /* it takes a place until its session has it */
     if (!a->session.turn || !turn_leave(e, a)) end_post(e, a);
 }
@@ -137,8 +139,11 @@ void end_finish(struct rod_engine *e, struct active *a, const struct verdict *v)
         prefix_use_left(e, a, now_ns);
     else
         prefix_use_answer(e, a, v->pending, now_ns);
-    end_conclude(e, a);
+    const bool moves = a->lane.keeps && a->lane.ends && a->sched.state == SCHED_MOVING;
+    if (!moves) end_conclude(e, a); /* else when its state is in host memory */
 }
+
+void end_kept(struct rod_engine *e, struct active *a) { end_conclude(e, a); }
 
 void end_cancel(struct rod_engine *e, struct active *a) {
     if (a->session.turn && turn_cancel(e, a)) return;
@@ -146,11 +151,17 @@ void end_cancel(struct rod_engine *e, struct active *a) {
         end_finish(e, a, &(struct verdict){VERDICT_ENDS, ROD_FINISH_CANCEL, -1, -1, -1});
         return;
     }
-    assert(a->sched.state == SCHED_MOVING);
     struct rod_event *pub = &a->end->pub; /* its state was being saved, which nobody wants now */
     pub->reason = ROD_FINISH_CANCEL;
     pub->stop_string = NULL;
     pub->stop_id = -1;
+    if (a->lane.job) {
+        lane_use_leave(e, a);
+        end_post(e, a);
+        return;
+    }
+    assert(a->sched.state == SCHED_MOVING);
+    a->lane.keeps = false;
     end_conclude(e, a);
 }
 

@@ -25,6 +25,7 @@ static void engine_free(struct rod_engine *e) {
     prefix_close(e->prefixes);
     pinned_close(e->pinned);
     sessions_close(e->sessions);
+    conversations_close(e->conversations);
     state_pool_close(e->states);
     free(e);
 }
@@ -84,6 +85,7 @@ static int engine_init_parts(struct rod_engine *e, struct rod_error *err) {
     if (!rc) rc = prefix_use_open(e, err);
     if (!rc) rc = turn_open(e, err);
     if (!rc) rc = prefix_use_open_pinned(e, err);
+    if (!rc) rc = lane_use_open(e, err);
     e->config.state_dir = NULL; /* the caller's */
     draft_use_open(e);
     if (!rc && e->parts.measures) rc = pace_measure(e, err);
@@ -137,6 +139,8 @@ uint64_t rod_engine_close(struct rod_engine *e) {
     assert(!e->events.head && !e->sched.n_queued);
     const uint64_t n_lost = sessions_close(e->sessions); /* what it writes has the backend's layout */
     pinned_close(e->pinned);                             /* what its thread reads, too */
+    conversations_close(e->conversations);               /* likewise */
+    e->conversations = NULL;
     e->sessions = NULL;
     e->pinned = NULL;
     e->parts.ops->close(e->parts.backend);

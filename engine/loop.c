@@ -5,6 +5,7 @@
 #include "engine/base/policy.h"
 
 #include <assert.h>
+#include <time.h>
 
 /* ---- faults ---- */
 
@@ -125,6 +126,8 @@ static int loop_take_arrival(struct rod_engine *e, const struct move *over, stru
     assert(!over->entry || over->kind == MOVE_OUT);
     if (over->entry) {
         prefix_use_saved(e, over->entry, over->buffer);
+        if (a) lane_use_keep(e, a, over->buffer);
+        if (a && a->ended) end_kept(e, a);
         int rc = 0; /* from the beginning: reading may end others */
         while (!rc && (a = prefix_use_next_waiting(e))) rc = loop_read(e, a, clock_now_ns(), err);
         return rc;
@@ -142,6 +145,20 @@ static int loop_take_arrivals(struct rod_engine *e, struct rod_error *err) {
     int rc;
     for (uint32_t at = 0; (rc = move_next_over(e, &at, &over, err)) > 0;)
         if ((rc = loop_take_arrival(e, &over, err))) return rc;
+    return rc;
+}
+
+/* Files of conversations that were read or written. */
+static int loop_take_files(struct rod_engine *e, uint64_t now_ns, struct rod_error *err) {
+    int rc = 0;
+    bool loaded;
+    if (!e->conversations || !conversations_have_news(e->conversations)) return 0;
+    for (struct active *a; !rc && (a = lane_use_next(e, &loaded));) {
+        if (loaded)
+            rc = loop_read(e, a, now_ns, err);
+        else
+            end_post(e, a);
+    }
     return rc;
 }
 
@@ -194,6 +211,20 @@ static void loop_stop_sessions(struct rod_engine *e, const struct rod_error *err
     }
 }
 
+/* Ends whose states are on their way into files. */
+static void loop_stop_files(struct rod_engine *e) {
+    const struct timespec moment = {.tv_nsec = 1000000};
+    bool loaded;
+    while (e->n_lane_ends) {
+        struct active *a = lane_use_next(e, &loaded);
+        assert(!a || !loaded); /* a request that waits for a file has ended before */
+        if (a)
+            end_post(e, a);
+        else
+            nanosleep(&moment, NULL);
+    }
+}
+
 void *loop_thread(void *arg) {
     struct rod_engine *e = arg;
     for (bool idle = true;;) {
@@ -210,6 +241,7 @@ void *loop_thread(void *arg) {
         } else {
             int rc = flight_land(e, &err);
             if (!rc) rc = loop_take_arrivals(e, &err);
+            if (!rc) rc = loop_take_files(e, now_ns, &err);
             if (!rc) rc = loop_admit(e, now_ns, &err);
             loop_post(e, true); /* what ended without a step does not wait for the next one */
             if (!rc) rc = flight_start(e, &err);
@@ -224,6 +256,7 @@ void *loop_thread(void *arg) {
     loop_fail_all(e, &err);
     flight_drop(e);
     loop_stop_sessions(e, &err);
+    loop_stop_files(e);
     assert(!e->sched.n_queued && !e->sched.waiting.n && !e->idle_source);
     loop_post(e, false); /* the owner is closing: nobody waits for a wake */
     return NULL;

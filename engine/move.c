@@ -38,7 +38,7 @@ void move_abandon(struct rod_engine *e, struct active *a) {
 
 /* The request goes on where it was, or its slot is free. One that has left its state stays: it ends. */
 static void move_settle(struct rod_engine *e, uint32_t slot, const struct move *over) {
-    if (over->kind == MOVE_OUT && !over->entry && over->active) return;
+    if (over->kind == MOVE_OUT && over->active && (!over->entry || over->active->ended)) return;
     if (over->active) {
         sched_moved(&e->sched, &over->active->sched);
         return;

@@ -42,7 +42,9 @@ int prefix_use_open(struct rod_engine *e, struct rod_error *err) {
     struct state_pool_counts pool;
     state_pool_count(e->states, &pool);
     struct prefix_config config = {.budget_bytes = e->config.prefix_cache_bytes,
-                                   .chunk_tok = e->backend_info.chunk_tok};
+                                   .chunk_tok = e->backend_info.chunk_tok,
+                                   .gone = lane_use_gone,
+                                   .arg = e};
     if (config.budget_bytes > pool.bytes / POLICY_PREFIX_POOL_PARTS)
         config.budget_bytes =
             pool.bytes / POLICY_PREFIX_POOL_PARTS; /* the other half is for sessions and pinned prefixes */
@@ -78,6 +80,7 @@ static void prefix_use_publish(struct rod_engine *e) {
 
 static void prefix_use_count_miss(struct rod_engine *e, const struct active *a, enum rod_prefix_miss why) {
     engine_count(&e->counters.prefix_misses[why], 1);
+    engine_count(&e->counters.prefix_miss_tok[why], a->n_prompt - a->cache.cached_tok);
     engine_log(e, 0, "request %s: prefix cache: %llu of %zu tokens: %s", a->request->id,
                (unsigned long long)a->cache.cached_tok, a->n_prompt, rod_prefix_miss_name(why));
 }
@@ -103,11 +106,6 @@ static bool prefix_use_is_alone(const struct rod_engine *e) {
 }
 
 /* ---- in ---- */
-
-static struct prefix_key prefix_use_key(const struct active *a) {
-    const struct rod_request *r = a->request;
-    return (struct prefix_key){r->turn ? r->turn->tenant : r->tenant, r->cache_salt};
-}
 
 static size_t prefix_use_state_bytes(const struct rod_engine *e, uint64_t n_tok) {
     return e->parts.ops->state_bytes(e->parts.backend, n_tok);
@@ -175,7 +173,8 @@ static void prefix_use_plan_stops(const struct rod_engine *e, struct active *a, 
         .n_wanted = r->n_breakpoints,
         .pays_tok = prefix_use_pays_tok(e, a, sched_reading(&e->sched, a->sched.site)->fixed_ns),
         .chunk_tok = e->backend_info.chunk_tok,
-        .open_end = r->keep_state};
+        .open_end = r->keep_state,
+        .named = r->conversation != NULL};
     const uint32_t chunk_tok = reading.chunk_tok, way_tok = POLICY_PREFIX_LONG_TOK / chunk_tok * chunk_tok;
     a->cache.way_tok = reading.pays_tok <= way_tok / POLICY_PREFIX_MARK_PAYS ? way_tok : 0;
     a->cache.n_stops = prefix_stops(&reading, a->cache.stops);
@@ -211,6 +210,18 @@ static void prefix_use_find_pinned(struct rod_engine *e, const struct active *a,
     found->complete = true;
 }
 
+/* What came from a file becomes an entry, if there is room. */
+static void prefix_use_put(struct rod_engine *e, const struct active *a, const struct prefix_found *found,
+                           uint64_t now_ns) {
+    const struct prefix_key key = active_prefix_key(a);
+    const struct prefix_new_entry wanted = {.generated = found->generated,
+                                            .buffer_bytes = state_pool_bytes(1, found->buffer->n_bytes),
+                                            .note = a->lane.loaded_place.tokens.low};
+    struct prefix_entry *entry = prefix_reserve(e->prefixes, &key, a->prompt, (size_t)found->n_tok, &wanted, now_ns);
+    if (entry) prefix_fill(e->prefixes, entry, state_buffer_ref(found->buffer));
+    prefix_use_publish(e);
+}
+
 int prefix_use_admit(struct rod_engine *e, struct active *a, uint64_t now_ns, struct rod_error *err) {
     if (!e->prefixes || a->request->state || a->sched.state != SCHED_PREFILL) return 0;
     if (a->sched.scored) {
@@ -218,7 +229,7 @@ int prefix_use_admit(struct rod_engine *e, struct active *a, uint64_t now_ns, st
         return 0;
     }
     assert(!a->cache.waiting && !a->cache.cacheable && !a->shared.source && a->sched.pos == 0);
-    const struct prefix_key key = prefix_use_key(a);
+    const struct prefix_key key = active_prefix_key(a);
     struct prefix_found found;
     prefix_find(e->prefixes, &key, a->prompt, a->n_prompt, now_ns, &found);
     prefix_use_find_pinned(e, a, &found);
@@ -229,6 +240,12 @@ int prefix_use_admit(struct rod_engine *e, struct active *a, uint64_t now_ns, st
         sched_wait(&e->sched, &a->sched);
         return 0;
     }
+    if (lane_use_look(e, a, found.n_tok)) { /* a file has more */
+        state_buffer_release(found.buffer);
+        sched_wait(&e->sched, &a->sched);
+        return 0;
+    }
+    if (lane_use_take(e, a, &found)) prefix_use_put(e, a, &found, now_ns);
     if (found.buffer && active_device_counts(a)) {
         state_buffer_release(found.buffer);
         found = (struct prefix_found){.reason = ROD_PREFIX_PENALTY};
@@ -253,17 +270,32 @@ int prefix_use_admit(struct rod_engine *e, struct active *a, uint64_t now_ns, st
 
 /* ---- out ---- */
 
+/* A conversation's state that is an entry already. */
+static void prefix_use_keep_known(struct rod_engine *e, struct active *a, const int32_t *ids, size_t n) {
+    const struct prefix_key key = active_prefix_key(a);
+    struct state_buffer *buffer = NULL;
+    if (a->lane.keeps) prefix_set_note(e->prefixes, &key, ids, n, a->lane.place.tokens.low, &buffer);
+    if (buffer) lane_use_keep(e, a, buffer);
+    state_buffer_release(buffer);
+}
+
 /* Copies the state after ids, which is what the request's slot holds, at once or as a move. ROD_EDEVICE alone is an
  * error.
  */
 static int prefix_use_save_entry(struct rod_engine *e, struct active *a, const int32_t *ids, size_t n, uint64_t hold_ns,
                                  bool at_once, uint64_t now_ns, struct rod_error *err) {
-    const struct prefix_key key = prefix_use_key(a);
+    const struct prefix_key key = active_prefix_key(a);
     const size_t bytes = prefix_use_state_bytes(e, n);
-    const struct prefix_new_entry wanted = {a->cache.has_answer, state_pool_bytes(1, bytes), hold_ns};
+    const struct prefix_new_entry wanted = {.generated = a->cache.has_answer,
+                                            .buffer_bytes = state_pool_bytes(1, bytes),
+                                            .hold_ns = hold_ns,
+                                            .note = a->lane.keeps ? a->lane.place.tokens.low : 0};
     struct prefix_entry *entry = prefix_reserve(e->prefixes, &key, ids, n, &wanted, now_ns);
     assert(n > 0 && e->moves[a->sched.slot].kind == MOVE_NONE);
-    if (!entry) return 0;
+    if (!entry) {
+        prefix_use_keep_known(e, a, ids, n);
+        return 0;
+    }
     struct state_buffer *buffer = state_buffer_try(e->states, bytes); /* no session goes for a prefix entry */
     if (!buffer && prefix_evict(e->prefixes, now_ns)) buffer = state_buffer_try(e->states, bytes);
     int rc = ROD_ENOMEM;
@@ -279,10 +311,12 @@ static int prefix_use_save_entry(struct rod_engine *e, struct active *a, const i
         if (hold_ns >= ROD_LONG_HOLD_NS)
             a->cache.created_long_tok += n - (a->cache.created_tok ? a->cache.created_tok : a->cache.cached_tok);
         if (hold_ns) a->cache.created_tok = n;
-        if (at_once)
+        if (at_once) {
             prefix_fill(e->prefixes, entry, buffer);
-        else
+            lane_use_keep(e, a, buffer);
+        } else {
             e->moves[a->sched.slot].entry = entry;
+        }
     }
     prefix_use_publish(e);
     return rc == ROD_EDEVICE ? rc : 0;
@@ -294,9 +328,10 @@ int prefix_use_stop(struct rod_engine *e, struct active *a, uint64_t now_ns, str
     prefix_use_next_stop(a);
     const uint64_t hold_ns = prefix_use_hold_ns(e, a->request, at);
     if (hold_ns) { /* another request may have left it meanwhile */
-        const struct prefix_key key = prefix_use_key(a);
+        const struct prefix_key key = active_prefix_key(a);
         prefix_hold(e->prefixes, &key, a->prompt, at, hold_ns, now_ns);
     }
+    lane_use_place(e, a, a->prompt, at, false);
     return prefix_use_save_entry(e, a, a->prompt, at, hold_ns, prefix_use_is_alone(e), now_ns, err);
 }
 
@@ -317,11 +352,12 @@ void prefix_use_answer(struct rod_engine *e, struct active *a, int32_t pending, 
     if (!ids) return;
     memcpy(ids, a->prompt, a->n_prompt * sizeof *ids);
     memcpy(ids + a->n_prompt, a->cache.generated_ids, (n - a->n_prompt) * sizeof *ids);
-    const struct prefix_key key = prefix_use_key(a);
+    const struct prefix_key key = active_prefix_key(a);
     prefix_note(e->prefixes, &key, ids, a->n_prompt, n);
     a->cache.has_answer = true;
     struct rod_error err;
-    if (n - a->cache.saved_tok >= prefix_use_pays_tok(e, a, 0))
+    lane_use_place(e, a, ids, n, true);
+    if (a->lane.keeps || n - a->cache.saved_tok >= prefix_use_pays_tok(e, a, 0))
         prefix_use_save_entry(e, a, ids, n, 0, false, now_ns, &err);
     free(ids);
 }
@@ -331,6 +367,7 @@ void prefix_use_left(struct rod_engine *e, struct active *a, uint64_t now_ns) {
     const uint64_t at = a->sched.pos;
     if (!a->cache.cacheable || a->sched.state != SCHED_PREFILL || at % e->backend_info.chunk_tok) return;
     if (at < a->cache.saved_tok + prefix_use_pays_tok(e, a, 0)) return;
+    a->lane.keeps = false;
     prefix_use_save_entry(e, a, a->prompt, at, 0, false, now_ns, &err);
 }
 
@@ -353,7 +390,8 @@ struct active *prefix_use_next_waiting(struct rod_engine *e) {
 
 void prefix_use_distrust(struct rod_engine *e, const struct active *a) {
     if (!a->cache.cacheable) return;
-    const struct prefix_key key = prefix_use_key(a);
+    const struct prefix_key key = active_prefix_key(a);
+    lane_use_distrust(e, a);
     prefix_forget(e->prefixes, &key, a->prompt, a->n_prompt);
     prefix_use_publish(e);
 }

@@ -253,6 +253,11 @@ struct rod_stats {                                             /* a consistent e
     /* The prefix cache: prompts that began from a prefix entry, and their tokens that were not read; prompts that
      * found no entry, or a shorter one than there once was, by reason; entries held now, and evicted ones. */
     uint64_t prefix_hits, prefix_tok_saved, prefix_misses[ROD_PREFIX_N_MISSES];
+    uint64_t prefix_miss_tok[ROD_PREFIX_N_MISSES]; /* tokens of these prompts that were read */
+    /* Conversations: names, and beginnings of them; their states in host memory, in files; files' bytes; files written,
+     * not written, read. */
+    uint64_t conversations, lanes, lane_states_host, lane_states_file, lane_file_bytes;
+    uint64_t lane_saves, lane_save_failures, lane_loads;
     uint64_t prefix_entries, prefix_bytes, prefix_evicted;
     uint64_t drafted[ROD_DRAFT_N_KINDS], accepted[ROD_DRAFT_N_KINDS]; /* draft tokens: read along; that were right */
 };
@@ -413,6 +418,8 @@ struct rod_breakpoint {
     uint64_t ttl_ns;
 };
 
+enum { ROD_MAX_CONVERSATION = 255 };
+
 struct rod_event;
 
 struct rod_request {       /* make with rod_request_new; every pointer malloc'd and owned by the request */
@@ -428,6 +435,10 @@ struct rod_request {       /* make with rod_request_new; every pointer malloc'd 
     char *tenant, *cache_salt; /* the API key's name; NULL as "" */
     size_t *marks; /* [n_marks] rising: places in prompt where a message ends; the first ends the system's */
     size_t n_marks;
+    bool has_head;         /* the first mark ends system or tools, and not the first message */
+    char *conversation;    /* the name under which this prompt comes again, longer each time; 1 to ROD_MAX_CONVERSATION
+                              bytes, NULL = none. What is read and said is kept for it. Not with turn */
+    uint32_t n_user_texts; /* of a conversation: texts of the user in the prompt */
     struct rod_breakpoint breakpoints[ROD_MAX_BREAKPOINTS]; /* [n_breakpoints] */
     uint32_t n_breakpoints;
     bool keep_state; /* ROD_EVENT_FINISH brings the state, with all counted tokens read or pending */
@@ -541,6 +552,36 @@ struct rod_event {
 };
 struct rod_event *rod_next_event(struct rod_engine *engine); /* NULL = none now; never blocks */
 void rod_event_free(struct rod_event *event);
+
+/* ---- conversations: prompts that bring everything, each time, under a name (rod_request.conversation) ---- */
+struct rod_conversation_info {
+    char name[ROD_MAX_CONVERSATION + 1];
+    uint32_t n_lanes, n_states;  /* lanes: beginnings that differ; states: kept of all */
+    uint64_t n_tok, state_bytes; /* of the longest state; of all */
+    int64_t used_unix_s;
+    bool durable; /* its states are in files, too */
+};
+/* For hashes of what was said: of the folder, so that they last; without a folder random. */
+uint64_t rod_conversation_seed(const struct rod_engine *engine);
+bool rod_conversation_durable(const struct rod_engine *engine); /* there is a folder */
+/* Makes known what another server of the folder has kept for this name: called before a prompt with it is made. Then
+ * its notes, records that the owner appends (answers as tokens), if they have changed since *seen (zeros at first):
+ * *bytes malloc'd, each record a u32 length, little-endian, and its bytes; else *bytes NULL. Waits for files. */
+struct rod_notes_seen {
+    uint64_t inode, n_bytes;
+};
+int rod_conversation_open(struct rod_engine *engine, const char *tenant, const char *name, struct rod_notes_seen *seen,
+                          void **bytes, size_t *n, struct rod_error *err);
+/* Appends a note; without a folder nothing. Waits for files. */
+int rod_conversation_note(struct rod_engine *engine, const char *tenant, const char *name, const void *record, size_t n,
+                          struct rod_notes_seen *seen, struct rod_error *err);
+/* In order of name, behind `after` unless NULL. *infos: malloc'd. The three wait for files. */
+int rod_conversation_list(struct rod_engine *engine, const char *tenant, const char *after, size_t limit,
+                          struct rod_conversation_info **infos, size_t *n, bool *more, struct rod_error *err);
+int rod_conversation_get(struct rod_engine *engine, const char *tenant, const char *name,
+                         struct rod_conversation_info *out, struct rod_error *err);
+/* With states and notes. */
+int rod_conversation_delete(struct rod_engine *engine, const char *tenant, const char *name, struct rod_error *err);
 
 /* ---- sessions ---- */
 struct rod_session_info {

@@ -95,7 +95,9 @@
     ROW(INT, PREFIX_LONG_TOK, 8192, "tokens of a long prompt that a client who leaves loses at most", "by hand")       \
     ROW(INT, PREFIX_YOUNG_S, 60, "s since its use that count as nothing in an entry's worth", "by hand")               \
     ROW(INT, PREFIX_EDITED_PARTS, 4, "an entry behind which one longer one stands is worth one part in so many",       \
-        "by hand")
+        "by hand")                                                                                                     \
+    ROW(INT, CONVERSATIONS, 16384, "conversations that are known at most", "by hand")                                  \
+    ROW(INT, CONVERSATION_WRITES, 256, "states that wait to be written at most", "by hand")
 
 #define POLICY_TABLE(ROW)                                                                                              \
     POLICY_SCHED(ROW)                                                                                                  \

@@ -56,6 +56,7 @@ void rod_request_free(struct rod_request *request) {
     free(request->tenant);
     free(request->cache_salt);
     free(request->marks);
+    free(request->conversation);
     for (size_t i = 0; i < request->n_bad; i++) free(request->bad[i].ids);
     free(request->bad);
     free(request->grammar_open);

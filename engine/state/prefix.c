@@ -34,7 +34,8 @@ struct prefix_entry {
     uint32_t n_below;           /* entries whose up this is */
     uint64_t place;             /* hash of its whole chunks */
     uint64_t n_tok, bytes, used_ns, number;
-    uint64_t hold_ns;                  /* how long it is held behind its last use */
+    uint64_t hold_ns; /* how long it is held behind its last use */
+    uint64_t note;
     bool generated, doomed, forgotten; /* doomed: chosen within entries_evict_for; forgotten: goes when it is filled */
     struct state_buffer *buffer;       /* NULL: reserved */
     const char *tenant, *salt;         /* behind ids */
@@ -202,6 +203,7 @@ static void entry_remove(struct prefix *p, struct prefix_entry *e) {
     p->all[e->index]->index = e->index;
     p->bytes -= e->bytes;
     state_buffer_release(e->buffer);
+    if (e->note && p->config.gone) p->config.gone(p->config.arg, e->note);
     free(e);
 }
 
@@ -275,7 +277,7 @@ static bool entries_evict_for(struct prefix *p, struct prefix_entry **up, const 
         e->doomed = true;
         const struct prefix_entry *below = entry_lasting(*up);
         const double worth = worth_of_tokens(n - (below ? below->n_tok : 0), bytes, 0, 0);
-        fits = entry_yields(e, *up, fresh->hold_ns > 0, worth, now_ns);
+        fits = (fresh->note && !entry_is_held(e, now_ns)) || entry_yields(e, *up, fresh->hold_ns > 0, worth, now_ns);
         kept -= e->bytes;
         n_kept--;
     }
@@ -363,6 +365,7 @@ struct prefix_entry *prefix_reserve(struct prefix *p, const struct prefix_key *k
     }
     e->place = p->path[p->n_path];
     e->generated = wanted->generated;
+    e->note = wanted->note;
     e->number = p->n_made++;
     entry_hang(p, e, up);
     e->index = p->n;
@@ -381,6 +384,21 @@ void prefix_hold(struct prefix *p, const struct prefix_key *key, const int32_t *
     if (n < p->config.chunk_tok || !path_hash(p, key, ids, n)) return;
     struct prefix_entry *e = entry_longest(p, key, ids, n, true, NULL);
     if (e && e->n_tok == n) entry_hold(p, e, hold_ns, now_ns);
+}
+
+void prefix_set_note(struct prefix *p, const struct prefix_key *key, const int32_t *ids, size_t n, uint64_t note,
+                     struct state_buffer **buffer) {
+    *buffer = NULL;
+    if (n < p->config.chunk_tok || !path_hash(p, key, ids, n)) return;
+    struct prefix_entry *e = entry_longest(p, key, ids, n, true, NULL);
+    if (!e || e->n_tok != n || !e->buffer) return;
+    e->note = note;
+    *buffer = state_buffer_ref(e->buffer);
+}
+
+void prefix_forget_note(struct prefix *p, uint64_t note) {
+    for (uint32_t i = p->n; i-- > 0;)
+        if (p->all[i]->note == note && p->all[i]->buffer) entry_remove(p, p->all[i]);
 }
 
 void prefix_fill(struct prefix *p, struct prefix_entry *e, struct state_buffer *buffer) {
@@ -504,9 +522,9 @@ uint32_t prefix_stops(const struct prefix_reading *r, uint64_t stops[PREFIX_MAX_
                    least_tok = saturating_product(pays_tok, POLICY_PREFIX_PAYS);
     if (r->n_tok < 2) return 0;
     for (uint32_t i = 0; i < r->n_wanted; i++) stops_try(r, r->wanted_tok[i], 1, stops, &n);
-    if (!r->open_end) stops_try(r, r->n_tok - 1, least_tok, stops, &n);
+    if (!r->open_end) stops_try(r, r->n_tok - 1, r->named ? 1 : least_tok, stops, &n);
     stops_try(r, r->branch_tok, least_tok, stops, &n);
-    if (r->n_marks) stops_try(r, r->marks[0], least_tok, stops, &n);
+    if (r->n_marks) stops_try(r, r->marks[0], r->named ? 1 : least_tok, stops, &n);
     for (size_t i = r->n_marks; i-- > 1;)
         stops_try(r, r->marks[i], saturating_product(pays_tok, POLICY_PREFIX_MARK_PAYS), stops, &n);
     return n;

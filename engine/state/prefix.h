@@ -29,8 +29,10 @@
 struct prefix_config {
     uint64_t budget_bytes;
     uint32_t chunk_tok;
-    uint64_t seed;     /* of the hashes: random, so that nobody can choose what collides */
-    uint32_t n_hashes; /* for tests: so few different hashes; 0 = all */
+    uint64_t seed;                          /* of the hashes: random, so that nobody can choose what collides */
+    uint32_t n_hashes;                      /* for tests: so few different hashes; 0 = all */
+    void (*gone)(void *arg, uint64_t note); /* an entry with a note is removed; NULL: nobody asks */
+    void *arg;
 };
 
 struct prefix_key { /* compared as strings; NULL is "" */
@@ -64,6 +66,7 @@ struct prefix_new_entry {
     bool generated;      /* an answer is among its tokens */
     size_t buffer_bytes; /* of its state */
     uint64_t hold_ns;    /* it is held so long behind each use; 0 = not held */
+    uint64_t note;       /* of a conversation's state, which is taken whatever its worth; 0 = none */
 };
 /* Reserves an entry after all n tokens, perhaps in place of others; prefix_fill or prefix_drop ends the reservation.
  * NULL: there is such an entry already, filled or reserved; or it is not worth its bytes; or no memory. */
@@ -71,6 +74,12 @@ struct prefix_entry *prefix_reserve(struct prefix *p, const struct prefix_key *k
                                     const struct prefix_new_entry *wanted, uint64_t now_ns);
 void prefix_fill(struct prefix *p, struct prefix_entry *e, struct state_buffer *buffer); /* takes the reference */
 void prefix_drop(struct prefix *p, struct prefix_entry *e);
+
+/* The entry after all n tokens has this note from now on. *buffer: its state, the caller's reference; NULL: there is no
+ * such entry with a state. */
+void prefix_set_note(struct prefix *p, const struct prefix_key *key, const int32_t *ids, size_t n, uint64_t note,
+                     struct state_buffer **buffer);
+void prefix_forget_note(struct prefix *p, uint64_t note); /* the entry with this note goes */
 
 /* Holds the entry after all n tokens, if there is one. */
 void prefix_hold(struct prefix *p, const struct prefix_key *key, const int32_t *ids, size_t n, uint64_t hold_ns,
@@ -97,6 +106,7 @@ struct prefix_reading {
     uint64_t pays_tok; /* tokens whose reading takes as long as copying a state out and in again */
     uint32_t chunk_tok;
     bool open_end; /* the end is kept elsewhere */
+    bool named;    /* of a conversation, which keeps its head and its end whatever they cost */
 };
 /* Rising multiples of chunk_tok in (from_tok, n_tok): what the client asks for; then the prompt's end, a branch and the
  * first mark where they save at least 2 pays_tok, then other marks, newest first, for 8 pays_tok: a prompt waits for

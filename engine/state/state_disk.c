@@ -112,7 +112,8 @@ static int beside_write(const char *dir, struct state_disk_item *item, struct be
     if ((rc = beside_open(pattern, b->beside, &b->fd, &item->err))) return rc;
     if ((number = write_all(b->fd, item->parts, item->n_parts)))
         return write_fail(&item->err, "write", b->path, number);
-    sync_file_range(b->fd, 0, 0, SYNC_FILE_RANGE_WRITE); /* the disk may begin; fsync will say how it went */
+    if (!item->not_synced)
+        sync_file_range(b->fd, 0, 0, SYNC_FILE_RANGE_WRITE); /* the disk may begin; fsync will say how it went */
     return 0;
 }
 
@@ -135,7 +136,8 @@ static int name_new(const char *beside, const char *path) {
 static int put_in_place(struct state_disk_item *item, struct beside *b) {
     struct stat info;
     assert(b->fd >= 0 && *b->beside);
-    if (fsync(b->fd) || fstat(b->fd, &info)) return write_fail(&item->err, "sync", b->path, errno);
+    if ((!item->not_synced && fsync(b->fd)) || fstat(b->fd, &info))
+        return write_fail(&item->err, "sync", b->path, errno);
     const int number = item->only_new ? name_new(b->beside, b->path) : rename(b->beside, b->path) ? errno : 0;
     if (number == EEXIST && item->only_new) return rod_fail(&item->err, ROD_EEXISTS, "%.300s exists already", b->path);
     if (number) return write_fail(&item->err, "rename to", b->path, number);
@@ -152,7 +154,7 @@ void state_disk_write_all(const char *dir, struct state_disk_item *items, size_t
     for (size_t i = 0; i < n; i++) {
         if (!items[i].rc) {
             items[i].rc = put_in_place(&items[i], &besides[i]);
-            n_renamed += !items[i].rc;
+            n_renamed += !items[i].rc && !items[i].not_synced;
             items[i].in_place = !items[i].rc;
         }
         if (items[i].rc && besides[i].fd >= 0) unlink(besides[i].beside);
@@ -163,7 +165,7 @@ void state_disk_write_all(const char *dir, struct state_disk_item *items, size_t
     struct rod_error err;
     const int rc = n_renamed ? sync_folder(dir, "after the rename sync the folder", &err) : 0;
     for (size_t i = 0; rc && i < n; i++)
-        if (!items[i].rc) {
+        if (!items[i].rc && !items[i].not_synced) {
             items[i].rc = rc;
             items[i].err = err;
         }

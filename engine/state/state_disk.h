@@ -28,7 +28,8 @@ struct state_disk_item {
     const char *name;
     const struct state_bytes *parts;
     size_t n_parts;
-    bool only_new;                     /* one that is there stays, and this is ROD_EEXISTS */
+    bool only_new;   /* one that is there stays, and this is ROD_EEXISTS */
+    bool not_synced; /* a power cut may take it, or leave a part of it: readers check what they read */
     struct state_disk_version version; /* afterwards: of the new file */
     int rc;
     bool in_place;

@@ -264,6 +264,7 @@ static struct rod_request *engine_request(struct completion *c, struct completio
         r->cache_salt = copy_bytes(q->session.cache_salt, strlen(q->session.cache_salt) + 1, &ok);
     r->marks = copy_bytes(p->marks, p->n_marks * sizeof *p->marks, &ok);
     r->n_marks = p->n_marks;
+    r->has_head = q->tools.n_head || (q->n_messages && strcmp(q->messages[0].role, "user") != 0);
     memcpy(r->breakpoints, p->breakpoints, sizeof r->breakpoints);
     r->n_breakpoints = p->n_breakpoints;
     r->sampling = q->sampling;

@@ -16,7 +16,8 @@ static const struct prefix_key nobody = {"", ""};
 
 static struct prefix *make(uint64_t budget_bytes, uint32_t n_hashes) {
     struct prefix *p;
-    const struct prefix_config config = {budget_bytes, CHUNK, 7, n_hashes};
+    const struct prefix_config config = {
+        .budget_bytes = budget_bytes, .chunk_tok = CHUNK, .seed = 7, .n_hashes = n_hashes};
     assert_int_equal(prefix_new(&config, &p, NULL), 0);
     return p;
 }
@@ -30,7 +31,7 @@ static struct state_buffer *buffer_of(size_t n_bytes, uint32_t mark) {
 
 static bool keep(struct prefix *p, const struct prefix_key *key, const int32_t *ids, size_t n, size_t bytes,
                  uint32_t mark, uint64_t now_ns) {
-    struct prefix_entry *e = prefix_reserve(p, key, ids, n, &(struct prefix_new_entry){n % CHUNK, bytes, 0}, now_ns);
+    struct prefix_entry *e = prefix_reserve(p, key, ids, n, &(struct prefix_new_entry){n % CHUNK, bytes, 0, 0}, now_ns);
     if (e) prefix_fill(p, e, buffer_of(bytes, mark));
     return e != NULL;
 }
@@ -119,9 +120,9 @@ static void a_miss_says_why(void **state) {
     find(p, &nobody, tok, 30, 0, &f);
     assert_int_equal(f.branch_tok, 16);
 
-    struct prefix_entry *e = prefix_reserve(p, &nobody, tok, 16, &(struct prefix_new_entry){false, 100, 0}, 0);
+    struct prefix_entry *e = prefix_reserve(p, &nobody, tok, 16, &(struct prefix_new_entry){false, 100, 0, 0}, 0);
     assert_non_null(e);
-    assert_null(prefix_reserve(p, &nobody, tok, 16, &(struct prefix_new_entry){false, 100, 0}, 0)); /* on its way */
+    assert_null(prefix_reserve(p, &nobody, tok, 16, &(struct prefix_new_entry){false, 100, 0, 0}, 0)); /* on its way */
     REASON(p, &nobody, tok, 30, ROD_PREFIX_UNFINISHED);
     prefix_drop(p, e);
     REASON(p, &nobody, tok, 30, ROD_PREFIX_BRANCH);
@@ -225,15 +226,15 @@ static void a_conversation_outgrows_its_own_entry(void **state) {
 static void room_is_kept_for_what_is_on_its_way(void **state) {
     (void)state;
     struct prefix *p = make(1600, 0);
-    struct prefix_entry *e = prefix_reserve(p, &nobody, tok, 8, &(struct prefix_new_entry){false, 1000, 0}, 0);
+    struct prefix_entry *e = prefix_reserve(p, &nobody, tok, 8, &(struct prefix_new_entry){false, 1000, 0, 0}, 0);
     assert_non_null(e);
-    assert_null(prefix_reserve(p, &nobody, tok, 16, &(struct prefix_new_entry){false, 1000, 0}, 1000 * s_ns));
+    assert_null(prefix_reserve(p, &nobody, tok, 16, &(struct prefix_new_entry){false, 1000, 0, 0}, 1000 * s_ns));
     assert_false(prefix_evict(p, 0));
     prefix_fill(p, e, buffer_of(1000, 1));
     assert_true(keep(p, &nobody, tok, 16, 1000, 2, 1000 * s_ns));
     prefix_close(p);
     p = make(1600, 0); /* closing gives back what is reserved too */
-    assert_non_null(prefix_reserve(p, &nobody, tok, 8, &(struct prefix_new_entry){false, 1000, 0}, 0));
+    assert_non_null(prefix_reserve(p, &nobody, tok, 8, &(struct prefix_new_entry){false, 1000, 0, 0}, 0));
     prefix_close(p);
     prefix_close(NULL);
 }
@@ -247,7 +248,7 @@ static void what_is_forgotten_goes(void **state) {
     assert_true(keep(p, &nobody, tok, 8, 100, 1, 0));
     assert_true(keep(p, &nobody, tok, 30, 100, 2, 0));
     assert_true(keep(p, &other, tok, 8, 100, 3, 0));
-    struct prefix_entry *e = prefix_reserve(p, &nobody, tok, 16, &(struct prefix_new_entry){false, 100, 0}, 0);
+    struct prefix_entry *e = prefix_reserve(p, &nobody, tok, 16, &(struct prefix_new_entry){false, 100, 0, 0}, 0);
     assert_non_null(e);
     prefix_forget(p, &nobody, tok, 20);
     assert_int_equal(find(p, &nobody, tok, 20, 0, &f), 0);
@@ -281,7 +282,7 @@ static void a_buffer_outlives_its_entry(void **state) {
 static bool hold(struct prefix *p, const struct prefix_key *key, int32_t first, size_t bytes, uint64_t hold_s,
                  uint64_t now_s) {
     const int32_t ids[2 * CHUNK] = {first};
-    const struct prefix_new_entry wanted = {false, bytes, hold_s * s_ns};
+    const struct prefix_new_entry wanted = {false, bytes, hold_s * s_ns, 0};
     struct prefix_entry *e = prefix_reserve(p, key, ids, hold_s ? CHUNK : 2 * CHUNK, &wanted, now_s * s_ns);
     if (e) prefix_fill(p, e, buffer_of(bytes, (uint32_t)first));
     return e != NULL;
@@ -546,7 +547,7 @@ static void it_does_what_a_naive_model_does(void **state) {
             } else if (kind < 8) {
                 const size_t bytes = 100 + DRAW(4) * 200;
                 struct prefix_entry *e =
-                    prefix_reserve(p, key, ids, n, &(struct prefix_new_entry){false, bytes, 0}, now_ns);
+                    prefix_reserve(p, key, ids, n, &(struct prefix_new_entry){false, bytes, 0, 0}, now_ns);
                 const uint32_t before = v.n;
                 if (naive_reserve(&v, key, ids, n, bytes, now_ns) != (e != NULL))
                     fail_msg("seed %llu op %llu: %s", (unsigned long long)seed, (unsigned long long)op,

@@ -1,0 +1,99 @@
+/* conversation_table.h - the conversations that an engine knows, and their kept states: by name, by lane, by use.
+ *
+ * A lane is what begins with the same system, tools and first message: a name may have several, as titles and
+ * sub-agents come under one. Of a lane there stay the newest and the longest state behind a prompt and behind an
+ * answer, and of earlier turns one state each, thinned out: the number of a turn is a power of two, or its distance
+ * from the last turn is at most the largest power of two that divides it. So n turns leave some 2 log2(n) states, and
+ * an edit of any turn finds one near it.
+ *
+ * A state is in host memory (an entry of the prefix cache), in a file, or both; in neither it is forgotten. Files past
+ * the budget go: of the tenant's conversation that was used longest ago the lane used longest ago, first those of the
+ * tenant that wants room if it has its part. What is to be removed is told to the caller, who has the folder.
+ *
+ * Ownership: a table owns its conversations and states; tenant and name given are copied. Threads: one at a time. No
+ * I/O and no clock (now_s: Unix seconds). Invariant: files together take at most budget_bytes, as far as this table
+ * knows of them.
+ */
+#ifndef CONVERSATION_TABLE_H
+#define CONVERSATION_TABLE_H
+
+#include "conversation_file.h"
+#include "engine/base/list.h"
+
+enum { CONVERSATION_DIR_BYTES = 33, CONVERSATION_TENANT_PARTS = 4, CONVERSATION_MAX_LANES = 8 };
+
+struct conversation {
+    struct list_link used; /* in the table's, latest last */
+    struct conversation *next;
+    struct list states;
+    char dir[CONVERSATION_DIR_BYTES]; /* name of its folder: a hash in hexadecimal digits */
+    bool made;                        /* the folder is there */
+    uint32_t n_lanes;
+    uint64_t file_bytes, notes_bytes; /* of all its files; of them the notes */
+    int64_t used_s;
+    const char *name; /* behind tenant; "": the heads of the tenant's conversations */
+    char tenant[];
+};
+struct conversation_state {
+    struct list_link link; /* in its conversation's, latest use last */
+    struct conversation_state *of_lane, *of_tokens;
+    struct conversation *of;
+    struct conversation_place place;
+    uint64_t file_bytes; /* 0: it has no file */
+    bool ready;          /* the file is written */
+    bool in_memory;
+};
+
+struct conversation_table_config {
+    uint64_t budget_bytes; /* of files */
+    uint32_t max_conversations;
+    /* The file of a state, or of a conversation all of them and the folder (file ""), is not wanted any more. */
+    void (*remove)(void *arg, const char *dir, const char *file);
+    /* The entry of the state in host memory is not wanted any more. */
+    void (*forget)(void *arg, uint64_t tokens_low);
+    void *arg;
+};
+struct conversation_table;
+
+struct conversation_table *conversation_table_new(const struct conversation_table_config *config); /* NULL: no memory */
+void conversation_table_close(struct conversation_table *t); /* NULL: nothing; nothing is removed */
+
+/* dir: of tenant and name. Latest use from now on. NULL: no memory. */
+struct conversation *conversation_get(struct conversation_table *t, const char *dir, const char *tenant,
+                                      const char *name, int64_t now_s);
+struct conversation *conversation_find(struct conversation_table *t, const char *dir); /* NULL: unknown */
+struct conversation *conversation_first(const struct conversation_table *t);           /* used longest ago; NULL */
+struct conversation *conversation_after(const struct conversation_table *t, const struct conversation *c);
+void conversation_remove(struct conversation_table *t, struct conversation *c); /* with all its states */
+
+/* The state of this place, wherever it is. NULL: unknown. */
+struct conversation_state *conversation_state_find(struct conversation_table *t, const struct conversation_place *p);
+/* A state that is new, or known. NULL: no memory. */
+struct conversation_state *conversation_state_add(struct conversation_table *t, struct conversation *c,
+                                                  const struct conversation_place *p);
+/* Its file takes so many bytes, 0: is gone; ready: it can be read. A state that is nowhere any more is forgotten. */
+void conversation_state_filed(struct conversation_table *t, struct conversation_state *s, uint64_t file_bytes,
+                              bool ready);
+void conversation_state_drop(struct conversation_table *t, struct conversation_state *s); /* file and entry */
+void conversation_state_in_memory(struct conversation_table *t, struct conversation_state *s);
+void conversation_set_notes(struct conversation_table *t, struct conversation *c, uint64_t bytes);
+/* The entry in host memory of these tokens is gone. */
+void conversation_state_gone(struct conversation_table *t, uint64_t tokens_low);
+/* What the lane of this state has no need for now. */
+void conversation_thin(struct conversation_table *t, struct conversation *c, uint64_t lane);
+/* Removes until a file of so many bytes of c fits. False: it is larger than what the tenant may have. */
+bool conversation_room(struct conversation_table *t, struct conversation *c, uint64_t bytes);
+/* Removes what was not used since then. */
+void conversation_expire(struct conversation_table *t, int64_t before_s);
+
+/* Places of a tenant with this lane and at most n tokens, more than `than`, in rising order of n_tok; at most `most`,
+ * the longest ones. Returns how many. */
+uint32_t conversation_places(const struct conversation_table *t, const char *tenant, uint64_t lane, uint64_t than,
+                             uint64_t n, struct conversation_place *places, uint32_t most);
+
+struct conversation_counts {
+    uint64_t n_conversations, n_lanes, n_host, n_file, file_bytes;
+};
+struct conversation_counts conversation_count(const struct conversation_table *t);
+
+#endif

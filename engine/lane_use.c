@@ -1,0 +1,157 @@
+/* lane_use.c - conversations' states: prefix entries that have files, too.
+ *
+ * A request looks for a file when host memory has less than it wants, and waits in SCHED_WAITING while it is read; the
+ * state becomes an entry like any other. A request with a conversation's name leaves the states that the name needs:
+ * at the end of system and tools, at the end of its prompt, behind its answer. Each is written beside the steps; the
+ * request's last event goes out when the last one is in its file, so that a client that has its answer finds it again
+ * whatever becomes of this process.
+ */
+#include "core.h"
+
+#include <assert.h>
+
+static void lane_use_log(void *arg, int level, const char *line) { engine_log(arg, level, "%s", line); }
+
+static void lane_use_wake(void *arg) {
+    struct rod_engine *e = arg;
+    mailbox_poke(&e->mailbox);
+}
+
+int lane_use_open(struct rod_engine *e, struct rod_error *err) {
+    if (!e->prefixes) return 0;
+    const struct conversations_config config = {.state_dir = e->config.state_dir,
+                                                .form = keep_form(e),
+                                                .disk_bytes = e->config.state_disk_bytes / 2,
+                                                .ttl_s = e->config.session_ttl_s,
+                                                .wake = lane_use_wake,
+                                                .log = lane_use_log,
+                                                .arg = e};
+    return conversations_open(&config, &e->conversations, err);
+}
+
+void lane_use_gone(void *arg, uint64_t note) {
+    struct rod_engine *e = arg;
+    if (e->conversations) conversations_gone(e->conversations, note);
+}
+
+static struct conversation_prompt lane_use_prompt(const struct active *a, const int32_t *ids, size_t n) {
+    const struct rod_request *r = a->request;
+    const struct prefix_key key = active_prefix_key(a);
+    const size_t first = r->has_head;
+    return (struct conversation_prompt){.tenant = key.tenant,
+                                        .salt = key.salt,
+                                        .ids = ids,
+                                        .n = n,
+                                        .n_head = first && r->n_marks ? r->marks[0] : 0,
+                                        .n_first = r->n_marks > first ? r->marks[first] : 0,
+                                        .turn = r->n_user_texts};
+}
+
+/* ---- in ---- */
+
+/* A buffer for a state from a file: no session goes for it. */
+static struct state_buffer *lane_use_buffer(struct rod_engine *e, uint64_t n_tok) {
+    const size_t bytes = e->parts.ops->state_bytes(e->parts.backend, n_tok);
+    struct state_buffer *buffer = state_buffer_try(e->states, bytes);
+    while (!buffer && prefix_evict(e->prefixes, clock_now_ns())) buffer = state_buffer_try(e->states, bytes);
+    return buffer;
+}
+
+bool lane_use_look(struct rod_engine *e, struct active *a, uint64_t than) {
+    if (!e->conversations || a->lane.looked || active_device_counts(a)) return false;
+    assert(!a->lane.job && !a->lane.loaded);
+    a->lane.looked = true;
+    const struct conversation_prompt prompt = lane_use_prompt(a, a->prompt, a->n_prompt);
+    if (!conversations_find(e->conversations, &prompt, than, &a->lane.loaded_place)) return false;
+    struct state_buffer *buffer = lane_use_buffer(e, a->lane.loaded_place.n_tok);
+    if (buffer) a->lane.job = conversations_load(e->conversations, &a->lane.loaded_place, buffer, a);
+    if (!a->lane.job) state_buffer_release(buffer);
+    return a->lane.job != NULL;
+}
+
+bool lane_use_take(struct rod_engine *e, struct active *a, struct prefix_found *found) {
+    struct active_lane *l = &a->lane;
+    struct state_buffer *loaded = l->loaded;
+    l->loaded = NULL;
+    if (!loaded || l->loaded_place.n_tok <= found->n_tok) {
+        state_buffer_release(loaded);
+        return false;
+    }
+    state_buffer_release(found->buffer);
+    found->buffer = loaded;
+    found->n_tok = l->loaded_place.n_tok;
+    found->generated = l->loaded_place.generated;
+    found->waits = false;
+    found->complete = found->branch_tok <= found->n_tok;
+    if (found->complete) found->branch_tok = 0;
+    conversations_there(e->conversations, &l->loaded_place);
+    return true;
+}
+
+/* ---- out ---- */
+
+static uint64_t whole_chunks(const struct rod_engine *e, size_t n) { return n - n % e->backend_info.chunk_tok; }
+
+void lane_use_place(struct rod_engine *e, struct active *a, const int32_t *ids, size_t n, bool answer) {
+    const struct rod_request *r = a->request;
+    a->lane.keeps = false;
+    if (!e->conversations || !r->conversation) return;
+    const struct conversation_prompt prompt = lane_use_prompt(a, ids, n > a->n_prompt ? n : a->n_prompt);
+    enum conversation_kind kind = CONVERSATION_ANSWER;
+    if (!answer && n == whole_chunks(e, prompt.n_head))
+        kind = CONVERSATION_HEAD;
+    else if (!answer && n == whole_chunks(e, a->n_prompt - 1))
+        kind = CONVERSATION_PROMPT;
+    else if (!answer)
+        return;
+    a->lane.place = conversations_place(e->conversations, &prompt, n, kind, a->cache.has_answer);
+    a->lane.keeps = a->lane.place.lane != 0;
+    a->lane.ends = answer && a->lane.keeps;
+}
+
+void lane_use_keep(struct rod_engine *e, struct active *a, struct state_buffer *buffer) {
+    const struct prefix_key key = active_prefix_key(a);
+    if (!a->lane.keeps) return;
+    assert(!a->lane.job);
+    a->lane.keeps = false;
+    a->lane.job = conversations_keep(e->conversations, key.tenant ? key.tenant : "", a->request->conversation,
+                                     &a->lane.place, buffer, a->lane.ends ? a : NULL);
+    if (!a->lane.ends) a->lane.job = NULL; /* nobody waits */
+    e->n_lane_ends += a->lane.job != NULL;
+}
+
+void lane_use_leave(struct rod_engine *e, struct active *a) {
+    if (!a->lane.job) return;
+    conversations_leave(e->conversations, a->lane.job);
+    a->lane.job = NULL;
+    e->n_lane_ends -= a->lane.ends;
+}
+
+void lane_use_distrust(struct rod_engine *e, const struct active *a) {
+    const struct conversation_prompt prompt = lane_use_prompt(a, a->prompt, a->n_prompt);
+    if (e->conversations) conversations_distrust(e->conversations, &prompt);
+}
+
+/* ---- jobs that are over ---- */
+
+struct active *lane_use_next(struct rod_engine *e, bool *loaded) {
+    uint64_t note;
+    if (!e->conversations) return NULL;
+    while (conversations_next_forgotten(e->conversations, &note)) prefix_forget_note(e->prefixes, note);
+    for (struct conversation_over over; conversations_next_over(e->conversations, &over);) {
+        struct active *a = over.user;
+        const bool is_state = over.buffer && !over.rc;
+        *loaded = over.loaded;
+        if (a) {
+            a->lane.job = NULL;
+            e->n_lane_ends -= a->lane.ends;
+        }
+        if (a && over.loaded && is_state)
+            a->lane.loaded = over.buffer;
+        else
+            state_buffer_release(over.buffer);
+        if (a && over.loaded) sched_wait_over(&e->sched, &a->sched);
+        if (a) return a;
+    }
+    return NULL;
+}
