@@ -215,18 +215,6 @@ def http_table():
                    f"| {said(r['output_tokens_per_s'], -2)} |")
 
 
-def lives():
-    """Random lives: runs with different seeds are added up."""
-    *runs, delays, delays_before, before, _broken = results("lives-h200")
-    drafted = results("lives-h100")
-    assert len(runs) == 4 and not any(run["faults"] for run in (*runs, delays, delays_before, before, *drafted))
-    for of, how in ((runs, "beside other processes"), ([delays, delays_before], "over kernels that wait at random"),
-                    (drafted, "with grammars and drafts, on an H100")):
-        first, last = of[0]["commit"][:7], of[-1]["commit"][:7]
-        sums = [said(sum(run[what] for run in of)) for what in ("requests", "tokens", "different", "nan")]
-        yield f"| {how} | {first}{f', {last}' if last != first else ''} | " + " | ".join(sums) + " |"
-
-
 def masked_table():
     """Streams that draw under masks, beside plain ones."""
     found = results("masked-h100")
@@ -243,36 +231,12 @@ def mask_table():
         yield f"| {name} | {median} | {said(us['p99'] / 1e3, 2)} ms | {said(us['max'] / 1e3, 2)} ms |"
 
 
-def upgrades():
-    """What upgrades lose, with all balancers together."""
-    by = {}
-    for r in results("deploy"):
-        if "turns" in r:
-            by.setdefault((r["what"], r["event"]), []).append(r)
-    for (what, event), runs in by.items():
-        sums = [f"{sum(r[key] for r in runs):,}" for key in ("requests", "turns", "lost")]
-        yield f"| {what} | {event} | {' | '.join(sums)} | {max(r['slowest_s'] for r in runs)} s |"
-
-
-def losses():
-    """What events cost behind each balancer."""
-    found = {(r["event"], r["balancer"]): r for r in results("deploy") if r["what"] == "losses"}
-    for event, name in (("restart", "restarted"), ("recreate", "recreated, each with another address"), ("kill", "killed (SIGKILL)"),
-                        ("pause", "paused for 10 s each")):
-        cells = []
-        for kind in ("haproxy", "nginx", "caddy"):
-            r = found[event, kind]
-            more = {"kill": f", {r.get('begun_after_the_kill')} begun after", "pause": f", {r.get('later_than_5_s')} over 5 s"}.get(event, "")
-            cells.append(f"{r['lost']} of {said(r['requests'])}{more}")
-        yield f"| {name} | " + " | ".join(cells) + " |"
-
-
 def with_line(line):
     """The pages in which a line begins so."""
     return [name for name in pages() if any(found.startswith(line) for found in page(name).split("\n"))]
 
 
-@pytest.mark.parametrize("table", [cpu_tables, gpu_tables, cache_table, agents_table, drafts_table, codes_table, shares_table, codes_cpu_table, llama_table, golden_table, library_table, http_table, lives, mask_table, masked_table, upgrades, losses], ids=lambda t: t.__name__)
+@pytest.mark.parametrize("table", [cpu_tables, gpu_tables, cache_table, agents_table, drafts_table, codes_table, shares_table, codes_cpu_table, llama_table, golden_table, library_table, http_table, mask_table, masked_table], ids=lambda t: t.__name__)
 def test_tables_have_the_recorded_figures(table):
     expected = list(table())
     assert not [(line, places) for line in expected if len(places := with_line(line)) != 1]
@@ -300,11 +264,6 @@ def sentences():
     host = [100 * r["host_cpu"] for shape in (*BIG.values(), "rodimus-plus-1.6b-w1024") for more in ("", "-position")
             for r in rows(f"{shape}-h200{more}", phase="decode")]
     yield r"The host works (N) to (N) % of a step", [min(host), max(host)]
-    prompt = rows("rodimus-1.4b-prompts-h200", phase="prefill", context=4096)[0]
-    yield r"Prompts of 4,096: (N) ns a token and layer of Rodimus-1.4B", [1e9 / prompt["tokens_per_s"] / 48]
-
-    some = {r["sessions"]: r["tokens_per_s"] for r in results("buckets-h200")["rows"] if r["model"] == plus}
-    yield r"with 17, 40, 100, 160 and 257 sessions: (N), (N), (N), (N) and (N) tokens/s", [some[n] for n in (17, 40, 100, 160, 257)]
     choices = {(r["when"], r["prompt_tok"]): r["ms"] for r in results("choices-h200")["rows"]}
     yield r"Eight choices \(`n`\) of a prompt of 4,000 have theirs after (N) ms, as one has", [choices["after", 4000]["n_8"]]
 
@@ -318,8 +277,6 @@ def sentences():
     us = {r["rows"]: (r["linear_kernel_us"], r["library_us"]) for r in library["products"] if r["dtype"] == "bf16" and r["matrix"] == "fc"}
     yield r"W_fc of 64 rows takes (N) us by linear_kernel and (N) by cuBLASLt, of 2,048 rows (N) and (N)", [*us[64], *us[2048]]
 
-    few = {(r["model"], r["batch"]): r["tokens_per_s"] for r in rows("few-rows-h200")}
-    yield r"2, 4, 9 and 12: Rodimus\+-1.6B (N), (N), (N) and (N) tokens/s, Rodimus-1.4B (N), (N), (N) and (N)\.", [few[shape, n] for shape in (plus, plain) for n in (2, 4, 9, 12)]
     four = {r["batch"]: r for r in rows("rodimus-plus-4b-h200", phase="decode")}
     yield r"has (N) tokens/s with one session \((N) %\) and (N) with 8 \((N) %\)", [
         value for n in (1, 8) for value in (four[n]["tokens_per_s"], 100 * four[n]["fraction"])]
@@ -333,6 +290,13 @@ def sentences():
            r"the 99th percentile between tokens by (N) % and that of first tokens by (N) %"), [
         sum(sum(run["requests"].values()) for run in runs), sum(run["compared"] for run in runs),
         *(100 * (max(run["growth"][what] or 0 for run in runs) - 1) for what in ("rss", "device", "inter_token_ms", "first_token_ms"))]
+
+    *lives, delays, delays_before, before, _broken = results("lives-h200")
+    drafted = results("lives-h100")
+    slow, compared = (delays, delays_before), (*lives, delays, delays_before, *drafted)
+    assert len(lives) == 4 and not any(run["faults"] or run["nan"] for run in compared) and not before["faults"]
+    yield r"(N) of (N) requests differ .{,99}, (N) of them over kernels that wait at random, (N) with grammars", [
+        sum(run["different"] for run in compared), *(sum(run["requests"] for run in of) for of in (compared, slow, drafted))]
 
     exchanges = results("persistent-soak-h200")
     yield r"exchanges that are to show that none is lost or late (N) have run, (N) of them with delays at every wait, (N) steps different", [
@@ -359,6 +323,18 @@ def sentences():
         soak["accepted"], soak["accepted"] / soak["seconds"], soak["inter_token_ms_of_accepted"]["p50"], soak["inter_token_ms_of_accepted"]["p99"],
         soak["inter_token_ms_calm"]["p99"], soak["refusal_ms"]["n"], soak["refusal_ms"]["p50"], soak["refusal_ms"]["max"],
         (soak["resident_bytes"]["after"] - soak["resident_bytes"]["before"]) / 1024]
+    by_roll, bare = ([r for r in results("deploy") if "turns" in r and ("without" in r["what"]) == so] for so in (False, True))
+    yield r"lost (N) of (N) requests, and the slowest took (N) s. `docker-compose up -d` without `roll` lost (N) of (N)\.", [
+        *(sum(r[key] for r in by_roll) for key in ("lost", "requests")), max(r["slowest_s"] for r in by_roll),
+        *(sum(r[key] for r in bare) for key in ("lost", "requests"))]
+    events = [r for r in results("deploy") if r["what"] == "losses"]
+    behind = {kind: {r["event"]: r for r in events if r["balancer"] == kind} for kind in ("haproxy", "nginx", "caddy")}
+    yield r"another address: HAProxy lost (N) of (N) requests, nginx (N) of (N), Caddy (N) of (N), a", [
+        of["restart"][key] + of["recreate"][key] for of in behind.values() for key in ("lost", "requests")]
+    yield r"Killed: HAProxy lost (N) of (N), nginx (N) of (N), Caddy (N) of (N); (N) of them began", [
+        *(of["kill"][key] for of in behind.values() for key in ("lost", "requests")), sum(of["kill"]["begun_after_the_kill"] for of in behind.values())]
+    yield r"Paused for (N) s: (N) of (N) were lost, (N) took over 5 s", [
+        behind["nginx"]["pause"]["seconds"], *(sum(of["pause"][key] for of in behind.values()) for key in ("lost", "requests", "later_than_5_s"))]
     image, run, up = ({r["what"]: r for r in results("deploy")}[what] for what in ("image", "docker run", "compose up"))
     yield (rf"the model {run['model']} is ready (N) s after `docker run`, and its first token comes after (N) s. The image has (N) MB, of which (N) MB are Debian's base "
            r"system. Three replicas and all beside them are up (N) s after"), [
