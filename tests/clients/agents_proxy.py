@@ -5,6 +5,7 @@ the tool, and the tool's schema allows the wanted arguments alone; where a scena
 import http.client
 import http.server
 import json
+import sys
 import threading
 import time
 
@@ -14,6 +15,9 @@ class Force:
 
     def __init__(self, tool, arguments=None):
         self.tool, self.arguments = tool, arguments
+
+
+SAYS = Force(None)  # the next answer is text
 
 
 def exactly(value):
@@ -41,7 +45,7 @@ def open_tools(body):
 
 
 def tool_name(tool):
-    return tool.get("name") or tool.get("type")
+    return tool.get("name") or tool.get("function", {}).get("name") or tool.get("type")
 
 
 def narrow(body, force, path):
@@ -53,6 +57,11 @@ def narrow(body, force, path):
             if force.arguments is not None:
                 tool["input_schema"] = exactly(force.arguments)
             body["tool_choice"] = {"type": "tool", "name": force.tool, "disable_parallel_tool_use": True}
+        elif path.startswith("/v1/chat"):
+            if force.arguments is not None:
+                tool["function"]["parameters"] = exactly(force.arguments)
+            body["tool_choice"] = {"type": "function", "function": {"name": force.tool}}
+            body["parallel_tool_calls"] = False
         else:
             if force.arguments is not None and tool.get("type") == "custom":
                 tool["format"] = {"type": "grammar", "syntax": "regex", "definition": exact_pattern(force.arguments)}
@@ -68,6 +77,7 @@ def narrow(body, force, path):
 class Proxy:
     def __init__(self, server_port, log=None):
         self.server_port, self.records, self.forces, self.lock, self.log = server_port, [], [], threading.Lock(), log
+        self.max_tokens = None
         self.faults = []  # statuses that the next requests with tools get, in place of an answer
         proxy = self
 
@@ -82,7 +92,13 @@ class Proxy:
 
             do_POST = do_DELETE = do_HEAD = do_GET
 
-        self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        class Server(http.server.ThreadingHTTPServer):
+            def handle_error(self, request, client_address):
+                """A client that leaves is no fault."""
+                if not isinstance(sys.exc_info()[1], ConnectionError):
+                    super().handle_error(request, client_address)
+
+        self.http = Server(("127.0.0.1", 0), Handler)
         self.http.daemon_threads = True
         self.port = self.http.server_address[1]
         threading.Thread(target=self.http.serve_forever, daemon=True).start()
@@ -95,10 +111,10 @@ class Proxy:
         self.http.shutdown()
         self.http.server_close()
 
-    def begin(self, *forces, faults=()):
-        """A scenario: what its requests get, in order. The record begins anew."""
+    def begin(self, *forces, faults=(), max_tokens=None):
+        """A scenario: what its requests get, in order, and the limit of its answers. The record begins anew."""
         with self.lock:
-            self.records, self.forces, self.faults = [], list(forces), list(faults)
+            self.records, self.forces, self.faults, self.max_tokens = [], list(forces), list(faults), max_tokens
 
     def answered(self):
         """The records of requests for an answer."""
@@ -112,10 +128,15 @@ class Proxy:
             return raw, None, None
         forced = None
         with self.lock:
-            if isinstance(body, dict) and "count_tokens" not in path and self.forces and narrow(body, self.forces[0], path):
+            asks = isinstance(body, dict) and "count_tokens" not in path
+            if asks and self.forces and narrow(body, self.forces[0], path):
                 forced = self.forces.pop(0)
-            elif isinstance(body, dict) and any(k in t for t in body.get("tools") or [] for k in ("input_schema", "parameters", "tools", "execution")) and "count_tokens" not in path:
+            elif asks and any(k in t for t in body.get("tools") or [] for k in ("input_schema", "parameters", "tools", "execution", "function")):
                 body["tool_choice"] = {"type": "none"} if path.startswith("/v1/messages") else "none"
+                if self.forces and self.forces[0] is SAYS:
+                    self.forces.pop(0)
+            if asks and self.max_tokens:
+                body["max_output_tokens" if path.startswith("/v1/responses") else "max_tokens"] = self.max_tokens
         return json.dumps(body).encode(), body, forced
 
     def fault(self, handler, body):
