@@ -148,7 +148,7 @@ def openhands(program, proxy, home):
 def aider(program, proxy, home):
     agent = Agent([program], home, {"LITELLM_LOCAL_MODEL_COST_MAP": "True"})
     flags = ["--model", "openai/skills", "--openai-api-base", proxy.url + "/v1", "--openai-api-key", "none", "--no-git", "--yes-always", "--no-check-update",
-             "--no-show-model-warnings", "--no-show-release-notes", "--analytics-disable", "--restore-chat-history"]
+             "--no-show-model-warnings", "--no-show-release-notes", "--analytics-disable", "--restore-chat-history", "--chat-history-file", os.path.join(agent.work, "history.md"), "--input-history-file", os.path.join(home, "typed")]
 
     def session():
         """It has no tools: the model writes the file. A regular expression of the request holds the answer to that form."""
