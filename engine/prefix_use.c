@@ -297,7 +297,8 @@ static int prefix_use_save_entry(struct rod_engine *e, struct active *a, const i
         return 0;
     }
     struct state_buffer *buffer = state_buffer_try(e->states, bytes); /* no session goes for a prefix entry */
-    if (!buffer && prefix_evict(e->prefixes, now_ns)) buffer = state_buffer_try(e->states, bytes);
+    for (bool more = true; !buffer && more && prefix_evict(e->prefixes, now_ns); more = a->lane.keeps)
+        buffer = state_buffer_try(e->states, bytes);
     int rc = ROD_ENOMEM;
     if (buffer && at_once)
         rc = e->parts.ops->slot_save(e->parts.backend, a->sched.slot, n, buffer->bytes, bytes, err);

@@ -3,16 +3,11 @@
 #define SESSIONS_SETUP_H
 
 #include "engine_setup.h"
+#include "test_folder.h"
 
 #include <dirent.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static inline char *make_dir(void) {
-    char dir[] = "/tmp/rodimus-sessions-XXXXXX";
-    if (!mkdtemp(dir)) fail_msg("no folder");
-    return strdup(dir);
-}
 
 /* The folder's key is no session's. */
 static inline uint32_t count_in(const char *dir, const char *end) {
@@ -26,19 +21,6 @@ static inline uint32_t count_in(const char *dir, const char *end) {
     }
     closedir(list);
     return n;
-}
-
-static inline void remove_dir(char *dir) {
-    DIR *list = opendir(dir);
-    char path[512];
-    for (struct dirent *e; list && (e = readdir(list));)
-        if (e->d_name[0] != '.' || strlen(e->d_name) > 2) {
-            snprintf(path, sizeof path, "%s/%s", dir, e->d_name);
-            unlink(path);
-        }
-    if (list) closedir(list);
-    rmdir(dir);
-    free(dir);
 }
 
 /* A turn of n new tokens; more may be set on what is returned. */

@@ -358,6 +358,7 @@ struct prefix_entry *prefix_reserve(struct prefix *p, const struct prefix_key *k
     if (up && up->n_tok == n) return NULL;
     struct prefix_entry *e = entry_new(key, ids, n, wanted->buffer_bytes);
     if (!e) return NULL;
+    e->note = wanted->note;
     entry_hold(p, e, wanted->hold_ns, now_ns);
     if (!entries_evict_for(p, &up, e, now_ns)) {
         free(e);
@@ -365,7 +366,6 @@ struct prefix_entry *prefix_reserve(struct prefix *p, const struct prefix_key *k
     }
     e->place = p->path[p->n_path];
     e->generated = wanted->generated;
-    e->note = wanted->note;
     e->number = p->n_made++;
     entry_hang(p, e, up);
     e->index = p->n;

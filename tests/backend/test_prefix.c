@@ -2,6 +2,7 @@
  * an answer goes on as a session does; to the bit. On the backend that RODIMUS_TEST_DEVICE names, the CPU without it,
  * in RODIMUS_TEST_PRECISION. */
 #include "tests/prefix_setup.h"
+#include "tests/test_folder.h"
 
 #include "engine/core.h"
 #include "engine/base/philox.h"
@@ -164,8 +165,77 @@ static void tales_goes_on_from_its_own_answer(void **state) {
     collect_close(&c);
 }
 
+/* A conversation whose engine is closed and opened between its requests, behind either kind of state in files: at the
+ * end of an answer as the session that took the same turns; where it was read as a prompt, as cold. */
+static void tales_goes_on_from_files_as_if_never_closed(void **state) {
+    (void)state;
+    const char *device = getenv("RODIMUS_TEST_DEVICE");
+    const uint64_t seed = getenv("RODIMUS_TEST_SEED") ? strtoull(getenv("RODIMUS_TEST_SEED"), NULL, 10) : 5;
+    struct rod_error err;
+    struct collector c, cold;
+    struct rod_engine_config config = {.model_dir = "config/models/tales",
+                                       .device = device ? device : "cpu",
+                                       .precision = getenv("RODIMUS_TEST_PRECISION"),
+                                       .n_slots = 2,
+                                       .n_threads = 2,
+                                       .max_queue = 100,
+                                       .state_host_bytes = 512 << 20};
+    collect_init(&cold, &config);
+    if (rod_engine_open(&config, &cold.engine, &err)) fail_msg("%s", err.message);
+    config.prefix_cache_bytes = 256 << 20;
+    config.state_dir = make_dir();
+    enum { TURNS = 8, MOST = 2000, HEAD = 70, FIRST = 30 };
+    int32_t ids[MOST];
+    for (int answered = 0; answered < 2; answered++) { /* with requests of one token no answer's state is kept */
+        struct rod_state *session = NULL;
+        size_t n = HEAD + FIRST, known = 0;
+        for (size_t i = 0; i < MOST; i++) ids[i] = (int32_t)(300 + philox_uniform(seed, i, 0) * 200);
+        for (int turn = 0; turn < TURNS; turn++) {
+            const uint32_t max_tokens = answered ? 2 + (uint32_t)(philox_uniform(seed, (uint64_t)turn, 1) * 40) : 1;
+            struct answer a, z;
+            collect_init(&c, &config);
+            if (rod_engine_open(&config, &c.engine, &err)) fail_msg("%s", err.message);
+            struct rod_request *r = tale(&a, ids, n, max_tokens);
+            r->marks = malloc(2 * sizeof *r->marks);
+            r->marks[0] = HEAD;
+            r->marks[1] = HEAD + FIRST;
+            r->n_marks = 2;
+            r->has_head = true;
+            r->n_user_texts = 1 + (uint32_t)turn;
+            r->conversation = strdup(answered ? "answered" : "read");
+            collect_submit(&c, r);
+            collect_until(&c, &a, 1);
+            r = tale(&z, answered ? ids + known : ids, answered ? n - known : n, max_tokens);
+            if (answered) {
+                r->state = session;
+                r->keep_state = true;
+                if (session && session->pending >= 0)
+                    memmove(r->prompt, r->prompt + 1, --r->n_prompt * sizeof *r->prompt);
+            }
+            collect_submit(&cold, r);
+            collect_until(&cold, &z, 1);
+            session = z.end.state;
+            z.end.state = NULL;
+            char what[80];
+            snprintf(what, sizeof what, "seed %llu, %s, turn %d of %zu tokens", (unsigned long long)seed,
+                     answered ? "answered" : "read", turn, n);
+            assert_same(&a, &z, what);
+            assert_int_equal(a.end.cached_tok, turn || !answered ? known : 64); /* the other one's head */
+            memcpy(ids + n, a.ids, a.n_ids * sizeof *ids);
+            known = answered ? n + a.n_ids - 1 : (n - 1) / 64 * 64;
+            n += a.n_ids + 1 + (size_t)(philox_uniform(seed, (uint64_t)turn, 2) * 100);
+            collect_free(&a), collect_free(&z);
+            collect_close(&c);
+        }
+        rod_state_free(session);
+    }
+    collect_close(&cold);
+    remove_dir((char *)(uintptr_t)config.state_dir);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(tales_goes_on_from_files_as_if_never_closed),
         cmocka_unit_test(tales_answers_as_if_it_had_read_all),
         cmocka_unit_test(tales_goes_on_from_a_pinned_prefix_as_if_it_had_read_it),
         cmocka_unit_test(tales_goes_on_from_its_own_answer),
