@@ -8,6 +8,7 @@
 enum { N = 40 };
 struct fixture {
     struct sessions s;
+    struct rod_turn ask; /* of all turns */
     struct session_turn turns[N];
 };
 
@@ -19,6 +20,7 @@ static struct session *add(struct fixture *f, const char *id) {
 
 static void begin(struct fixture *f) {
     *f = (struct fixture){.s = {.n_threads = 4}};
+    for (int i = 0; i < N; i++) f->turns[i].ask = &f->ask;
     pthread_mutex_init(&f->s.lock, NULL);
     pthread_cond_init(&f->s.work, NULL);
     pthread_cond_init(&f->s.keep, NULL);
