@@ -91,9 +91,9 @@ def cpu_tables():
         assert short["batch"] == full["batch"]
         if short["batch"] in (1, 8, 64):
             yield f"| {short['batch']} | {cells(short, 3)} {cells(full, 3)}"
-    for r in rows("tales-cpu", phase="prefill"):
+    for r in [r for r in rows("tales-cpu", phase="prefill") if r["context"] != 512]:
         yield f"| prompt of {r['context']:,} | {cells(r, 1)}"
-    for r in rows("tales-cpu-position", phase="decode"):
+    for r in [r for r in rows("tales-cpu-position", phase="decode") if r["context"] != 100000]:
         yield (f"| {r['context']:,} | {said(r['ms'], 3)} | {said(r['ms_low'], 3)} | {said(100 * r['fraction'])} % | "
                f"{said(r['resident_bytes'] / 1e6)} MB |")
     for r in results("rodimus-plus-1.6b-cpu"):
@@ -178,7 +178,7 @@ def llama_table():
     """The same beside llama.cpp."""
     for r in rows("llama-cpu"):
         yield (f"| {r['program'].split(' (')[0]} | {r['weights']} | {said(r['bytes'] / 1e6)} MB | {said(r['tokens_per_s'], 1)} ({r['share']:.0%}) "
-               f"| {said(r['best_tokens_per_s'], 1)} ({r['best_share']:.0%}) | {said(r['prompt_tokens_per_s'], 1)} |")
+               f"| {said(r['prompt_tokens_per_s'], 1)} |")
 
 
 def golden_table():
@@ -247,9 +247,6 @@ def sentences():
         next(r["tokens_per_s"] / r["plain_tokens_per_s"] for r in rows("drafts-rodimus-plus-1.6b-h200", batch=1, acceptance=0.75))]
     yield r"what one at 4,096 does: (N) and (N) ms \(Rodimus\+\), (N) and (N) \(Rodimus\)", [
         at[plus, 1000000], at[plus, 4096], at[plain, 1000000], at[plain, 4096]]
-    host = [100 * r["host_cpu"] for shape in (*BIG.values(), "rodimus-plus-1.6b-w1024") for more in ("", "-position")
-            for r in rows(f"{shape}-h200{more}", phase="decode")]
-    yield r"The host works (N) to (N) % of a step", [min(host), max(host)]
     choices = {(r["when"], r["prompt_tok"]): r["ms"] for r in results("choices-h200")["rows"]}
     yield r"Eight choices \(`n`\) of a prompt of 4,000 have theirs after (N) ms, as one has", [choices["after", 4000]["n_8"]]
 
