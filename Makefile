@@ -242,6 +242,10 @@ bench-replay: deps # how much of agents' sessions is read; FLAGS: of tests/bench
 	@$(MAKE) --no-print-directory -j$(JOBS) all >&2
 	@mkdir -p $(RESULTS)
 	@tests/bench/replay $(RESULTS)/replay.json --all $(FLAGS)
+bench-conversations: # a conversation's next request, from host memory and from a file, as JSON; FLAGS: of tests/bench/conversations.c
+	@$(MAKE) --no-print-directory -j$(JOBS) all $(BUILD)/tests/bench/conversations >&2
+	@[ -z "$(CUDA_SO)" ] || ln -srf $(BUILD)/rodimus_cuda.so $(BUILD)/tests/bench/
+	@dir=$$(mktemp -d); $(BUILD)/tests/bench/conversations --dir $$dir $(or $(FLAGS),--model config/models/skills); rm -rf $$dir
 bench-mask: # what structured output costs a step, as JSON
 	@$(MAKE) --no-print-directory -j$(JOBS) $(BUILD)/tests/bench/mask >&2
 	@$(BUILD)/tests/bench/mask
@@ -343,7 +347,7 @@ ablate-bundle: $(ABLATED) # build/ablate.txz
 	@tar c -C $(BUILD)/away . | xz -T2 >$(BUILD)/ablate.txz && rm -rf $(BUILD)/away && ls -l $(BUILD)/ablate.txz
 
 force:
-.PHONY: ablate-bundle bench-ablate help api-programs bench gpu-bundle soak-gpu asan-api ubsan-api tsan-api bench-sessions soak deploy-deps test-deploy plots bench-swap bench-replay bench-mask bench-masked bench-dear bench-policy test-ci test-schemas test-clients bundle gpu-objects sanitize-gpu test-gpu all deps run test test-programs test-c fuzz fuzz-programs asan ubsan tsan format clean force have-headers test-browser
+.PHONY: bench-conversations ablate-bundle bench-ablate help api-programs bench gpu-bundle soak-gpu asan-api ubsan-api tsan-api bench-sessions soak deploy-deps test-deploy plots bench-swap bench-replay bench-mask bench-masked bench-dear bench-policy test-ci test-schemas test-clients bundle gpu-objects sanitize-gpu test-gpu all deps run test test-programs test-c fuzz fuzz-programs asan ubsan tsan format clean force have-headers test-browser
 .PRECIOUS: $(BUILD)/%.o
 .SECONDARY:
 -include $(ENGINE_OBJ:.o=.d) $(if $(CUDA_SO),$(CUDA_OBJ:.o=.d) $(BUILD)/cuda/tests/gpu/under_test.d $(BUILD)/cuda/racecheck/one_launch.d $(BUILD)/cuda/tests/bench/ablate_hook.d) $(SERVER_OBJ:.o=.d) $(TEST_BIN:=.d) $(API_BIN:=.d) $(BUILD)/tests/bench/mask.d $(BUILD)/tests/bench/masked.d $(BUILD)/tests/bench/dear.d $(BUILD)/tests/bench/policy.d $(BUILD)/tests/bench/swap.d $(BUILD)/tests/bench/sessions.d $(FUZZ_BIN:=.d) $(BUILD)/tests/fuzz/driver.d $(BUILD)/server/main.d
