@@ -7,6 +7,9 @@ import json
 import random
 import uuid
 
+from server import read_events
+from talk import message_of
+
 WORDS = "the little dog ran to a big red house and saw one cat who was happy in the garden with her mother".split()
 SHORT = {"type": "string", "maxLength": 16}
 # What stands at full length, in tokens: the head of Claude Code has some 32,000, that of Codex some 9,000.
@@ -65,6 +68,23 @@ class Answer:
 
     def __init__(self, items, prompt, cached, said):
         self.items, self.prompt, self.cached, self.said = items, prompt, cached, said
+
+
+def ask(server, request):
+    connection, response = server.open("POST", request.path, request.body, {**request.headers, "Content-Type": "application/json"}, timeout=600)
+    try:
+        assert response.status == 200, (request.label, response.status, response.read())
+        events = [e.data for e in read_events(response) if not e.comment and e.data != "[DONE]"]
+    finally:
+        connection.close()
+    if isinstance(request.lane, Claude):
+        blocks, usage = message_of(events)
+        rest = usage["input_tokens"] + usage["cache_creation_input_tokens"]
+        return Answer(blocks, rest + usage["cache_read_input_tokens"], usage["cache_read_input_tokens"], usage["output_tokens"])
+    whole = events[-1]["response"]
+    assert whole["status"] in ("completed", "incomplete"), whole
+    usage = whole["usage"]
+    return Answer(whole["output"], usage["input_tokens"], usage["input_tokens_details"]["cached_tokens"], usage["output_tokens"])
 
 
 def canonical(value, without):
@@ -337,13 +357,16 @@ class Codex:
         return [f"said {i['call_id']}" if "call_id" in i else item_of(i) for i in answer.items]
 
     def take(self, answer):
+        """The answer as it goes into the history: arguments are JSON that the client writes anew."""
+        items = []
         for item in answer.items:
             if item["type"] == "function_call":
                 value = json.loads(item["arguments"])
                 self.world.given[item["call_id"]] = (item["name"], value)
                 item = {**item, "arguments": self.world.respelt(value)}
-            self.input.append(item)
-        return [i for i in answer.items if "call_id" in i]
+            items.append(item)
+        self.input += items
+        return [i for i in items if "call_id" in i]
 
     @staticmethod
     def counted(body, n, head=True):
