@@ -30,7 +30,7 @@ def fail_by_reports():
 # computes and what waits take turns.
 LONG = ["test_tools", "test_overload", "test_bench", "test_handover", "test_scoring", "test_hardship", "test_structured", "test_operation",
         "test_commands", "test_process", "test_convert", "test_hostile", "test_shares", "test_reload", "test_readme", "test_pinned",
-        "test_sessions", "test_sessions_kill", "test_load", "test_prefix", "test_speculative", "test_sampling"]
+        "test_sessions", "test_sessions_kill", "test_load", "test_prefix", "test_speculative", "test_sampling", "test_replay", "test_laws", "test_lanes"]
 
 
 def pytest_collection_modifyitems(config, items):

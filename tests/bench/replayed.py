@@ -36,8 +36,9 @@ BILL = "x-anthropic-billing-header:"
 class World:
     """What all sessions of a run share: the dice, the scale of lengths, and what answers were."""
 
-    def __init__(self, seed, scale):
-        self.draw, self.scale, self.given = random.Random(seed), scale, {}
+    def __init__(self, seed, scale, apart=""):
+        """apart: worlds with another one have no text in common."""
+        self.draw, self.scale, self.given, self.apart = random.Random(seed), scale, {}, apart
         self.heads = {}  # of threads whose tools are known
 
     def text(self, kind, least=6):
@@ -45,7 +46,7 @@ class World:
 
     def fixed(self, name, kind):
         """The same text for each conversation of a client."""
-        draw = random.Random(f"{name} {self.scale}")
+        draw = random.Random(f"{name} {self.scale}{self.apart}")
         return " ".join(draw.choice(WORDS) for _ in range(max(6, int(LENGTHS[kind] * self.scale))))
 
     def id(self):

@@ -1,0 +1,73 @@
+"""Conversations that bring everything, in the large: an early text is edited, or two requests of one lane come at once."""
+import concurrent.futures
+import os
+import random
+import sys
+
+import pytest
+
+from server import ROOT
+from talk import CHAT
+
+sys.path.append(os.path.join(ROOT, "tests", "bench"))
+from replayed import Claude, World, ask  # noqa: E402
+
+EVERY = {"RODIMUS_TEST_CHECKPOINTS_PAY": "1"}  # each entry of the cache pays, however busy the machine is
+SEED = int(os.environ.get("RODIMUS_TEST_SEED", 0)) or random.randrange(1, 1 << 30)
+TURNS, CHUNK = 40, 64
+
+
+def settle(server):
+    server.wait_metric("rodimus_slots_used", lambda n: n == 0)
+
+
+def chats(server, messages, **more):
+    answer = server.post(CHAT, {"messages": messages, "max_tokens": 16, "temperature": 0, "logprobs": True, **more})
+    assert answer.status == 200, answer
+    usage = answer.json["usage"]
+    return answer.json["choices"][0], usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]
+
+
+@pytest.mark.parametrize("turn", [3, 10, 20, 39])
+def test_an_edit_of_an_early_turn_reads_a_tenth_at_most(own_server, turn):
+    """The client goes back to its text of that turn, changes it and drops what came after."""
+    server, world = own_server("--model-name", "tales,*", "--device", "null", env=EVERY), World(SEED, 0.05)
+    main = Claude(world, opus=True)
+    main.user("reminder", "user")
+    before = None
+    for i in range(1, TURNS + 1):
+        if i > 1:
+            main.user("reminder")
+        if i == turn:
+            before = list(main.messages)
+        answer = ask(server, main.request("Bash", "Bash"))
+        main.result("Bash", main.take(answer)[-1])
+        answer = ask(server, main.request("text"))
+        main.take(answer)
+        settle(server)
+    whole = answer.prompt
+    main.messages = before[:-1]
+    main.user("reminder")
+    edited = ask(server, main.request("text"))
+    read = edited.prompt - edited.cached
+    assert read <= whole / 10, f"RODIMUS_TEST_SEED={SEED}: turn {turn}: {read} of {edited.prompt} tokens read; the conversation had {whole}"
+
+
+def test_two_requests_of_one_conversation_at_once_are_both_right(own_server):
+    """The model's answers come back as the client's own words, so a server without the cache is the reference."""
+    on, off, draw = own_server("--slots", 4, env=EVERY), own_server("--prefix-cache-bytes", 0), random.Random(SEED)
+    world, messages = World(SEED, 0.2), [{"role": "system", "content": "Tell tales."}]
+    for i in range(8):
+        messages.append({"role": "user", "content": world.text("user", 30)})
+        ways = [[*messages[:-1], {"role": "user", "content": messages[-1]["content"] + draw.choice(["", " please", "\n" + world.text("user", 90)])}] for _ in range(2)]
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            both = list(pool.map(lambda way: chats(on, way, prompt_cache_key="lane"), ways))
+        settle(on)
+        for way, got in zip(ways, both, strict=True):
+            want = chats(off, way)
+            assert got[:2] == want[:2], f"RODIMUS_TEST_SEED={SEED}, round {i}"
+        longer = max(range(2), key=lambda k: both[k][1])
+        _, n_tok, cached = chats(on, ways[longer], prompt_cache_key="lane")
+        assert cached >= n_tok - CHUNK, f"RODIMUS_TEST_SEED={SEED}, round {i}: {cached} of {n_tok}"
+        settle(on)
+        messages = [*ways[longer], {"role": "assistant", "content": f"No. {i}"}]
