@@ -23,6 +23,12 @@ int rod_session_change(struct rod_engine *e, const char *tenant, const char *id,
     return rc ? rc : sessions_change(e->sessions, tenant, id, change, out, err);
 }
 
+int rod_session_rewind(struct rod_engine *e, const char *tenant, const char *id, const struct rod_session_rewind *to,
+                       struct rod_session_info *out, struct rod_error *err) {
+    const int rc = calls_need_sessions(e, err);
+    return rc ? rc : sessions_rewind(e->sessions, tenant, id, to, out, err);
+}
+
 int rod_session_list(struct rod_engine *e, const char *tenant, const char *after, size_t limit,
                      struct rod_session_info **infos, size_t *n, bool *more, struct rod_error *err) {
     const int rc = calls_need_sessions(e, err);

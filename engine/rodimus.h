@@ -43,7 +43,8 @@
     X(ROD_ESESSIONS, -19, 429, "rate_limit", "max_sessions")    /* of all */                                           \
     X(ROD_EKEYSESSIONS, -20, 429, "rate_limit", "key_sessions") /* of the tenant */                                    \
     X(ROD_EGRAMMARS, -21, 503, "unavailable", "grammars")       /* memory of all compiled grammars in use */           \
-    X(ROD_EKEYGRAMMARS, -22, 429, "rate_limit", "key_grammars") /* of those of a key */
+    X(ROD_EKEYGRAMMARS, -22, 429, "rate_limit", "key_grammars") /* of those of a key */                                \
+    X(ROD_ENOTKEPT, -23, 412, "invalid_request_error", "turn_not_kept")
 
 enum rod_code {
 #define ROD_X(name, value, http, type, code) name = value,
@@ -116,6 +117,7 @@ struct rod_engine_config {
     uint64_t state_disk_bytes;   /* files in state_dir; 0 = no limit */
     uint64_t session_ttl_s;      /* sessions not used for so long are removed, unless they say otherwise; 0 = never */
     uint64_t max_sessions;       /* that there are at once; 0 = no limit */
+    uint32_t session_keep_turns; /* of sessions that do not say (rod_session_new) */
     bool session_lazy;   /* a turn's state is written later: when it is idle, leaves host memory, at drain and close */
     bool session_reject; /* a turn of a session that is busy is ROD_EBUSY; else it waits in its order */
     void (*wake)(void *arg); /* events are waiting; engine thread; may be NULL */
@@ -249,7 +251,7 @@ struct rod_stats {                                             /* a consistent e
     uint64_t state_no_room; /* not written, though the disk is well: state_disk_bytes has no room beside pinned ones */
     uint64_t state_refused; /* files found damaged or foreign, and left alone */
     uint64_t sessions_expired, sessions_evicted; /* removed: by their time, for the budgets */
-    uint64_t idempotent_replays, session_asks;
+    uint64_t idempotent_replays, session_asks, session_rewinds, kept_turns; /* the last: states of earlier turns */
     /* The prefix cache: prompts that began from a prefix entry, and their tokens that were not read; prompts that
      * found no entry, or a shorter one than there once was, by reason; entries held now, and evicted ones. */
     uint64_t prefix_hits, prefix_tok_saved, prefix_misses[ROD_PREFIX_N_MISSES];
@@ -584,6 +586,10 @@ int rod_conversation_get(struct rod_engine *engine, const char *tenant, const ch
 int rod_conversation_delete(struct rod_engine *engine, const char *tenant, const char *name, struct rod_error *err);
 
 /* ---- sessions ---- */
+#define ROD_MAX_KEPT_TURNS 16
+struct rod_kept_turn { /* that a session can go back to; turns: how many it is back */
+    uint64_t version, turns;
+};
 struct rod_session_info {
     char id[129];
     uint64_t version, n_tok, state_bytes;                /* state_bytes: 0 before the first turn */
@@ -595,6 +601,8 @@ struct rod_session_info {
     /* For rod_turn_tokens: a token that is not read yet, an answer left open, a hash of the tools that it has read. */
     bool pending, open;
     uint64_t tools;
+    uint32_t keep_turns, n_kept; /* how many it keeps at most; how many there are, as far as this server knows */
+    struct rod_kept_turn kept[ROD_MAX_KEPT_TURNS];
 };
 /* How many tokens the conversation would have with this turn's prompt (rod_chat_encode_turn: its ids are n_ids). */
 uint64_t rod_turn_tokens(const struct rod_turn *turn, const struct rod_session_info *session, size_t n_ids);
@@ -603,6 +611,8 @@ struct rod_session_new {
     const char *from;      /* begins where this one is now; NULL: empty */
     uint64_t ttl_s;        /* 0 = never */
     bool has_ttl;          /* else the engine's session_ttl_s */
+    bool has_keep;         /* else that of `from`, or the engine's session_keep_turns */
+    uint32_t keep_turns;   /* states of earlier turns that it keeps at most, to ROD_MAX_KEPT_TURNS */
     bool pin;              /* neither time nor budgets remove it */
     uint64_t max_sessions; /* of the tenant, pinned ones too; 0 = four times what the engine's limit leaves free, or
                               for the tenant "" no limit */
@@ -611,6 +621,13 @@ struct rod_session_change {
     bool has_pin, pin;
     bool has_ttl;
     uint64_t ttl_s; /* 0 = never */
+    bool has_keep;
+    uint32_t keep_turns; /* fewer: the others go */
+};
+/* To the state that the session had so many turns ago, or in this version. */
+struct rod_session_rewind {
+    bool by_turns, has_expected;
+    uint64_t turns, version, expected_version; /* the last: the session's, else ROD_EVERSION */
 };
 /* Any thread; they may wait for files. tenant: "" without keys; another tenant's session is ROD_ENOTFOUND. err->param
  * names the field at fault. A session whose turn runs is at its last version until the turn has ended.
@@ -624,6 +641,10 @@ int rod_session_get(struct rod_engine *engine, const char *tenant, const char *i
 /* ROD_EBUSY while a turn runs. Its time begins anew; it keeps its version. */
 int rod_session_change(struct rod_engine *engine, const char *tenant, const char *id,
                        const struct rod_session_change *change, struct rod_session_info *out, struct rod_error *err);
+/* ROD_EBUSY while a turn runs. The next version has the state of an earlier one; turns between go, and their
+ * idempotency keys are known without an answer. ROD_ENOTKEPT: it is not kept; the message names the nearest. */
+int rod_session_rewind(struct rod_engine *engine, const char *tenant, const char *id,
+                       const struct rod_session_rewind *to, struct rod_session_info *out, struct rod_error *err);
 /* In order of id, from the first after `after` (NULL: from the beginning), at most limit. *infos is malloc'd. */
 int rod_session_list(struct rod_engine *engine, const char *tenant, const char *after, size_t limit,
                      struct rod_session_info **infos, size_t *n, bool *more, struct rod_error *err);

@@ -28,6 +28,7 @@ int turn_open(struct rod_engine *e, struct rod_error *err) {
                                      .disk_bytes = e->config.state_disk_bytes,
                                      .ttl_s = e->config.session_ttl_s,
                                      .max_sessions = e->config.max_sessions,
+                                     .keep_turns = e->config.session_keep_turns,
                                      .lazy = e->config.session_lazy,
                                      .reject = e->config.session_reject,
                                      .form = keep_form(e),

@@ -76,6 +76,7 @@ static const struct route routes[] = {
     {"PATCH", "/v1/sessions/", .tail = "", .job = session_routes_change, .engine = true, .bare = true},
     {"DELETE", "/v1/sessions/", .tail = "", .job = session_routes_delete, .engine = true},
     {"POST", "/v1/sessions/", .tail = "/fork", .job = session_routes_fork, .engine = true, .bare = true},
+    {"POST", "/v1/sessions/", .tail = "/rewind", .job = session_routes_rewind, .engine = true},
     {"POST", "/v1/sessions/", .tail = "/ask", .run = post_answer, .form = &chats_form, .engine = true, .slot = true,
      .tokens = true},
     {"GET", "/v1/sessions/", .tail = "/state", .job = session_routes_export, .engine = true, .admin = true,

@@ -25,6 +25,8 @@ static int create(struct job *j, bool fork, struct rod_error *err) {
                                          .ttl_s = asked.ttl_s,
                                          .has_ttl = asked.has_ttl,
                                          .pin = asked.pin,
+                                         .has_keep = asked.has_keep,
+                                         .keep_turns = asked.keep_turns,
                                          .max_sessions = j->max_sessions};
     const int rc = rod_session_create(j->server->engine, j->tenant, &what, &info, err);
     api_session_new_fini(&asked);
@@ -49,6 +51,13 @@ int session_routes_change(struct job *j, struct rod_error *err) {
     struct rod_session_info info;
     if (api_parse_session_change(j->body, j->body_len, &asked, &j->err)) return JOB_REFUSED;
     return show(j, rod_session_change(j->server->engine, j->tenant, j->name, &asked, &info, err), &info);
+}
+
+int session_routes_rewind(struct job *j, struct rod_error *err) {
+    struct rod_session_rewind asked;
+    struct rod_session_info info;
+    if (api_parse_session_rewind(j->body, j->body_len, &asked, &j->err)) return JOB_REFUSED;
+    return show(j, rod_session_rewind(j->server->engine, j->tenant, j->name, &asked, &info, err), &info);
 }
 
 static int run_list(struct job *j, struct rod_error *err) {

@@ -32,6 +32,7 @@ int response_routes_delete(struct job *j, struct rod_error *err);
 void session_routes_list(struct http_call *call);
 int session_routes_create(struct job *j, struct rod_error *err);
 int session_routes_fork(struct job *j, struct rod_error *err);
+int session_routes_rewind(struct job *j, struct rod_error *err);
 int session_routes_get(struct job *j, struct rod_error *err);
 int session_routes_change(struct job *j, struct rod_error *err);
 int session_routes_delete(struct job *j, struct rod_error *err);

@@ -84,17 +84,18 @@ bool session_budget_make_room(struct sessions *s) {
     struct session_snapshot *snapshot = NULL;
     bool evicted = false;
     session_lock(s);
-    struct session *x = session_table_to_drop(&s->table);
+    const bool unkept = !session_on_disk(s) && session_kept_evict_locked(s, NULL);
+    struct session *x = unkept ? NULL : session_table_to_drop(&s->table);
     if (x) {
         snapshot = session_table_drop_snapshot(&s->table, x);
-    } else if (session_on_disk(s)) {
+    } else if (session_on_disk(s)) { /* where kept turns take no memory */
         x = budget_to_write_locked(s, clock_now_ns());
         if (x) {
             x->drop = true;
             session_queue_write_locked(s, x);
         }
         s->starved = true; /* the next session that is written goes */
-    } else if ((x = session_table_to_remove(&s->table, false, 0))) {
+    } else if (!unkept && (x = session_table_to_remove(&s->table, false, 0))) {
         snapshot = session_table_unset(&s->table, x);
         session_table_remove(&s->table, x);
         evicted = true;
@@ -102,7 +103,7 @@ bool session_budget_make_room(struct sessions *s) {
     session_unlock(s);
     if (evicted) budget_log_replaced(s);
     session_snapshot_release(snapshot);
-    return snapshot != NULL;
+    return unkept || snapshot != NULL;
 }
 
 void session_budget_keep_host(struct sessions *s) {
@@ -163,6 +164,7 @@ static bool budget_over_disk_locked(const struct sessions *s) {
 }
 
 void session_budget_keep_disk_locked(struct sessions *s) {
+    while (budget_over_disk_locked(s) && session_kept_evict_locked(s, NULL)) continue;
     if (!budget_over_disk_locked(s)) return;
     const uint64_t round = ++s->n_rounds;
     struct session *x;

@@ -155,6 +155,7 @@ int session_hold_refresh(struct sessions *s, struct session *x, bool with_snapsh
     session_table_set_file(&s->table, x, &read.file_version);
     session_unlock(s);
     session_snapshot_release(old);
+    session_kept_learn(s, x->metadata.tenant, x->metadata.id);
     if (!with_snapshot) session_read_fini(&read);
     return 0;
 }

@@ -3,7 +3,7 @@
  * sessions*.c are the calls of sessions.h; the parts below them are named after their files, in this order, each above
  * those that it may call:
  *
- *   queue, log < folder < hold < view < scan, budget < turn < io, keep < sessions
+ *   gone < queue, log < kept, folder < hold < view < scan, budget < turn < io, keep < sessions
  *
  * Ownership: sessions.c makes and frees struct sessions. Threads: everything is under `lock` but config, the store and
  * the counters; session_table.h says what the holder of a session alone may touch. Functions that end in _locked want
@@ -80,7 +80,7 @@ struct sessions {
     pthread_t threads[SESSIONS_MAX_THREADS], keeper;
     uint32_t n_threads;
     bool has_keeper;
-    atomic_uint_fast64_t saves, save_failures, no_room, loads, refused, expired, evicted, replays, asks;
+    atomic_uint_fast64_t saves, save_failures, no_room, loads, refused, expired, evicted, replays, asks, rewinds;
 };
 
 static inline void session_lock(struct sessions *s) {
@@ -93,10 +93,15 @@ static inline void session_lock(struct sessions *s) {
 static inline bool session_lock_held(const struct sessions *s) {
     return s->locked && pthread_equal(s->locker, pthread_self());
 }
+/* session_gone.c, without the lock: what the table let go. */
+void session_gone(struct sessions *s, struct session_kept *kept);
 static inline void session_unlock(struct sessions *s) {
     assert(session_lock_held(s));
+    struct session_kept *gone = s->table.gone;
+    s->table.gone = NULL;
     s->locked = false;
     pthread_mutex_unlock(&s->lock);
+    if (gone) session_gone(s, gone);
 }
 /* Waits for a condition of `lock`, at most until a time of clock_now_ns; 0 = for ever. */
 void session_wait_locked(struct sessions *s, pthread_cond_t *condition, uint64_t until_ns);
@@ -139,6 +144,24 @@ void session_queue_write_locked(struct sessions *s, struct session *session);
 /* Takes the first job out; of ends one thread's part, at most SESSIONS_BATCH. */
 size_t session_queue_take_turns_locked(struct sessions *s, struct session_turn **turns);
 size_t session_queue_take_writes_locked(struct sessions *s, struct session **sessions);
+
+/* ---- session_kept.c: the states of earlier turns, which a session can go back to ---- */
+
+/* By the holder, whose turn is about to make the next version: the present one is kept. False: it cannot be, or the
+ * session keeps none. */
+bool session_kept_begin(struct sessions *s, struct session *session);
+/* That turn has failed. */
+void session_kept_cancel(struct sessions *s, struct session *session);
+/* That turn is committed: places whose state went meanwhile go too; the tenant's quota holds. */
+void session_kept_commit_locked(struct sessions *s, struct session *session);
+/* The table has read the session from its file: looks which of its places are there. */
+void session_kept_learn(struct sessions *s, const char *tenant, const char *id);
+/* A file of a kept turn has changed. */
+void session_kept_changed(struct sessions *s, const uint8_t name[SESSION_NAME_BYTES], uint64_t version);
+/* One place goes, of the session used longest ago; of this tenant, or of all. False: there is none. */
+bool session_kept_evict_locked(struct sessions *s, const char *tenant);
+/* Removes files that no session lists: a crash of any server left them. */
+void session_kept_sweep(struct sessions *s);
 
 /* ---- session_folder.c: the folder, there or not ---- */
 
@@ -247,6 +270,22 @@ void session_budget_expire_locked(struct sessions *s);
 void session_turn_open(struct sessions *s, struct session_turn *turn);
 /* Turns in END, at most SESSIONS_BATCH. */
 void session_turn_end_all(struct sessions *s, struct session_turn **turns, size_t n);
+
+/* ---- sessions_calls.c: for sessions_rewind.c ---- */
+
+int session_call_check_name(const char *tenant, const char *id, const char *field, struct rod_error *err);
+void session_call_describe(const struct session_metadata *metadata, bool busy, bool in_host, bool durable,
+                           struct rod_session_info *out);
+/* A fork's source: the file with the fork's state, if there is one (file_version.n_bytes). */
+struct fork_source {
+    uint8_t name[SESSION_NAME_BYTES];
+    struct session_file_version file_version;
+};
+/* By the holder: the session is now this, and its file says so. later: it is written in the background, and the writer
+ * holds it. snapshot and answers become the table's. */
+int session_call_put(struct sessions *s, struct session *session, const struct session_metadata *metadata,
+                     struct session_snapshot *snapshot, struct session_answers *answers,
+                     const struct fork_source *source, bool later, struct rod_error *err);
 
 /* ---- session_io.c, session_keep.c: the threads ---- */
 

@@ -47,6 +47,7 @@ static bool keep_watch_folder(struct sessions *s, bool scan, bool failed) {
     const int rc = scan ? session_scan_all(s, &err) : session_scan_changes(s, false, &err);
     if (rc && !failed) session_log(s, 3, "%s", err.message);
     if (!rc && scan) session_folder_sweep(s);
+    if (!rc && scan) session_kept_sweep(s);
     return rc != 0;
 }
 

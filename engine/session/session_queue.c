@@ -33,12 +33,11 @@ void session_queue_add_locked(struct sessions *s, struct session *x, struct sess
     list_push_first(&s->waiting, &t->waiting);
 }
 
-static bool queue_may_open(const struct session_turn *t) {
-    return t->ask->beside ? !t->session : t->session->hold == SESSION_TURN;
-}
+/* A question beside holds no session. */
+static bool queue_may_open(const struct session_turn *t) { return !t->session || t->session->hold == SESSION_TURN; }
 
 void session_queue_look_locked(struct sessions *s, struct session_turn *t) {
-    assert(t->stage == SESSION_STAGE_NONE && queue_may_open(t) && !s->stopping);
+    assert(t->stage == SESSION_STAGE_NONE && !t->session && !s->stopping);
     queue_push_job_locked(s, t, SESSION_STAGE_OPEN);
 }
 

@@ -124,6 +124,7 @@ static void scan_learn(struct scan *scan) {
         }
         session_unlock(s);
         session_snapshot_release(old);
+        if (f->metadata.n_kept) session_kept_learn(s, f->metadata.tenant, f->metadata.id);
         free(scan->found[i]);
     }
     free(scan->found);
@@ -198,6 +199,8 @@ static void scan_changed_file(void *arg, const char *file) {
     struct sessions *s = scan->s;
     uint8_t name[SESSION_NAME_BYTES];
     struct session_file_version known = {0}, file_version;
+    uint64_t version;
+    if (session_store_parse_kept(file, name, &version)) session_kept_changed(s, name, version);
     if (!session_store_parse_name(file, name)) return;
     session_lock(s);
     const struct session *x = session_table_find_name(&s->table, name);

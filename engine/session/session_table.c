@@ -1,5 +1,6 @@
 /* session_table.c - see session_table.h. */
 #include "session_table.h"
+#include "engine/session/store/session_places.h"
 #include "engine/base/array.h"
 #include "engine/base/fail.h"
 
@@ -9,6 +10,7 @@
 #include <sys/random.h>
 
 enum { FIRST_BUCKETS = 64 };
+#define KEPT_BYTES (sizeof(struct session_kept) + 16) /* with what malloc adds */
 
 int session_table_init(struct session_table *t, struct rod_error *err) {
     *t = (struct session_table){.n_buckets = FIRST_BUCKETS};
@@ -24,6 +26,7 @@ int session_table_init(struct session_table *t, struct rod_error *err) {
 static void session_free(struct session *s) {
     session_snapshot_release(s->snapshot);
     session_answers_release(s->answers);
+    session_kept_free(s->kept);
     free(s);
 }
 
@@ -31,7 +34,14 @@ void session_table_fini(struct session_table *t) {
     for (struct session *s = session_oldest(t, SESSION_ALL), *next; s; s = next) {
         next = session_newer(t, s, SESSION_ALL);
         if (s->snapshot) s->snapshot->n_sessions--;
+        for (struct session_kept *k = s->kept; k; k = k->next)
+            if (k->snapshot) k->snapshot->n_sessions--;
         session_free(s);
+    }
+    session_kept_free(t->gone);
+    for (struct session_kept_sum *sum = t->kept_sums, *next; sum; sum = next) {
+        next = sum->next;
+        free(sum);
     }
     session_bytes_fini(&t->files);
     for (int h = 0; h < SESSION_N_HASHES; h++) free(t->buckets[h]);
@@ -109,6 +119,7 @@ static bool session_belongs(const struct session *s, enum session_order o) {
     case SESSION_DROPPABLE: return s->snapshot && s->file_version.n_bytes && !s->dirty;
     case SESSION_DIRTY: return s->exists && s->dirty;
     case SESSION_REMOVABLE: return s->exists && !s->metadata.pinned;
+    case SESSION_KEEPING: return s->exists && s->kept;
     case SESSION_IN_HOST: return s->exists && !s->metadata.pinned && s->snapshot && s->snapshot->buffer;
     default: return true;
     }
@@ -215,7 +226,7 @@ uint64_t session_table_n_of(const struct session_table *t, const char *tenant) {
 
 void session_table_remove(struct session_table *t, struct session *s) {
     assert(s->hold == SESSION_FREE && !s->queue.n && s->lease_fd < 0 && !s->exists);
-    assert(t->n && !s->write.next && !s->snapshot && !s->dirty && !s->reserved_bytes);
+    assert(t->n && !s->write.next && !s->snapshot && !s->dirty && !s->reserved_bytes && !s->kept);
     table_unchain(t, s, SESSION_BY_ID);
     if (s->named) table_unchain(t, s, SESSION_BY_NAME);
     table_uncount(t, s);
@@ -223,6 +234,118 @@ void session_table_remove(struct session_table *t, struct session *s) {
     t->n--;
     session_free(s);
 }
+
+/* ---- earlier turns ---- */
+
+void session_kept_free(struct session_kept *k) {
+    for (struct session_kept *next; k; k = next) {
+        next = k->next;
+        session_snapshot_release(k->snapshot);
+        free(k);
+    }
+}
+
+struct session_kept *session_table_kept(const struct session *s, uint64_t version) {
+    struct session_kept *k = s->kept;
+    while (k && k->version != version) k = k->next;
+    return k;
+}
+
+struct session_kept_sum *session_table_kept_of(const struct session_table *t, const char *tenant) {
+    struct session_kept_sum *sum = t->kept_sums;
+    while (sum && strcmp(sum->tenant, tenant) != 0) sum = sum->next;
+    return sum;
+}
+
+static uint64_t kept_bytes(const struct session_kept *k) {
+    return k->in_file ? k->file.n_bytes : session_snapshot_bytes(k->snapshot);
+}
+
+/* Before the first one: the tenant has a sum. NULL without memory. */
+static struct session_kept_sum *table_kept_sum(struct session_table *t, const char *tenant) {
+    struct session_kept_sum *sum = session_table_kept_of(t, tenant);
+    if (sum || !(sum = calloc(1, sizeof *sum))) return sum;
+    memcpy(sum->tenant, tenant, strlen(tenant) + 1);
+    sum->next = t->kept_sums;
+    t->kept_sums = sum;
+    return sum;
+}
+
+static void table_leave_sum(struct session_table *t, const struct session_kept *k) {
+    struct session_kept_sum *sum = k->sum, **at = &t->kept_sums;
+    assert(sum->n && sum->n_bytes >= kept_bytes(k));
+    sum->n_bytes -= kept_bytes(k);
+    if (--sum->n) return;
+    while (*at != sum) at = &(*at)->next;
+    *at = sum->next;
+    free(sum);
+}
+
+bool session_table_keep(struct session_table *t, struct session *s, const struct session_kept *kept,
+                        const struct session_file_version *v) {
+    struct session_kept *k = session_table_kept(s, kept->version) ? NULL : malloc(sizeof *k);
+    struct session_kept_sum *sum = k ? table_kept_sum(t, s->metadata.tenant) : NULL;
+    if (!sum) {
+        free(k);
+        return false;
+    }
+    *k = *kept;
+    k->sum = sum;
+    k->file = (struct session_bytes_hold){0};
+    k->in_file = v->n_bytes != 0;
+    k->next = s->kept;
+    s->kept = k;
+    t->n_kept++;
+    session_bytes_set(&t->files, &k->file, v->inode, v->disk_bytes, false);
+    table_count_snapshot(t, k->snapshot, true);
+    table_count_memory(t, 0, (int64_t)KEPT_BYTES);
+    sum->n++;
+    sum->n_bytes += kept_bytes(k);
+    table_settle(t, s);
+    return true;
+}
+
+/* Before the session is settled. */
+static void table_take_kept(struct session_table *t, struct session *s, struct session_kept **at) {
+    struct session_kept *k = *at;
+    *at = k->next;
+    assert(t->n_kept);
+    t->n_kept--;
+    table_leave_sum(t, k);
+    session_bytes_set(&t->files, &k->file, 0, 0, false);
+    table_count_snapshot(t, k->snapshot, false);
+    table_count_memory(t, 0, -(int64_t)KEPT_BYTES);
+    memcpy(k->name, s->name, sizeof k->name);
+    k->next = t->gone;
+    t->gone = k;
+}
+
+/* States of no place of the session go; all: every one. */
+static void table_sift_kept(struct session_table *t, struct session *s, bool all) {
+    for (struct session_kept **at = &s->kept; *at;)
+        if (all || session_places_find(&s->metadata, (*at)->version) == s->metadata.n_kept)
+            table_take_kept(t, s, at);
+        else
+            at = &(*at)->next;
+}
+
+void session_table_unkeep(struct session_table *t, struct session *s, uint64_t version) {
+    const size_t place = session_places_find(&s->metadata, version);
+    if (place < s->metadata.n_kept) session_places_drop(&s->metadata, place);
+    struct session_kept **at = &s->kept;
+    while (*at && (*at)->version != version) at = &(*at)->next;
+    if (*at) table_take_kept(t, s, at);
+    table_settle(t, s);
+}
+
+struct session *session_table_to_unkeep(const struct session_table *t, const char *tenant) {
+    struct session *s = session_oldest(t, SESSION_KEEPING);
+    while (s && (!s->metadata.n_kept || (tenant && strcmp(s->metadata.tenant, tenant) != 0)))
+        s = session_newer(t, s, SESSION_KEEPING);
+    return s;
+}
+
+/* ---- what a session is ---- */
 
 /* Before it is settled. */
 static struct session_snapshot *table_take_snapshot(struct session_table *t, struct session *s) {
@@ -252,6 +375,7 @@ struct session_snapshot *session_table_set(struct session_table *t, struct sessi
         t->reserved_pinned_bytes += metadata->pinned ? s->reserved_bytes : -s->reserved_bytes;
     }
     s->metadata = *metadata;
+    table_sift_kept(t, s, false);
     s->snapshot = snapshot;
     s->answers = answers;
     table_count_answers(t, answers, true);
@@ -273,6 +397,7 @@ struct session_snapshot *session_table_unset(struct session_table *t, struct ses
     session_table_set_file(t, s, &(struct session_file_version){0});
     session_table_set_dirty(t, s, false);
     s->exists = s->drop = false;
+    table_sift_kept(t, s, true);
     table_uncount(t, s);
     struct session_snapshot *snapshot = table_take_snapshot(t, s);
     table_settle(t, s);

@@ -33,9 +33,30 @@ enum session_order {
     SESSION_DIRTY,     /* memory is newer than the file */
     SESSION_REMOVABLE, /* exist and are not pinned */
     SESSION_IN_HOST,   /* of those the ones with a state buffer */
+    SESSION_KEEPING,   /* exist, with states of earlier turns */
     SESSION_N_ORDERS
 };
 enum session_hash { SESSION_BY_ID, SESSION_BY_NAME, SESSION_N_HASHES };
+
+/* The state of an earlier turn: a snapshot, or where there is a folder a file of its own. */
+struct session_kept {
+    struct session_kept *next;
+    uint64_t version;
+    struct session_snapshot *snapshot; /* NULL: in the file */
+    bool open;                         /* with a snapshot: as the metadata were, and tools */
+    uint64_t tools;
+    struct session_bytes_hold file;
+    uint8_t name[SESSION_NAME_BYTES]; /* of the session's file, once it is gone: where the file of this goes */
+    bool in_file;
+    struct session_kept_sum *sum; /* in which it counts */
+};
+
+/* Of one tenant's kept states: how many, and bytes, where a file that several have counts for each. */
+struct session_kept_sum {
+    struct session_kept_sum *next;
+    uint64_t n, n_bytes;
+    char tenant[SESSION_MAX_TENANT + 1];
+};
 
 struct session {
     struct session *chain[SESSION_N_HASHES]; /* of the same bucket */
@@ -64,6 +85,7 @@ struct session {
     uint64_t tried;                       /* the last round in which its removal was tried */
     uint64_t reserved_bytes;              /* by which the file being written is larger than the one it replaces */
     struct session_bytes_hold file, base; /* of file_version */
+    struct session_kept *kept;            /* known states of places in metadata.kept, and of one that is being made */
 };
 
 struct session_table {
@@ -79,6 +101,9 @@ struct session_table {
     uint64_t reserved_bytes;                /* of all sessions */
     uint64_t reserved_pinned_bytes;         /* of pinned ones */
     struct state_pool *pool;                /* in whose budget memory is counted; NULL = none */
+    struct session_kept *gone;              /* nobody's any more: the caller's to free, without its lock */
+    uint64_t n_kept;                        /* of all sessions */
+    struct session_kept_sum *kept_sums;     /* of tenants with kept states */
 };
 
 /* With a key of its own; the pool is the caller's to set, before there are sessions. */
@@ -118,12 +143,26 @@ void session_table_count(struct session_table *t, struct session *s);
 static inline uint64_t session_table_n(const struct session_table *t) { return t->root ? t->root->n_below : 0; }
 /* The counted sessions of a tenant. */
 uint64_t session_table_n_of(const struct session_table *t, const char *tenant);
-/* Sets what the session is now. The references to snapshot and answers go to the table; snapshot NULL: on file alone.
- * By use it stands behind the sessions that were used no later. Returns the snapshot that it had: the caller releases
- * it, without the lock. */
+/* Sets what the session is now. States of earlier turns that are no places of it go. The references to snapshot and
+ * answers go to the table; snapshot NULL: on file alone. By use it stands behind the sessions that were used no later.
+ * Returns the snapshot that it had: the caller releases it, without the lock. */
 struct session_snapshot *session_table_set(struct session_table *t, struct session *s,
                                            const struct session_metadata *metadata, struct session_snapshot *snapshot,
                                            struct session_answers *answers);
+/* Adds what is known of one earlier turn's state; the reference to the snapshot goes to the table. file_version: of its
+ * file, n_bytes 0: it has none. False without memory: then it is not known, and the reference stays the caller's. */
+bool session_table_keep(struct session_table *t, struct session *s, const struct session_kept *kept,
+                        const struct session_file_version *file_version);
+struct session_kept *session_table_kept(const struct session *s, uint64_t version);
+/* The place goes, if there is one, with its state. */
+void session_table_unkeep(struct session_table *t, struct session *s, uint64_t version);
+/* What a tenant's kept states are; NULL: it has none. */
+struct session_kept_sum *session_table_kept_of(const struct session_table *t, const char *tenant);
+/* Whose earlier turns go first: the session used longest ago that has some; of this tenant, NULL = of all. */
+struct session *session_table_to_unkeep(const struct session_table *t, const char *tenant);
+/* Frees what session_table_set and its like left in `gone`; one after the other, with what is behind it. */
+void session_kept_free(struct session_kept *kept);
+
 /* A turn or a fork begins from it. */
 void session_table_use(struct session_table *t, struct session *s, int64_t now_s);
 /* It exists no more; the entry stays. Returns its snapshot likewise. */

@@ -1,6 +1,7 @@
 /* session_turn.c - see session_internal.h: a turn is opened, and after it ran it is committed or given up. */
 #include "session_internal.h"
 #include "engine/base/fail.h"
+#include "engine/session/store/session_places.h"
 
 #include <string.h>
 
@@ -24,6 +25,7 @@ static int turn_create_session(struct sessions *s, struct session_turn *t, struc
     struct session_metadata *m = &t->metadata;
     *m = (struct session_metadata){.ttl_s = s->config.ttl_s, .created_s = clock_unix_s()};
     m->used_s = m->created_s;
+    if (!ask->from) m->keep = s->config.keep_turns;
     memcpy(m->tenant, ask->tenant, strlen(ask->tenant) + 1);
     memcpy(m->id, ask->session, strlen(ask->session) + 1);
     if (!ask->create) return session_view_not_found(ask->session, err);
@@ -231,10 +233,9 @@ void session_turn_open(struct sessions *s, struct session_turn *t) {
 /* ---- ending ---- */
 
 /* What the session will be. */
-static int turn_next_version(struct session_turn *t) {
+static int turn_next_version(struct sessions *s, struct session_turn *t) {
     struct session_metadata *m = &t->metadata;
     assert(t->stage == SESSION_STAGE_END && t->snapshot && t->session->hold == SESSION_TURN);
-    m->version++;
     /* Not back with a clock that was set back: once that is right again, the session would expire at once. */
     const int64_t now_s = clock_unix_s();
     if (now_s > m->used_s) m->used_s = now_s;
@@ -243,12 +244,14 @@ static int turn_next_version(struct session_turn *t) {
     m->state_bytes = session_snapshot_bytes(t->snapshot);
     m->open = t->open;
     m->tools = t->tools;
-    if (!t->ask->idempotency_key) return 0;
-    struct session_answers *answers =
-        session_answers_add(t->answers, t->ask->idempotency_key, t->ask->digest, m->version, &t->answer);
-    if (!answers) return rod_fail_no_memory(&t->err);
-    session_answers_release(t->answers);
-    t->answers = answers;
+    if (t->ask->idempotency_key) {
+        struct session_answers *answers =
+            session_answers_add(t->answers, t->ask->idempotency_key, t->ask->digest, m->version + 1, &t->answer);
+        if (!answers) return rod_fail_no_memory(&t->err);
+        session_answers_release(t->answers);
+        t->answers = answers;
+    }
+    session_places_end_turn(m, session_kept_begin(s, t->session));
     return 0;
 }
 
@@ -261,6 +264,7 @@ static void turn_commit(struct sessions *s, struct session_turn *t, const struct
     t->snapshot = NULL; /* the table's */
     t->answers = NULL;
     if (file_version) session_table_set_file(&s->table, x, file_version);
+    session_kept_commit_locked(s, x);
     session_table_set_dirty(&s->table, x, !file_version && session_on_disk(s));
     if (s->table.n_dirty >= SESSIONS_MANY_DIRTY) pthread_cond_signal(&s->keep);
     if (s->config.disk_bytes && s->table.files.all > s->config.disk_bytes) pthread_cond_signal(&s->keep);
@@ -274,6 +278,7 @@ static void turn_commit(struct sessions *s, struct session_turn *t, const struct
 /* A file that is in place is what the next turn continues from, though its end was not promised. */
 static void turn_save_failed(struct sessions *s, struct session_turn *t, const struct session_write *w) {
     const struct rod_error *err = &w->err;
+    if (!w->in_place) session_kept_cancel(s, t->session);
     session_log_trouble(s, SESSION_NOT_SAVED, "session %s: its turn is not saved: %s", t->metadata.id, err->message);
     if (w->in_place)
         t->rc = rod_fail(&t->err, ROD_EUNSURE,
@@ -284,6 +289,11 @@ static void turn_save_failed(struct sessions *s, struct session_turn *t, const s
         t->rc = rod_fail(&t->err, err->code == ROD_ESTATE ? ROD_EINTERNAL : err->code, /* too large for a file */
                          "The turn could not be saved, so session %.64s stays as it was: %.300s", t->metadata.id,
                          err->message);
+}
+
+/* Before its answer ends, as a kept state is always a file. */
+static bool turn_is_written(const struct sessions *s, const struct session_turn *t, bool on_disk) {
+    return on_disk || (session_on_disk(s) && t->metadata.keep);
 }
 
 void session_turn_end_all(struct sessions *s, struct session_turn **turns, size_t n) {
@@ -298,8 +308,8 @@ void session_turn_end_all(struct sessions *s, struct session_turn **turns, size_
     for (size_t i = 0; i < n; i++) {
         struct session_turn *t = turns[i];
         assert(t->stage == SESSION_STAGE_END);
-        if (t->commit && !t->rc) t->rc = turn_next_version(t);
-        if (!t->commit || t->rc || !on_disk) continue;
+        if (t->commit && !t->rc) t->rc = turn_next_version(s, t);
+        if (!t->commit || t->rc || !turn_is_written(s, t, on_disk)) continue;
         writes[n_writes] = (struct session_write){
             .name = t->session->name, .metadata = &t->metadata, .snapshot = t->snapshot, .answers = t->answers};
         sessions[n_writes] = t->session;
@@ -315,7 +325,7 @@ void session_turn_end_all(struct sessions *s, struct session_turn **turns, size_
             turn_commit(s, of[i], &writes[i].file_version);
     }
     for (size_t i = 0; i < n; i++) {
-        if (turns[i]->commit && !turns[i]->rc && !on_disk) turn_commit(s, turns[i], NULL);
+        if (turns[i]->commit && !turns[i]->rc && !turn_is_written(s, turns[i], on_disk)) turn_commit(s, turns[i], NULL);
         turn_end(s, turns[i]); /* what was committed has left it */
     }
 }

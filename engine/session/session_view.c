@@ -134,6 +134,7 @@ int session_view_take(struct sessions *s, const char *tenant, const char *id, bo
     if (rc) return rc;
     if (with_snapshot) session_count(&s->loads, 1);
     view_learn(s, tenant, id, name, &read, with_snapshot);
+    session_kept_learn(s, tenant, id);
     view_of_file(&read, name, with_snapshot, out);
     return 0;
 }
@@ -175,6 +176,7 @@ int session_view_fork(struct sessions *s, const char *tenant, const char *from, 
     fork->state_bytes = view->metadata.state_bytes;
     fork->open = view->metadata.open;
     fork->tools = view->metadata.tools;
+    fork->keep = view->metadata.keep; /* and nothing of what is behind the source */
     memcpy(fork->parent, from, strlen(from) + 1);
     return 0;
 }

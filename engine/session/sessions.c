@@ -33,6 +33,7 @@ static int sessions_open_folder(struct sessions *s, struct rod_error *err) {
         return keyless;
     session_watch_open(&s->watch);
     rc = session_scan_changes(s, true, err);
+    if (!rc) session_kept_sweep(s);
     if (!rc)
         session_log(s, 1, "state_dir: %llu sessions, %llu files refused", (unsigned long long)s->table.n_exist,
                     (unsigned long long)atomic_load(&s->refused));
@@ -140,6 +141,7 @@ void sessions_stats(struct sessions *s, struct rod_stats *out) {
     out->sessions_host = s->table.n_snapshots;
     out->sessions_file = s->table.n_exist - s->table.n_snapshots;
     out->state_file_bytes = s->table.files.all;
+    out->kept_turns = s->table.n_kept;
     session_unlock(s);
     struct state_pool_counts counts = {0};
     if (s->store.pool) state_pool_count(s->store.pool, &counts);
@@ -152,6 +154,7 @@ void sessions_stats(struct sessions *s, struct rod_stats *out) {
     out->state_refused = atomic_load_explicit(&s->refused, memory_order_relaxed);
     out->sessions_expired = atomic_load_explicit(&s->expired, memory_order_relaxed);
     out->sessions_evicted = atomic_load_explicit(&s->evicted, memory_order_relaxed);
+    out->session_rewinds = atomic_load_explicit(&s->rewinds, memory_order_relaxed);
     out->session_asks = atomic_load_explicit(&s->asks, memory_order_relaxed);
     out->idempotent_replays = atomic_load_explicit(&s->replays, memory_order_relaxed);
 }

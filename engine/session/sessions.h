@@ -58,6 +58,7 @@ void session_turn_fini(struct session_turn *turn);
 struct sessions_config {
     const char *dir;                          /* "" = memory alone */
     uint64_t disk_bytes, ttl_s, max_sessions; /* 0 = no limit, never, no limit */
+    uint32_t keep_turns;                      /* of a session that says nothing of it; at most SESSION_MAX_KEPT */
     bool lazy, reject;
     struct state_form form; /* its layout is copied */
     struct state_pool *pool;
@@ -99,6 +100,8 @@ int sessions_create(struct sessions *s, const char *tenant, const struct rod_ses
 int sessions_get(struct sessions *s, const char *tenant, const char *id, struct rod_session_info *out,
                  struct rod_error *err);
 int sessions_change(struct sessions *s, const char *tenant, const char *id, const struct rod_session_change *change,
+                    struct rod_session_info *out, struct rod_error *err);
+int sessions_rewind(struct sessions *s, const char *tenant, const char *id, const struct rod_session_rewind *to,
                     struct rod_session_info *out, struct rod_error *err);
 int sessions_list(struct sessions *s, const char *tenant, const char *after, size_t limit,
                   struct rod_session_info **infos, size_t *n, bool *more, struct rod_error *err);

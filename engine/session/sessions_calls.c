@@ -1,6 +1,7 @@
 /* sessions_calls.c - the calls of sessions.h beside turns: make, fork, change, look, list, delete, export, import. */
 #include "session_internal.h"
 #include "engine/base/fail.h"
+#include "engine/session/store/session_places.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +13,7 @@ static int calls_set_param(struct rod_error *err, int rc, const char *name) {
     return rc;
 }
 
-static int calls_check_name(const char *tenant, const char *id, const char *field, struct rod_error *err) {
+int session_call_check_name(const char *tenant, const char *id, const char *field, struct rod_error *err) {
     if (strlen(tenant) > SESSION_MAX_TENANT)
         return rod_fail(err, ROD_EINVALID, "The tenant's name is longer than %d bytes.", SESSION_MAX_TENANT);
     if (session_id_ok(id)) return 0;
@@ -20,7 +21,7 @@ static int calls_check_name(const char *tenant, const char *id, const char *fiel
                        SESSION_MAX_ID);
 }
 
-static void calls_describe(const struct session_metadata *f, bool busy, bool in_host, bool durable,
+void session_call_describe(const struct session_metadata *f, bool busy, bool in_host, bool durable,
                            struct rod_session_info *out) {
     *out = (struct rod_session_info){.version = f->version,
                                      .n_tok = f->n_tok,
@@ -34,6 +35,11 @@ static void calls_describe(const struct session_metadata *f, bool busy, bool in_
                                      .busy = busy,
                                      .durable = durable};
     if (f->ttl_s && !f->pinned) out->expires_unix_s = session_end_s(f);
+    out->keep_turns = f->keep;
+    out->n_kept = f->n_kept;
+    static_assert(SESSION_MAX_KEPT == ROD_MAX_KEPT_TURNS, "what is kept can be shown");
+    for (uint32_t i = 0; i < f->n_kept; i++)
+        out->kept[i] = (struct rod_kept_turn){f->kept[i].version, f->turn - f->kept[i].turn};
     memcpy(out->id, f->id, sizeof out->id);
     memcpy(out->parent, f->parent, sizeof out->parent);
     snprintf(out->tier, sizeof out->tier, "%s", in_host ? "host" : "file");
@@ -50,12 +56,6 @@ static int calls_make_id(char id[SESSION_MAX_ID + 1], struct rod_error *err) {
     return 0;
 }
 
-/* A fork's source: the file with the fork's state, if there is one (file_version.n_bytes). */
-struct fork_source {
-    uint8_t name[SESSION_NAME_BYTES];
-    struct session_file_version file_version;
-};
-
 /* A link instead of a copy; where no link can be made, a copy is written. A file in the way is of an expired session.
  */
 static void calls_link_source(struct sessions *s, struct session *x, const struct fork_source *source,
@@ -67,9 +67,7 @@ static void calls_link_source(struct sessions *s, struct session *x, const struc
         session_log(s, 0, "session %s: the fork is written whole: %s", write->metadata->id, err.message);
 }
 
-/* By the holder: the session is now this, and its file says so. later: it is written in the background, and the writer
- * holds it. snapshot and answers become the table's. */
-static int calls_put(struct sessions *s, struct session *x, const struct session_metadata *metadata,
+int session_call_put(struct sessions *s, struct session *x, const struct session_metadata *metadata,
                      struct session_snapshot *snapshot, struct session_answers *answers,
                      const struct fork_source *source, bool later, struct rod_error *err) {
     struct session_write write = {.name = x->name, .metadata = metadata, .snapshot = snapshot, .answers = answers};
@@ -106,9 +104,9 @@ int sessions_create(struct sessions *s, const char *tenant, const struct rod_ses
     struct session_metadata f = {.pinned = made->pin, .created_s = clock_unix_s()};
     struct session_snapshot *snapshot = NULL;
     struct fork_source source = {0};
-    int rc = made->id ? calls_check_name(tenant, made->id, "id", err) : calls_make_id(id, err);
+    int rc = made->id ? session_call_check_name(tenant, made->id, "id", err) : calls_make_id(id, err);
     if (!rc && made->id) snprintf(id, sizeof id, "%s", made->id);
-    if (!rc && made->from) rc = calls_check_name(tenant, made->from, "from", err);
+    if (!rc && made->from) rc = session_call_check_name(tenant, made->from, "from", err);
     if (rc) return rc;
     if (made->from) {
         struct session_view view;
@@ -125,6 +123,7 @@ int sessions_create(struct sessions *s, const char *tenant, const struct rod_ses
     snprintf(f.id, sizeof f.id, "%s", id);
     f.used_s = f.created_s;
     f.ttl_s = made->has_ttl ? made->ttl_s : s->config.ttl_s;
+    if (made->has_keep || !made->from) f.keep = made->has_keep ? made->keep_turns : s->config.keep_turns;
     struct session *x;
     rc = session_hold_begin(s, tenant, id, &x, err);
     if (rc) {
@@ -141,9 +140,9 @@ int sessions_create(struct sessions *s, const char *tenant, const struct rod_ses
     if (rc)
         session_snapshot_release(snapshot);
     else
-        rc = calls_put(s, x, &f, snapshot, NULL, &source, later, err);
+        rc = session_call_put(s, x, &f, snapshot, NULL, &source, later, err);
     if (rc || !session_on_disk(s) || !later) session_hold_end(s, x);
-    if (!rc) calls_describe(&f, false, true, session_on_disk(s) && !later, out);
+    if (!rc) session_call_describe(&f, false, true, session_on_disk(s) && !later, out);
     return rc;
 }
 
@@ -165,22 +164,23 @@ static int calls_change_held(struct sessions *s, struct session *x, const char *
     if (!snapshot) return rod_fail(err, ROD_ENOROOM, "Host memory has no room for the session's state.");
     if (change->has_pin) f->pinned = change->pin;
     if (change->has_ttl) f->ttl_s = change->ttl_s;
+    if (change->has_keep) session_places_keep(f, change->keep_turns);
     const int64_t now_s = clock_unix_s();
     if (now_s > f->used_s) f->used_s = now_s; /* as the time of its file will be */
-    return calls_put(s, x, f, snapshot, answers, NULL, false, err);
+    return session_call_put(s, x, f, snapshot, answers, NULL, false, err);
 }
 
 int sessions_change(struct sessions *s, const char *tenant, const char *id, const struct rod_session_change *change,
                     struct rod_session_info *out, struct rod_error *err) {
     struct session *x;
     struct session_metadata f;
-    if (!change->has_pin && !change->has_ttl) return sessions_get(s, tenant, id, out, err);
-    int rc = calls_check_name(tenant, id, "id", err);
+    if (!change->has_pin && !change->has_ttl && !change->has_keep) return sessions_get(s, tenant, id, out, err);
+    int rc = session_call_check_name(tenant, id, "id", err);
     if (!rc) rc = session_hold_begin(s, tenant, id, &x, err);
     if (rc) return rc;
     rc = calls_change_held(s, x, id, change, &f, err);
     session_hold_end(s, x);
-    if (!rc) calls_describe(&f, false, true, session_on_disk(s), out);
+    if (!rc) session_call_describe(&f, false, true, session_on_disk(s), out);
     return rc;
 }
 
@@ -189,10 +189,10 @@ int sessions_change(struct sessions *s, const char *tenant, const char *id, cons
 int sessions_get(struct sessions *s, const char *tenant, const char *id, struct rod_session_info *out,
                  struct rod_error *err) {
     struct session_view view;
-    int rc = calls_check_name(tenant, id, "id", err);
+    int rc = session_call_check_name(tenant, id, "id", err);
     if (!rc) rc = session_view_take_live(s, tenant, id, false, &view, err);
     if (rc) return rc;
-    calls_describe(&view.metadata, view.busy, view.in_host, view.durable, out);
+    session_call_describe(&view.metadata, view.busy, view.in_host, view.durable, out);
     session_view_fini(&view);
     return 0;
 }
@@ -207,8 +207,8 @@ int sessions_list(struct sessions *s, const char *tenant, const char *after, siz
     *infos = rc ? NULL : calloc(*n + 1, sizeof **infos);
     if (!rc && !*infos) rc = rod_fail_no_memory(err);
     for (size_t i = 0; !rc && i < *n; i++)
-        calls_describe(&found[i]->metadata, session_busy(found[i]), found[i]->snapshot != NULL,
-                       session_durable(found[i]), &(*infos)[i]);
+        session_call_describe(&found[i]->metadata, session_busy(found[i]), found[i]->snapshot != NULL,
+                              session_durable(found[i]), &(*infos)[i]);
     session_unlock(s);
     free(found);
     return rc;
@@ -216,7 +216,7 @@ int sessions_list(struct sessions *s, const char *tenant, const char *after, siz
 
 int sessions_delete(struct sessions *s, const char *tenant, const char *id, struct rod_error *err) {
     struct session *x;
-    int rc = calls_check_name(tenant, id, "id", err);
+    int rc = session_call_check_name(tenant, id, "id", err);
     if (!rc) rc = session_hold_begin(s, tenant, id, &x, err);
     if (rc) return rc;
     rc = session_hold_refresh(s, x, false, err);
@@ -243,7 +243,7 @@ int sessions_answer(struct sessions *s, const char *tenant, const char *id, stru
     struct session_view view;
     struct session_answer_found found;
     *out = (struct rod_answer){0};
-    int rc = calls_check_name(tenant, id, "id", err);
+    int rc = session_call_check_name(tenant, id, "id", err);
     if (!rc) rc = session_view_take_answers(s, tenant, id, &view, err);
     if (rc) return rc;
     if (session_answers_first(view.answers, &found)) rc = session_answer_read(&found, out, err);
@@ -256,9 +256,10 @@ int sessions_answer(struct sessions *s, const char *tenant, const char *id, stru
 int sessions_export(struct sessions *s, const char *tenant, const char *id, void **bytes, size_t *n,
                     struct rod_error *err) {
     struct session_view view;
-    int rc = calls_check_name(tenant, id, "id", err);
+    int rc = session_call_check_name(tenant, id, "id", err);
     if (!rc) rc = session_view_take_live(s, tenant, id, true, &view, err);
     if (rc) return rc;
+    session_places_forget(&view.metadata); /* their states stay */
     const struct session_write write = {.metadata = &view.metadata, .snapshot = view.snapshot, .answers = view.answers};
     rc = session_store_export(&s->store, &write, bytes, n, err);
     session_view_fini(&view);
@@ -269,7 +270,7 @@ int sessions_import(struct sessions *s, const char *tenant, const char *id, cons
                     struct rod_session_info *out, struct rod_error *err) {
     struct session_read read;
     struct session *x;
-    int rc = calls_check_name(tenant, id, "id", err);
+    int rc = session_call_check_name(tenant, id, "id", err);
     if (!rc) rc = session_store_parse(&s->store, bytes, n, "the file", &read, err);
     if (rc) return rc;
     const bool same = !strcmp(read.metadata.id, id) && !strcmp(read.metadata.tenant, tenant);
@@ -281,6 +282,7 @@ int sessions_import(struct sessions *s, const char *tenant, const char *id, cons
     snprintf(read.metadata.tenant, sizeof read.metadata.tenant, "%s", tenant);
     snprintf(read.metadata.id, sizeof read.metadata.id, "%s", id);
     read.metadata.used_s = clock_unix_s();
+    session_places_forget(&read.metadata);
     rc = session_hold_begin(s, tenant, id, &x, err);
     if (rc) {
         session_read_fini(&read);
@@ -290,8 +292,8 @@ int sessions_import(struct sessions *s, const char *tenant, const char *id, cons
     if (rc)
         session_read_fini(&read);
     else
-        rc = calls_put(s, x, &read.metadata, read.snapshot, read.answers, NULL, false, err);
+        rc = session_call_put(s, x, &read.metadata, read.snapshot, read.answers, NULL, false, err);
     session_hold_end(s, x);
-    if (!rc) calls_describe(&read.metadata, false, true, session_on_disk(s), out);
+    if (!rc) session_call_describe(&read.metadata, false, true, session_on_disk(s), out);
     return rc;
 }

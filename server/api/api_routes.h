@@ -9,15 +9,19 @@
 
 struct api_session_new { /* POST /v1/sessions, and .../fork with an id alone; NULL = not given */
     char *id, *from;
-    bool has_ttl, pin;
+    bool has_ttl, pin, has_keep;
     uint64_t ttl_s;
+    uint32_t keep_turns;
 };
 /* No body is an empty one. */
 int api_parse_session_new(const char *body, size_t len, bool fork, struct api_session_new *out, struct api_error *err);
 void api_session_new_fini(struct api_session_new *s);
 
-/* PATCH /v1/sessions/{id}: pin and ttl_s, each optional, and nothing else. No body is an empty one. */
+/* PATCH /v1/sessions/{id}: pin, ttl_s and keep_turns, each optional, and nothing else. No body is an empty one. */
 int api_parse_session_change(const char *body, size_t len, struct rod_session_change *out, struct api_error *err);
+
+/* POST /v1/sessions/{id}/rewind: turns or version. */
+int api_parse_session_rewind(const char *body, size_t len, struct rod_session_rewind *out, struct api_error *err);
 
 struct api_tokenize { /* POST /tokenize: a prompt (n_messages = 0) or messages */
     char *text;

@@ -156,12 +156,21 @@ static bool parse_fork(const struct api_fields *p, void *of) {
     return take_id(p, "id", &out->id);
 }
 
+static bool take_keep(const struct api_fields *p, bool *has, uint32_t *out) {
+    int64_t keep_turns = 0;
+    *has = field_get(p, "keep_turns") != NULL;
+    const bool ok = field_int(p, "keep_turns", 0, ROD_MAX_KEPT_TURNS, &keep_turns);
+    *out = (uint32_t)keep_turns;
+    return ok;
+}
+
 static bool parse_new(const struct api_fields *p, void *of) {
     struct api_session_new *out = of;
     int64_t ttl_s = 0;
     out->has_ttl = field_get(p, "ttl_s") != NULL;
     const bool ok = parse_fork(p, of) && take_id(p, "from", &out->from) &&
-                    field_int(p, "ttl_s", 0, API_TTL_MAX_S, &ttl_s) && field_bool(p, "pin", &out->pin);
+                    field_int(p, "ttl_s", 0, API_TTL_MAX_S, &ttl_s) && field_bool(p, "pin", &out->pin) &&
+                    take_keep(p, &out->has_keep, &out->keep_turns);
     out->ttl_s = (uint64_t)ttl_s;
     return ok;
 }
@@ -180,16 +189,18 @@ static bool parse_change(const struct api_fields *p, void *of) {
     const char *name;
     json_t *value;
     json_object_foreach((json_t *)p->root, name, value) {
-        if (strcmp(name, "pin") != 0 && strcmp(name, "ttl_s") != 0) {
+        if (strcmp(name, "pin") != 0 && strcmp(name, "ttl_s") != 0 && strcmp(name, "keep_turns") != 0) {
             char param[40]; /* of the client's making */
             snprintf(param, sizeof param, "%s", name);
             utf8_mend(param, sizeof param);
-            return field_bad(p, param, "cannot be changed: use pin or ttl_s");
+            return field_bad(p, param, "cannot be changed: use pin, ttl_s or keep_turns");
         }
     }
     out->has_pin = field_get(p, "pin") != NULL;
     out->has_ttl = field_get(p, "ttl_s") != NULL;
-    if (!field_bool(p, "pin", &out->pin) || !field_int(p, "ttl_s", 0, API_TTL_MAX_S, &ttl_s)) return false;
+    if (!field_bool(p, "pin", &out->pin) || !field_int(p, "ttl_s", 0, API_TTL_MAX_S, &ttl_s) ||
+        !take_keep(p, &out->has_keep, &out->keep_turns))
+        return false;
     out->ttl_s = (uint64_t)ttl_s;
     return true;
 }
@@ -197,6 +208,29 @@ static bool parse_change(const struct api_fields *p, void *of) {
 int api_parse_session_change(const char *body, size_t len, struct rod_session_change *out, struct api_error *err) {
     *out = (struct rod_session_change){0};
     return len ? api_read_object(body, len, (struct api_fields){.err = err}, parse_change, out) : 0;
+}
+
+static bool parse_rewind(const struct api_fields *p, void *of) {
+    struct rod_session_rewind *out = of;
+    int64_t turns = 0, version = 0, expected = 0;
+    const bool by_version = field_get(p, "version") != NULL;
+    out->by_turns = field_get(p, "turns") != NULL;
+    out->has_expected = field_get(p, "expected_version") != NULL;
+    if (!field_int(p, "turns", 1, INT64_MAX, &turns) || !field_int(p, "version", 0, INT64_MAX, &version) ||
+        !field_int(p, "expected_version", 0, INT64_MAX, &expected))
+        return false;
+    out->turns = (uint64_t)turns;
+    out->version = (uint64_t)version;
+    out->expected_version = (uint64_t)expected;
+    if (out->by_turns && by_version) return field_bad(p, "version", "cannot stand beside turns");
+    if (!out->by_turns && !by_version)
+        return field_bad(p, "turns", "must say how many turns to go back, or version which one to go back to");
+    return true;
+}
+
+int api_parse_session_rewind(const char *body, size_t len, struct rod_session_rewind *out, struct api_error *err) {
+    *out = (struct rod_session_rewind){0};
+    return api_read_object(body, len, (struct api_fields){.err = err}, parse_rewind, out);
 }
 
 void api_session_new_fini(struct api_session_new *s) {
@@ -207,11 +241,15 @@ void api_session_new_fini(struct api_session_new *s) {
 
 static json_t *session_json(const struct rod_session_info *i) {
     assert(api_session_id(i->id));
-    return json_pack("{s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:o,s:b,s:b,s:b,s:s?,s:s?}", "object", "session", "id", i->id,
-                     "version", i->version, "tokens", i->n_tok, "state_bytes", i->state_bytes, "created_at",
+    json_t *kept = json_array();
+    for (uint32_t n = 0; n < i->n_kept; n++)
+        json_array_append_new(kept, json_pack("{s:I,s:I}", "version", i->kept[n].version, "turns", i->kept[n].turns));
+    return json_pack("{s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:o,s:b,s:b,s:b,s:s?,s:s?,s:i,s:o}", "object", "session", "id",
+                     i->id, "version", i->version, "tokens", i->n_tok, "state_bytes", i->state_bytes, "created_at",
                      i->created_unix_s, "used_at", i->used_unix_s, "expires_at",
                      api_number_or_null((uint64_t)i->expires_unix_s), "pinned", i->pinned, "busy", i->busy, "durable",
-                     i->durable, "tier", api_some(i->tier), "parent", api_some(i->parent));
+                     i->durable, "tier", api_some(i->tier), "parent", api_some(i->parent), "keep_turns",
+                     (int)i->keep_turns, "kept", kept);
 }
 
 void api_render_session(struct buf *out, const struct rod_session_info *info) {

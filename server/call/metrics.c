@@ -82,6 +82,8 @@ static void render_sessions(struct buf *out, const struct rod_stats *s) {
     put(out, "rodimus_state_loads_total", "States read back from files.", s->state_loads);
     put(out, "rodimus_state_refused_total", "Files found damaged or foreign.", s->state_refused);
     put(out, "rodimus_session_asks_total", "Questions beside sessions that began.", s->session_asks);
+    put(out, "rodimus_session_rewinds_total", "Sessions that went back to an earlier turn.", s->session_rewinds);
+    put(out, "rodimus_kept_turns", "States of earlier turns.", s->kept_turns);
     put(out, "rodimus_idempotent_replays_total", "Turns answered again from their idempotency key.",
         s->idempotent_replays);
 }

@@ -207,6 +207,8 @@ const struct option config_options[] = {
      .help = "turn: a turn is on disk before its answer ends; lazy: it is written when the session idles or leaves memory, and at drain"},
     {"session_ttl_s", OPTION_UINT, AT(session_ttl_s), SESSIONS, .fallback = "86400", RANGE(0, SECONDS_MAX),
      .help = "a session that is not used for so many seconds is removed, unless it says otherwise; 0 = never"},
+    {"session_keep_turns", OPTION_UINT, AT(session_keep_turns), SESSIONS, .fallback = "0", RANGE(0, 16),
+     .help = "earlier turns that a session keeps to go back to, unless it says otherwise; each takes a state of disk, or of memory"},
     {"max_sessions", OPTION_UINT, AT(max_sessions), SESSIONS, .fallback = "65536", RANGE(1, 1000000000),
      .help = "sessions that there are at once, pinned ones and responses that are kept too; more get 429"},
     {"state_dir", OPTION_STRING, AT(state_dir), SESSIONS, .metavar = "DIR",

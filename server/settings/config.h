@@ -29,7 +29,7 @@ struct config {
     char *log_level, *log_format;
     /* sessions */
     char *session_header, *session_busy, *session_durability, *state_dir;
-    uint64_t session_ttl_s, max_sessions, state_host_bytes, state_disk_bytes;
+    uint64_t session_ttl_s, session_keep_turns, max_sessions, state_host_bytes, state_disk_bytes;
     /* reserved rows keep a value too, so that config/default.json can be read back */
     uint64_t prefix_cache_bytes;
     char *state_dtype;

@@ -453,3 +453,16 @@ struct session_answers *session_answers_add(const struct session_answers *a, con
     list->n = (size_t)(to - list->bytes);
     return list;
 }
+
+struct session_answers *session_answers_go_back(const struct session_answers *a, uint64_t version) {
+    struct session_answers *list = answers_new(a->n);
+    if (!list) return NULL;
+    unsigned char *to = list->bytes;
+    struct answer_reader r = {a->bytes, a->bytes + a->n, false};
+    for (struct answer_record record; r.at < r.end && answers_read_record(&r, &record);)
+        to = answers_put_record(to, record.key, record.n_key, &record.found,
+                                record.found.version > version ? 0 : record.found.n);
+    list->n = (size_t)(to - list->bytes);
+    assert(list->n <= a->n);
+    return list;
+}

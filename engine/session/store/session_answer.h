@@ -84,4 +84,8 @@ struct session_answers *session_answers_add(const struct session_answers *answer
                                             const uint8_t digest[16], uint64_t version,
                                             const struct session_answer *answer);
 
+/* A new list in which turns behind this version are known and their answers are not: the session went back to it. NULL
+ * without memory. */
+struct session_answers *session_answers_go_back(const struct session_answers *answers, uint64_t version);
+
 #endif

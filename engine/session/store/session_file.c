@@ -3,6 +3,7 @@
 #include "engine/base/bytes.h"
 #include "engine/base/fail.h"
 #include "engine/base/utf8.h"
+#include "session_places.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -13,8 +14,11 @@ enum {
     FLAG_PINNED = 1,
     FLAG_OPEN = 2,
     FLAG_TOOLS = 4,
+    FLAG_KEEPS = 8,
     META_FIXED = 2 + 3 * 8,
     TOOLS_BYTES = 8,
+    KEEPS_BYTES = 1 + 8 + 1, /* and the places */
+    PLACE_BYTES = 2 * 8,
     SEEN_BYTES = 8
 };
 
@@ -28,14 +32,28 @@ static unsigned char *file_put_text(unsigned char *to, const char *text) {
     return to + n;
 }
 
+static size_t file_keeps_bytes(const struct session_metadata *f) {
+    return f->keep ? KEEPS_BYTES + f->n_kept * PLACE_BYTES : 0;
+}
+
+static unsigned char *file_put_keeps(unsigned char *to, const struct session_metadata *f) {
+    to = bytes_put(bytes_put(bytes_put(to, f->keep, 1), f->turn, 8), f->n_kept, 1);
+    for (uint32_t i = 0; i < f->n_kept; i++) to = bytes_put(bytes_put(to, f->kept[i].version, 8), f->kept[i].turn, 8);
+    return to;
+}
+
 static size_t file_write_meta(const struct session_metadata *f, const struct session_answers *answers,
                               unsigned char *meta) {
     unsigned char *to = bytes_put(meta, FORM, 1);
-    to = bytes_put(to, (f->pinned ? FLAG_PINNED : 0u) | (f->open ? FLAG_OPEN : 0u) | (f->tools ? FLAG_TOOLS : 0u), 1);
+    to = bytes_put(to,
+                   (f->pinned ? FLAG_PINNED : 0u) | (f->open ? FLAG_OPEN : 0u) | (f->tools ? FLAG_TOOLS : 0u) |
+                       (f->keep ? FLAG_KEEPS : 0u),
+                   1);
     to = bytes_put(to, (uint64_t)f->created_s, 8);
     to = bytes_put(to, (uint64_t)f->used_s, 8);
     to = bytes_put(to, f->ttl_s, 8);
     if (f->tools) to = bytes_put(to, f->tools, TOOLS_BYTES);
+    if (f->keep) to = file_put_keeps(to, f);
     to = file_put_text(to, f->tenant);
     to = file_put_text(to, f->id);
     to = file_put_text(to, f->parent);
@@ -47,8 +65,8 @@ int session_file_write(const struct state_form *form, const struct session_metad
                        const struct session_snapshot *p, const struct session_answers *answers, const uint64_t *apart,
                        void **header, size_t *n_header, struct rod_error *err) {
     const size_t n_seen = p->n_seen * SEEN_BYTES;
-    const size_t n_meta =
-        META_FIXED + TOOLS_BYTES + sizeof f->tenant + sizeof f->id + sizeof f->parent + (answers ? answers->n : 0);
+    const size_t n_meta = META_FIXED + TOOLS_BYTES + file_keeps_bytes(f) + sizeof f->tenant + sizeof f->id +
+                          sizeof f->parent + (answers ? answers->n : 0);
     unsigned char *seen = malloc(n_seen + n_meta), *meta = seen + n_seen, pending[4];
     void *bytes = NULL;
     int rc = seen ? 0 : rod_fail_no_memory(err);
@@ -85,8 +103,8 @@ int session_file_write(const struct state_form *form, const struct session_metad
 
 uint64_t session_file_bytes(const struct state_form *form, const struct session_metadata *f,
                             const struct session_snapshot *p, const struct session_answers *answers) {
-    const size_t n_meta = META_FIXED + (f->tools ? TOOLS_BYTES : 0u) + 3 + strlen(f->tenant) + strlen(f->id) +
-                          strlen(f->parent) + (answers ? answers->n : 0);
+    const size_t n_meta = META_FIXED + (f->tools ? TOOLS_BYTES : 0u) + file_keeps_bytes(f) + 3 + strlen(f->tenant) +
+                          strlen(f->id) + strlen(f->parent) + (answers ? answers->n : 0);
     const struct state_file state = {.layout = {form->layout, strlen(form->layout)},
                                      .pending_text = {p->held, p->n_held},
                                      .pending_ids = {NULL, p->pending >= 0 ? 4 : 0},
@@ -111,26 +129,39 @@ static bool file_get_text(const unsigned char **at, const unsigned char *end, ch
     return true;
 }
 
+/* *at moves behind it. */
+static bool file_get_keeps(const unsigned char **at, const unsigned char *end, struct session_metadata *f) {
+    if (end - *at < KEEPS_BYTES) return false;
+    f->keep = (uint32_t)bytes_get(*at, 1);
+    f->turn = bytes_get(*at + 1, 8);
+    f->n_kept = (uint32_t)bytes_get(*at + 9, 1);
+    *at += KEEPS_BYTES;
+    if (!f->keep || f->n_kept > SESSION_MAX_KEPT || end - *at < f->n_kept * PLACE_BYTES) return false;
+    for (uint32_t i = 0; i < f->n_kept; i++, *at += PLACE_BYTES)
+        f->kept[i] = (struct session_place){bytes_get(*at, 8), bytes_get(*at + 8, 8)};
+    return session_places_ok(f);
+}
+
 static int file_read_meta(const struct state_file *state, const char *file, struct session_metadata *f,
                           struct session_answers **answers, struct rod_error *err) {
     const unsigned char *at = state->meta.data, *end = at + state->meta.n;
-    if (state->meta.n < META_FIXED || at[0] != FORM || at[1] > (FLAG_PINNED | FLAG_OPEN | FLAG_TOOLS))
+    if (state->meta.n < META_FIXED || at[0] != FORM || at[1] >= 2 * FLAG_KEEPS)
         return file_malformed(file, "unknown form of session metadata", err);
     f->pinned = at[1] & FLAG_PINNED;
     f->open = at[1] & FLAG_OPEN;
     f->created_s = (int64_t)bytes_get(at + 2, 8);
     f->used_s = (int64_t)bytes_get(at + 10, 8);
     f->ttl_s = bytes_get(at + 18, 8);
-    const bool tools = at[1] & FLAG_TOOLS;
+    const bool tools = at[1] & FLAG_TOOLS, keeps = at[1] & FLAG_KEEPS;
     at += META_FIXED;
     if (tools && end - at >= TOOLS_BYTES) {
         f->tools = bytes_get(at, TOOLS_BYTES);
         at += TOOLS_BYTES;
     }
-    if (tools != (f->tools != 0) || f->version >= INT64_MAX || f->created_s < 0 || f->used_s < 0 ||
-        !file_get_text(&at, end, f->tenant, SESSION_MAX_TENANT) || !file_get_text(&at, end, f->id, SESSION_MAX_ID) ||
-        !file_get_text(&at, end, f->parent, SESSION_MAX_ID) || !session_id_ok(f->id) ||
-        (*f->parent && !session_id_ok(f->parent)))
+    if ((keeps && !file_get_keeps(&at, end, f)) || tools != (f->tools != 0) || f->version >= INT64_MAX ||
+        f->created_s < 0 || f->used_s < 0 || !file_get_text(&at, end, f->tenant, SESSION_MAX_TENANT) ||
+        !file_get_text(&at, end, f->id, SESSION_MAX_ID) || !file_get_text(&at, end, f->parent, SESSION_MAX_ID) ||
+        !session_id_ok(f->id) || (*f->parent && !session_id_ok(f->parent)))
         return file_malformed(file, "malformed session metadata", err);
     struct rod_error fault;
     const int rc = session_answers_parse(at, (size_t)(end - at), answers, &fault);

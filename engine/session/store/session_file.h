@@ -1,9 +1,10 @@
 /* session_file.h - a session as a state file: the forms of the sections "sampler" and "meta" of state_file.h.
  *
  *   sampler  for each token of the conversation, in order of id: u32 id, u32 how often it was generated
- *   meta     u8 form, 1; u8 flags: 1 pinned, 2 open, 4 tools; i64 created, used (Unix seconds); u64 ttl_s; with flag 4
- *            u64 hash of tools, not 0; three strings, tenant, id and parent, each u8 length, bytes; the rest: the list
- *            of answers (session_answer.h)
+ *   meta     u8 form, 1; u8 flags: 1 pinned, 2 open, 4 tools, 8 keeps turns; i64 created, used (Unix seconds); u64
+ * ttl_s; with flag 4 u64 hash of tools, not 0; with flag 8 u8 how many at most, not 0, u64 turn, u8 n, n x (u64
+ * version, u64 turn); three strings, tenant, id and parent, each u8 length, bytes; the rest: the list of answers
+ * (session_answer.h)
  *
  * Numbers little-endian. Ownership: what is read is new and the caller's; nothing given is kept. Threads: pure but for
  * malloc. Invariant: a session that is accepted has a snapshot that a turn can begin with; the payload alone is left to

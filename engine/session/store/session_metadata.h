@@ -10,7 +10,12 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { SESSION_NAME_BYTES = 16, SESSION_MAX_ID = 128, SESSION_MAX_TENANT = 255 };
+enum { SESSION_NAME_BYTES = 16, SESSION_MAX_ID = 128, SESSION_MAX_TENANT = 255, SESSION_MAX_KEPT = 16 };
+
+/* An earlier version that the session can go back to, and how many turns had been then (session_places.h). */
+struct session_place {
+    uint64_t version, turn;
+};
 
 /* The file's header says the same. */
 struct session_metadata {
@@ -23,6 +28,10 @@ struct session_metadata {
     bool open;      /* the last turn left an answer open (rod_turn) */
     bool pending;   /* its last token was generated and is not read yet */
     uint64_t tools; /* a hash of the tools that it read last; 0 = none */
+    uint32_t keep;  /* how many earlier turns are kept at most; 0 = none, and nor are turns counted */
+    uint32_t n_kept;
+    uint64_t turn; /* turns since it keeps some */
+    struct session_place kept[SESSION_MAX_KEPT];
 };
 
 /* Which file it is, and when it was used last. The file's time is the time of last use: whoever begins from the session

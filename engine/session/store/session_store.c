@@ -173,6 +173,18 @@ int session_store_read(const struct session_store *store, const uint8_t name[SES
     return rc;
 }
 
+int session_store_read_any(const struct session_store *store, const char *file, struct session_read *out,
+                           struct rod_error *err) {
+    struct state_disk_file f;
+    *out = (struct session_read){0};
+    int rc = state_disk_open(store->dir, file, &f, err);
+    if (rc) return rc;
+    rc = store_read_open(store, &f, file, NULL, true, out, err);
+    state_disk_close(&f);
+    if (rc) session_read_fini(out);
+    return rc;
+}
+
 int session_store_read_metadata(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
                                 struct session_metadata *metadata, struct rod_error *err) {
     char text[SESSION_FILE_NAME_BYTES];

@@ -2,7 +2,9 @@
  *
  * NAME.state is the session's file. A fork has its metadata and answers there and its state in NAME.base, a hard link
  * to its source's file: the source's later turns put new files in the old one's place, so these bytes stay. A base that
- * no file needs is left over. The first turn of a fork writes a whole file.
+ * no file needs is left over. The first turn of a fork writes a whole file. NAME.VERSION.kept is the state of an
+ * earlier turn, the session's file or base of that time, under one more name; the session's file lists those that
+ * count.
  *
  * Ownership: nothing is kept between calls. Threads: any; whoever writes or removes a session's file has its lease.
  * Invariant: a read gives one committed version, whole, of the session that was asked for.
@@ -14,7 +16,7 @@
 #include "session_names.h"
 #include "engine/state/state_disk.h"
 
-enum { SESSION_DIR_BYTES = 1024, SESSION_FILE_NAME_BYTES = 2 * SESSION_NAME_BYTES + 8 };
+enum { SESSION_DIR_BYTES = 1024, SESSION_FILE_NAME_BYTES = 2 * SESSION_NAME_BYTES + 24 };
 
 struct session_store {
     char dir[SESSION_DIR_BYTES];
@@ -58,6 +60,9 @@ struct session_read {
 /* ROD_ENOTFOUND; ROD_ESTATE: damaged, foreign, or another session's; ROD_ENOROOM: for its state buffer. */
 int session_store_read(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES], bool with_state,
                        struct session_read *out, struct rod_error *err);
+/* Likewise of any file, whatever its name is; its state is in it. */
+int session_store_read_any(const struct session_store *store, const char *file, struct session_read *out,
+                           struct rod_error *err);
 void session_read_fini(struct session_read *read);
 /* Reads a session from a file's bytes. file: for messages. Its state buffer is in no pool, or in the store's. */
 int session_store_parse(const struct session_store *store, const void *bytes, size_t n, const char *file,
@@ -98,6 +103,29 @@ void session_store_list_left(const struct session_store *store,
                              void (*found)(void *arg, const uint8_t name[SESSION_NAME_BYTES]), void *arg);
 /* By the holder of the lease: removes the base if no file needs it. */
 void session_store_remove_left(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES]);
+
+/* ---- kept turns: session_store_kept.c ---- */
+
+/* By the holder of the lease: the session's file, of this version, gets its name as a kept one. */
+int session_store_keep(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
+                       const struct session_file_version *file_version, struct rod_error *err);
+/* The session as it was, with its state. Errors as session_store_read. */
+int session_store_read_kept(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES], uint64_t version,
+                            struct session_read *out, struct rod_error *err);
+/* Inode and sizes alone. */
+int session_store_glance_kept(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
+                              uint64_t version, struct session_file_version *file_version);
+void session_store_drop_kept(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
+                             uint64_t version);
+/* Of a file's name: false where it is none of a kept turn. */
+bool session_store_parse_kept(const char *file, uint8_t name[SESSION_NAME_BYTES], uint64_t *version);
+/* Calls found for each kept file in the folder. */
+void session_store_list_kept(const struct session_store *store,
+                             void (*found)(void *arg, const uint8_t name[SESSION_NAME_BYTES], uint64_t version),
+                             void *arg);
+/* By the holder of the lease: the session's file does not list it; what cannot be read counts as listing it. */
+bool session_store_kept_left(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
+                             uint64_t version);
 
 /* Sets the time of the file, if there is one. Needs no lease. */
 void session_store_touch(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES], int64_t now_s);

@@ -85,6 +85,7 @@ static void load_model(void *arg) {
         .state_disk_bytes = c->state_disk_bytes,
         .session_ttl_s = c->session_ttl_s,
         .max_sessions = c->max_sessions,
+        .session_keep_turns = (uint32_t)c->session_keep_turns,
         .session_lazy = !strcmp(c->session_durability, "lazy"),
         .session_reject = !strcmp(c->session_busy, "reject"),
         .wake = wake_loop,

@@ -353,21 +353,25 @@ static void a_session_shows_what_is_known_of_it(void **state) {
                                          .busy = true,
                                          .durable = true,
                                          .tier = "host",
-                                         .parent = "p"},
+                                         .parent = "p",
+                                         .keep_turns = 8,
+                                         .n_kept = 1,
+                                         .kept = {{1, 1}}},
                                         {.id = "b", .pinned = true, .tier = "file"}};
     struct buf out = {0};
     api_render_sessions(&out, infos, 2, true);
     buf_putc(&out, 0);
-    assert_string_equal(
-        out.data,
-        "{\"object\":\"list\",\"data\":["
-        "{\"object\":\"session\",\"id\":\"a\",\"version\":2,\"tokens\":30,\"state_bytes\":400,"
-        "\"created_at\":5,\"used_at\":6,"
-        "\"expires_at\":7,\"pinned\":false,\"busy\":true,\"durable\":true,\"tier\":\"host\",\"parent\":\"p\"},"
-        "{\"object\":\"session\",\"id\":\"b\",\"version\":0,\"tokens\":0,\"state_bytes\":0,\"created_"
-        "at\":0,\"used_at\":0,"
-        "\"expires_at\":null,\"pinned\":true,\"busy\":false,\"durable\":false,\"tier\":\"file\",\"parent\":null}],"
-        "\"has_more\":true,\"first_id\":\"a\",\"last_id\":\"b\"}");
+    assert_string_equal(out.data,
+                        "{\"object\":\"list\",\"data\":["
+                        "{\"object\":\"session\",\"id\":\"a\",\"version\":2,\"tokens\":30,\"state_bytes\":400,"
+                        "\"created_at\":5,\"used_at\":6,"
+                        "\"expires_at\":7,\"pinned\":false,\"busy\":true,\"durable\":true,\"tier\":\"host\",\"parent\":"
+                        "\"p\",\"keep_turns\":8,\"kept\":[{\"version\":1,\"turns\":1}]},"
+                        "{\"object\":\"session\",\"id\":\"b\",\"version\":0,\"tokens\":0,\"state_bytes\":0,\"created_"
+                        "at\":0,\"used_at\":0,"
+                        "\"expires_at\":null,\"pinned\":true,\"busy\":false,\"durable\":false,\"tier\":\"file\","
+                        "\"parent\":null,\"keep_turns\":0,\"kept\":[]}],"
+                        "\"has_more\":true,\"first_id\":\"a\",\"last_id\":\"b\"}");
     buf_fini(&out);
 }
 
