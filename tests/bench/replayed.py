@@ -325,7 +325,7 @@ class Codex:
             schema = {"type": "object", "properties": {f: SHORT for f in fields}, "required": fields, "additionalProperties": False}
             return {"type": "function", "name": name, "description": self.world.fixed(name, "codex_tool"), "strict": False, "parameters": schema}
         patch = {"type": "custom", "name": "apply_patch", "description": self.world.fixed("apply_patch", "codex_tool"),
-                 "format": {"type": "grammar", "syntax": "lark", "definition": 'start: "*** Begin Patch" /(.|\\n)*/'}}
+                 "format": {"type": "grammar", "syntax": "regex", "definition": "[a-z ]{9,40}"}}  # a patch's own is Lark: a small model would not end it
         flat = [function(name, fields) for name, fields in CODEX_TOOLS.items()]
         space = {"type": "namespace", "name": "multi_agent_v1", "description": "Agents.", "tools": [function("spawn_agent", ["message"]), function("wait_agent", ["id"])]}
         search = {"type": "web_search", "external_web_access": False}
