@@ -15,7 +15,7 @@ enum { RECALL_BUCKETS = 1 << 14, RECALL_TENANT_PARTS = 4, RECALL_AT_A_PLACE = 8 
 struct recall_tenant {     /* of an operator's key, kept until the close */
     struct list_link link; /* in the recall's */
     struct list answers;   /* oldest use first */
-    uint64_t bytes;
+    uint64_t bytes, n_dropped;
     char name[];
 };
 struct recalled {
@@ -161,18 +161,22 @@ static void recall_drop(struct recall *r, struct recalled *a) {
     r->counts.n_answers--;
     recalled_release(a);
 }
+static void recall_evict(struct recall *r, struct recall_tenant *t) {
+    t->n_dropped++;
+    recall_drop(r, oldest_of(t));
+}
 /* The tenant's own oldest answers go first, then those of the tenant that has the most. False: it is too large. */
 static bool recall_make_room(struct recall *r, struct recall_tenant *own, size_t bytes) {
     const size_t most = r->budget / RECALL_TENANT_PARTS;
     if (bytes > most) return false;
-    while (own->bytes + bytes > most) recall_drop(r, oldest_of(own));
+    while (own->bytes + bytes > most) recall_evict(r, own);
     while (r->counts.bytes + bytes > r->budget) {
         struct recall_tenant *largest = own;
         for (struct list_link *l = list_first(&r->tenants); l; l = list_next(&r->tenants, l)) {
             struct recall_tenant *t = LIST_OF(l, struct recall_tenant, link);
             if (t->bytes > largest->bytes) largest = t;
         }
-        recall_drop(r, oldest_of(largest));
+        recall_evict(r, largest);
     }
     return true;
 }
@@ -204,8 +208,8 @@ static uint32_t recall_look(struct recall *r, const struct recall_place *place, 
     pthread_mutex_unlock(&r->lock);
     return n;
 }
-/* One of equal text and tokens makes way, and the oldest of many. */
-static void recall_make_way(struct recall *r, const struct recalled *added) {
+/* One of equal text and tokens makes way, and the oldest of many. True: there was an equal one. */
+static bool recall_make_way(struct recall *r, const struct recalled *added, uint32_t most) {
     const struct rod_message *m = &added->answer;
     struct recalled *last = NULL, *same = NULL;
     uint32_t n = 0;
@@ -217,7 +221,8 @@ static void recall_make_way(struct recall *r, const struct recalled *added) {
             answer_may_be(m, &a->answer))
             same = a;
     }
-    if (same || n == RECALL_AT_A_PLACE) recall_drop(r, same ? same : last);
+    if (same || n == most) recall_drop(r, same ? same : last);
+    return same != NULL;
 }
 
 static void *block_add(char **at, const void *bytes, size_t n) {
@@ -283,13 +288,14 @@ struct recall_place recall_find(struct recall *r, const struct recall_scope *sco
     return at;
 }
 
-void recall_put(struct recall *r, const char *tenant, struct recall_place place, const struct rod_message *answer) {
-    struct recalled *a = answer->n_ids ? recalled_new(answer) : NULL;
-    if (!a) return;
+/* One of at most so many at its place. True: there was none like it. */
+static bool recall_keep(struct recall *r, const char *tenant, struct recall_place place, const struct rod_message *m,
+                        uint32_t most) {
+    struct recalled *a = recalled_new(m);
+    if (!a) return true;
     a->place = place;
-    a->answer.role = "assistant";
     pthread_mutex_lock(&r->lock);
-    recall_make_way(r, a);
+    const bool known = recall_make_way(r, a, most);
     a->tenant = recall_tenant(r, tenant);
     if (!a->tenant || !recall_make_room(r, a->tenant, a->bytes)) {
         free(a);
@@ -302,6 +308,85 @@ void recall_put(struct recall *r, const char *tenant, struct recall_place place,
         r->counts.n_answers++;
     }
     pthread_mutex_unlock(&r->lock);
+    return !known;
+}
+
+void recall_put(struct recall *r, const char *tenant, struct recall_place place, const struct rod_message *answer) {
+    struct rod_message m = *answer;
+    m.role = "assistant";
+    if (m.n_ids) recall_keep(r, tenant, place, &m, RECALL_AT_A_PLACE);
+}
+
+/* ---- of a name ---- */
+
+/* No message's place: those begin with the tenant alone. */
+static struct recall_place place_of_name(const struct recall *r, const char *tenant, const char *name,
+                                         const char *what) {
+    struct recall_place at = {~r->seed, r->seed};
+    place_add_text(&at, tenant);
+    place_add_text(&at, name);
+    place_add_text(&at, what);
+    return at;
+}
+
+bool recall_put_tools(struct recall *r, const char *tenant, const char *name, const char *tools, size_t n) {
+    const struct rod_message m = {.role = "tools", .content = tools, .content_len = n};
+    return recall_keep(r, tenant, place_of_name(r, tenant, name, "tools"), &m, RECALL_AT_A_PLACE);
+}
+
+/* A copy, with a NUL behind it, of the i-th latest at a place. */
+static char *recall_copy(struct recall *r, struct recall_place place, size_t i, size_t *n, uint64_t *n_dropped) {
+    char *copy = NULL;
+    pthread_mutex_lock(&r->lock);
+    struct recalled *a = *bucket_of(r, &place);
+    while (a && (!is_at(a, &place) || i--)) a = a->next;
+    if (a) copy = malloc(a->answer.content_len + 1);
+    if (copy) {
+        *n = a->answer.content_len;
+        memcpy(copy, a->answer.content, *n);
+        copy[*n] = 0;
+        *n_dropped = a->tenant->n_dropped;
+        list_remove(&a->tenant->answers, &a->link);
+        list_push_last(&a->tenant->answers, &a->link);
+    }
+    pthread_mutex_unlock(&r->lock);
+    return copy;
+}
+
+char *recall_tools(struct recall *r, const char *tenant, const char *name, size_t i, size_t *n) {
+    uint64_t n_dropped;
+    return recall_copy(r, place_of_name(r, tenant, name, "tools"), i, n, &n_dropped);
+}
+
+static uint64_t recall_dropped(struct recall *r, const char *tenant) {
+    pthread_mutex_lock(&r->lock);
+    const struct recall_tenant *t = recall_tenant(r, tenant);
+    const uint64_t n = t ? t->n_dropped : 0;
+    pthread_mutex_unlock(&r->lock);
+    return n;
+}
+
+struct recall_seen recall_get_seen(struct recall *r, const char *tenant, const char *name) {
+    struct recall_seen seen = {0};
+    size_t n;
+    uint64_t n_dropped;
+    char *copy = recall_copy(r, place_of_name(r, tenant, name, "seen"), 0, &n, &n_dropped);
+    if (copy) {
+        assert(n == sizeof seen);
+        memcpy(&seen, copy, sizeof seen);
+        free(copy);
+        if (seen.n_dropped == n_dropped) return seen;
+    }
+    return (struct recall_seen){0};
+}
+
+void recall_put_seen(struct recall *r, const char *tenant, const char *name, const struct recall_seen *seen) {
+    struct recall_seen now = *seen;
+    const struct rod_message m = {.role = "seen", .content = (const char *)&now, .content_len = sizeof now};
+    for (int i = 0; i < 2; i++) { /* something may have to go for this itself, the first time alone */
+        now.n_dropped = recall_dropped(r, tenant);
+        recall_keep(r, tenant, place_of_name(r, tenant, name, "seen"), &m, 1);
+    }
 }
 
 struct recall_counts recall_count(struct recall *r) {

@@ -8,6 +8,9 @@
  * Ownership: a recall owns its answers. Threads: any; a lock. No I/O and no clock. Invariants: all answers together
  * take at most the budget, those of one tenant a quarter; a tenant's oldest goes first. An answer of one tenant and
  * salt is found by these alone: they are in the hash, whose seed is random.
+ *
+ * Of a conversation with a name it keeps, within the same bounds, which tools stood in its prompts, and what its owner
+ * has read of its notes.
  */
 #ifndef RECALL_H
 #define RECALL_H
@@ -35,6 +38,20 @@ struct recall_place recall_find(struct recall *recall, const struct recall_scope
 
 /* The answer at a place that recall_find returned: content and calls as the client got them, and their tokens. */
 void recall_put(struct recall *recall, const char *tenant, struct recall_place place, const struct rod_message *answer);
+
+/* The tools of a prompt, a definition a line. True: the name has not had them lately. */
+bool recall_put_tools(struct recall *recall, const char *tenant, const char *name, const char *tools, size_t n);
+/* What was put before the i-th latest; NULL: there are none, or no memory. malloc'd, with a NUL behind them. */
+char *recall_tools(struct recall *recall, const char *tenant, const char *name, size_t i, size_t *n);
+
+/* How far the notes of a name are in the recall. Zeroes: not at all, or something of the tenant had to go since. Who
+ * puts it leaves n_dropped alone. */
+struct recall_seen {
+    uint64_t inode, n_bytes; /* as the engine counts them */
+    uint64_t n_dropped;      /* of the tenant, by then */
+};
+struct recall_seen recall_get_seen(struct recall *recall, const char *tenant, const char *name);
+void recall_put_seen(struct recall *recall, const char *tenant, const char *name, const struct recall_seen *seen);
 
 struct recall_counts {
     uint64_t n_answers, bytes;

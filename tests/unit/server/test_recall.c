@@ -166,6 +166,57 @@ static void a_tenant_s_oldest_answers_go_first_and_leave_others_alone(void **sta
     recall_close(r);
 }
 
+static void a_name_has_the_tools_of_its_prompts_the_latest_first(void **state) {
+    (void)state;
+    struct recall *r = recall_new(1 << 20, 7);
+    char *text;
+    size_t n;
+    assert_null(recall_tools(r, "anna", "n", 0, &n));
+    assert_true(recall_put_tools(r, "anna", "n", "{1}\n{2}", 7));
+    assert_true(recall_put_tools(r, "anna", "n", "{3}", 3));
+    assert_false(recall_put_tools(r, "anna", "n", "{1}\n{2}", 7));
+    text = recall_tools(r, "anna", "n", 0, &n);
+    assert_string_equal(text, "{1}\n{2}");
+    assert_int_equal(n, 7);
+    free(text);
+    text = recall_tools(r, "anna", "n", 1, &n);
+    assert_string_equal(text, "{3}");
+    free(text);
+    assert_null(recall_tools(r, "anna", "n", 2, &n));
+    assert_null(recall_tools(r, "anna", "m", 0, &n));
+    assert_null(recall_tools(r, "bert", "n", 0, &n));
+    recall_close(r);
+}
+
+static void what_was_read_of_notes_is_known_until_something_had_to_go(void **state) {
+    (void)state;
+    struct recall *r = recall_new(40000, 7);
+    const struct rod_message m[] = {message("user", "a"), message("assistant", "b")};
+    struct recall_seen seen = recall_get_seen(r, "anna", "n");
+    assert_true(!seen.inode && !seen.n_bytes);
+    seen.inode = 5, seen.n_bytes = 100;
+    recall_put_seen(r, "anna", "n", &seen);
+    seen.n_bytes = 200;
+    recall_put_seen(r, "anna", "n", &seen);
+    seen = recall_get_seen(r, "anna", "n");
+    assert_true(seen.inode == 5 && seen.n_bytes == 200);
+    assert_int_equal(recall_get_seen(r, "anna", "m").n_bytes, 0);
+    assert_int_equal(recall_get_seen(r, "bert", "n").n_bytes, 0);
+    char name[8];
+    for (int i = 0; i < 100; i++) { /* more than a quarter of the budget */
+        snprintf(name, sizeof name, "n%d", i);
+        struct recall_scope scope = {.tenant = "anna", .salt = name};
+        put(r, &scope, m, 1, m[1], i);
+        if (i == 2) assert_int_equal(recall_get_seen(r, "anna", "n").n_bytes, 200);
+    }
+    assert_int_equal(recall_get_seen(r, "anna", "n").n_bytes, 0);
+    seen = recall_get_seen(r, "anna", "n");
+    seen.n_bytes = 300;
+    recall_put_seen(r, "anna", "n", &seen);
+    assert_int_equal(recall_get_seen(r, "anna", "n").n_bytes, 300);
+    recall_close(r);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_answer_is_found_behind_what_stood_before_it_alone),
@@ -174,6 +225,8 @@ int main(void) {
         cmocka_unit_test(an_answer_is_found_behind_the_tokens_that_it_was_said_behind),
         cmocka_unit_test(of_many_answers_at_one_place_the_latest_stay),
         cmocka_unit_test(a_tenant_s_oldest_answers_go_first_and_leave_others_alone),
+        cmocka_unit_test(a_name_has_the_tools_of_its_prompts_the_latest_first),
+        cmocka_unit_test(what_was_read_of_notes_is_known_until_something_had_to_go),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
