@@ -17,6 +17,7 @@ struct api_usage {
     uint64_t accepted_tok, rejected_tok; /* of drafts */
     uint64_t created_tok;                /* behind the cached ones, up to the last place that cache_control has kept */
     uint64_t created_long_tok;           /* of these, those kept for an hour */
+    uint64_t kept_tools;                 /* of the thread, in the prompt of a request that has none */
 };
 
 struct api_call { /* of a tool: whole, or a piece of one in a stream */

@@ -111,6 +111,7 @@ static void put_usage(struct buf *out, const struct api_usage *u) {
              completion, prompt + completion);
     buf_addf(out, ",\"prompt_tokens_details\":{\"cached_tokens\":%llu", (unsigned long long)u->cached_tok);
     if (u->created_tok) buf_addf(out, ",\"cache_creation_tokens\":%llu", (unsigned long long)u->created_tok);
+    if (u->kept_tools) buf_addf(out, ",\"kept_tools\":%llu", (unsigned long long)u->kept_tools);
     buf_putc(out, '}');
     if (u->accepted_tok || u->rejected_tok)
         buf_addf(out,

@@ -34,6 +34,8 @@ static void free_way(struct completion_way *w) {
     free(w->bad);
     free(w->header_session);
     free(w->header_key);
+    free(w->kept.text);
+    free(w->kept.lines);
     free(w->asked);
     free(w->body);
 }
@@ -60,6 +62,7 @@ static void completion_free(struct completion *c) {
     free_way(&c->way);
     api_request_fini(&c->request);
     rod_grammar_close(c->grammar);
+    buf_fini(&c->notes);
     completion_session_free(c->turn.asked);
     if (c->account.n_counted) key_end(c->account.key, c->account.n_counted);
     if (c->account.key) key_drop(&s->keys, c->account.key);
@@ -109,7 +112,7 @@ void completion_free_all(struct server *server) {
 }
 
 int completion_log_fields(const struct completion *c, struct log_field *fields, int max) {
-    assert(max >= 14); /* all that follow */
+    assert(max >= 15); /* all that follow */
     uint64_t completion = 0;
     int n = 0;
     const struct answer *a = &c->answer;
@@ -125,6 +128,7 @@ int completion_log_fields(const struct completion *c, struct log_field *fields, 
     if (!c->working && c->turn.is) fields[n++] = log_words("session", c->request.session.id);
     if (!c->working && c->request.session.conversation)
         fields[n++] = log_words("conversation", c->request.session.conversation);
+    if (a->usage.kept_tools) fields[n++] = log_number("kept_tools", (double)a->usage.kept_tools);
     if (*a->session || a->usage.cached_tok) fields[n++] = log_number("cached_tokens", (double)a->usage.cached_tok);
     if (*a->session) fields[n++] = log_number("version", (double)a->session_version);
     if (*a->session && c->turn.replayed) fields[n++] = log_truth("replayed", true);
@@ -328,6 +332,20 @@ static void take_sums(struct completion *c, struct completion_choice *choice, co
     if (e->queue_ns > c->times.queue_ns) c->times.queue_ns = e->queue_ns;
 }
 
+/* The text of the choice has ended, and what has to be kept of it is kept. */
+static void finish_choice(struct completion *c, struct completion_choice *choice) {
+    struct answer_choice *shown = shown_of(choice);
+    if (c->request.stream) c->answer.form->finish(shown, !c->n_open);
+    if (c->n_open) return;
+    metrics_observe(&c->server->metrics.request, (double)(uv_hrtime() - c->times.started_ns) * 1e-9);
+    c->call->outcome = shown->reason == ROD_FINISH_LENGTH ? "length" : "stop";
+    if (c->request.stream) {
+        end_stream(c);
+    } else {
+        answer_whole(c);
+    }
+}
+
 static void take_finish(struct completion *c, struct completion_choice *choice, struct rod_event *e) {
     struct metrics *m = &c->server->metrics;
     struct answer_choice *shown = shown_of(choice);
@@ -346,15 +364,28 @@ static void take_finish(struct completion *c, struct completion_choice *choice, 
     }
     answer_end(shown);
     completion_recall_put(choice);
-    if (c->request.stream) c->answer.form->finish(shown, !c->n_open);
-    if (c->n_open) return;
-    metrics_observe(&m->request, (double)(uv_hrtime() - c->times.started_ns) * 1e-9);
-    c->call->outcome = shown->reason == ROD_FINISH_LENGTH ? "length" : "stop";
-    if (c->request.stream) {
-        end_stream(c);
-    } else {
-        answer_whole(c);
-    }
+    if (!c->n_open && c->notes.len)
+        c->said = choice;
+    else
+        finish_choice(c, choice);
+}
+
+/* ---- notes: a client that has the end of an answer finds it again, whatever becomes of this process ---- */
+
+static void on_notes(void *arg) { completion_notes_write(arg); }
+
+static void on_notes_done(void *arg) {
+    struct completion *c = arg;
+    assert(c->working && server_on_loop(c->server));
+    c->working = false;
+    if (c->call && !c->over) finish_choice(c, c->said);
+    completion_maybe_free(c);
+}
+
+static void begin_notes(struct completion *c) {
+    c->working = true;
+    c->way.work = (struct pool_work){.run = on_notes, .done = on_notes_done, .arg = c, .n_bytes = c->notes.len};
+    server_pool(c->server, c->account.key, &c->way.work);
 }
 
 /* The field to name where a request leaves no token to choose. */
@@ -398,6 +429,7 @@ void completion_event(struct rod_event *e) {
     if (c->call && !c->over && (c->answer.frame.len || c->answer.frame.failed)) write_frames(c);
     rod_event_free(e);
     if (!c->n_open) settle_tokens(c);
+    if (c->said && !c->over) begin_notes(c);
     completion_maybe_free(c);
 }
 

@@ -11,13 +11,12 @@ static size_t place_of_mark(struct completion *c, const struct completion_prompt
     const struct api_request *q = &c->request;
     const char *first = q->messages[0].role;
     const bool is_system = !strcmp(first, "system") || !strcmp(first, "developer"); /* definitions stand at its end */
-    struct rod_chat chat = {.messages = q->messages,
-                            .n_messages = is_system,
-                            .tools = (const char *const *)q->tools.lines,
-                            .n_tools = mark->n_tools};
+    struct rod_chat chat = {.messages = q->messages, .n_messages = is_system, .n_tools = mark->n_tools};
+    size_t n_head;
     int32_t *ids;
     size_t n, same = 0;
-    if (mark->n_tools > q->tools.n_head) return 0;
+    chat.tools = completion_head(c, &n_head);
+    if (mark->n_tools > n_head) return 0;
     if (!mark->n_tools) {
         struct rod_message *last = &cut[mark->message];
         for (size_t i = 0; i <= mark->message; i++) cut[i] = q->messages[i];
@@ -28,7 +27,7 @@ static size_t place_of_mark(struct completion *c, const struct completion_prompt
         last->content_len = mark->len;
         chat.messages = cut;
         chat.n_messages = mark->message + 1;
-        chat.n_tools = q->tools.n_head;
+        chat.n_tools = n_head;
     }
     if (rod_chat_encode(c->server->engine, &chat, &ids, &n, NULL)) return 0; /* no memory: a hint less */
     while (same < n && same < p->shown.n_ids && ids[same] == p->shown.ids[same]) same++;

@@ -39,6 +39,12 @@ struct completion_account {   /* of the key */
     uint64_t max_sessions;    /* 0 = a quota, as in rod_session_new */
 };
 
+struct completion_head { /* tools that stand in the prompt though none may be called */
+    char *text;          /* their lines, each with a NUL */
+    const char **lines;  /* [n] */
+    size_t n;
+};
+
 struct completion_way { /* in: from the body to requests of the engine */
     char *body;
     size_t body_len;
@@ -53,6 +59,7 @@ struct completion_way { /* in: from the body to requests of the engine */
     struct rod_ids *bad; /* [n_bad] bad_words as tokens */
     size_t n_bad;
     struct recall_place place;       /* of the answer in its conversation, where the recall keeps it */
+    struct completion_head kept;     /* tools of the thread, where the request has none */
     const struct rod_message *begun; /* the beginning of the text that the grammar describes, of the request; or NULL */
     bool lazy;                       /* the grammar is on from the first tag on */
 };
@@ -79,6 +86,8 @@ struct completion {
     size_t n_prompts;
     struct rod_grammar *grammar; /* NULL = any text */
     struct answer answer;
+    struct buf notes;                  /* of a named conversation, not written yet: u32 length and bytes each */
+    struct completion_choice *said;    /* whose end waits until they are written; NULL = none */
     struct completion_choice *choices; /* [answer.n_choices] */
     uint32_t n_open;
     bool working, over, streaming, slow; /* over: answered; streaming: the stream has begun; slow: cut */
@@ -105,6 +114,12 @@ void completion_recall_find(struct completion *c); /* earlier answers among the 
 void completion_recall_take(struct completion_choice *choice, const struct rod_event *event);
 void completion_recall_put(const struct completion_choice *choice); /* the answer is complete */
 
+/* ---- completion_notes.c ---- */
+bool completion_notes_wait(const struct completion *c); /* the next one may wait for files */
+void completion_notes_open(struct completion *c);       /* the recall learns what files have of the conversation */
+void completion_notes_put(struct completion *c, const struct rod_message *answer); /* into notes */
+void completion_notes_write(struct completion *c);                                 /* waits for files */
+
 /* ---- completion_grammar.c ---- */
 int completion_grammar_open(struct completion *c, struct rod_error *err); /* of the answer and of its calls */
 
@@ -113,6 +128,12 @@ void completion_fail(struct completion *c, const struct api_error *err);
 void completion_fail_code(struct completion *c, int code, const char *message);
 void completion_fail_no_memory(struct completion *c);
 void completion_maybe_free(struct completion *c);
+
+/* [*n] tools that the prompt begins with: the request's, or those that its thread had. */
+static inline const char *const *completion_head(const struct completion *c, size_t *n) {
+    *n = c->way.kept.n ? c->way.kept.n : c->request.tools.n_head;
+    return c->way.kept.n ? c->way.kept.lines : (const char *const *)c->request.tools.lines;
+}
 
 /* The completion that is a member of the server's list; NULL for NULL. */
 static inline struct completion *completion_of(struct list_link *link) {

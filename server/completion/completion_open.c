@@ -43,6 +43,23 @@ static int encode_bad_words(struct completion *c, struct rod_error *err) {
     return rc;
 }
 
+/* Tools that are kept in the prompt may not be called: the beginning of a call's tag does not come, which other tokens
+ * may spell, and then it is text. */
+static int forbid_calls(struct completion *c, struct rod_error *err) {
+    struct rod_call_tags tags;
+    if (!c->way.kept.n || !rod_chat_call_tags(c->server->engine, &tags)) return 0;
+    struct rod_ids *bad = realloc(c->way.bad, (c->way.n_bad + 1) * sizeof *bad);
+    if (!bad) return rod_fail_no_memory(err);
+    c->way.bad = bad;
+    bad += c->way.n_bad;
+    *bad = (struct rod_ids){0};
+    const int rc = rod_encode(c->server->engine, tags.open, strlen(tags.open), true, &bad->ids, &bad->n_ids, err);
+    if (rc) return rc;
+    c->way.n_bad++;
+    if (bad->n_ids > 2) bad->n_ids = 2;
+    return 0;
+}
+
 static int encode_prediction(struct completion *c, struct rod_error *err) {
     struct api_prompt *p = &c->request.prediction;
     if (!p->text || !p->len || !c->server->info->has_tokenizer) return 0;
@@ -63,17 +80,14 @@ static void truncate_prompt(const struct completion *c, struct completion_prompt
 static int encode_chat(struct completion *c, struct completion_prompt *p, struct rod_error *err) {
     const struct rod_engine *e = c->server->engine;
     const struct api_request *q = &c->request;
-    struct rod_chat chat = {.messages = q->messages,
-                            .n_messages = q->n_messages,
-                            .tools = (const char *const *)q->tools.lines,
-                            .n_tools = q->tools.n_head,
-                            .generation = q->end.generation,
-                            .go_on = q->end.go_on};
+    struct rod_chat chat = {
+        .messages = q->messages, .n_messages = q->n_messages, .generation = q->end.generation, .go_on = q->end.go_on};
+    if (!c->turn.asked) completion_recall_find(c);
+    chat.tools = completion_head(c, &chat.n_tools);
     if (c->turn.asked) {
         chat.generation = chat.generation && q->max_tokens > 0; /* else the messages are read, for the next ones */
         return rod_chat_encode_turn(e, &chat, c->turn.asked, &p->shown.ids, &p->shown.n_ids, err);
     }
-    completion_recall_find(c);
     int rc = rod_chat_encode(e, &chat, &p->shown.ids, &p->shown.n_ids, err);
     if (rc) return rc;
     rod_chat_marks(e, &chat, p->shown.ids, p->shown.n_ids, &p->marks, &p->n_marks);
@@ -165,6 +179,7 @@ static int encode_all(struct completion *c, struct rod_error *err) {
             rc = rod_decode(s->engine, shown->ids, shown->n_ids, false, &shown->echo, &shown->echo_len, err);
     }
     if (!rc) rc = encode_bad_words(c, err);
+    if (!rc) rc = forbid_calls(c, err);
     return rc ? rc : encode_prediction(c, err);
 }
 
@@ -247,6 +262,13 @@ static void *copy_bytes(const void *from, size_t bytes, bool *ok) {
     return to;
 }
 
+/* Results of tools are no texts of the user. */
+static uint32_t user_texts(const struct api_request *q) {
+    uint32_t n = 0;
+    for (size_t i = 0; i < q->n_messages; i++) n += !strcmp(q->messages[i].role, "user") && q->messages[i].content_len;
+    return n;
+}
+
 static struct rod_request *engine_request(struct completion *c, struct completion_choice *choice) {
     const struct api_request *q = &c->request;
     const struct completion_prompt *p = &c->prompts[choice->prompt];
@@ -256,15 +278,21 @@ static struct rod_request *engine_request(struct completion *c, struct completio
     struct rod_request *r = rod_request_new();
     if (!r) return NULL;
     bool ok = true;
+    size_t n_head;
     snprintf(r->id, sizeof r->id, "%s", c->call->id);
     r->prompt = copy_bytes(p->shown.ids, p->shown.n_ids * sizeof *p->shown.ids, &ok);
     r->n_prompt = p->shown.n_ids;
     r->tenant = copy_bytes(c->way.tenant, strlen(c->way.tenant) + 1, &ok);
     if (q->session.cache_salt)
         r->cache_salt = copy_bytes(q->session.cache_salt, strlen(q->session.cache_salt) + 1, &ok);
+    if (q->session.conversation) {
+        r->conversation = copy_bytes(q->session.conversation, strlen(q->session.conversation) + 1, &ok);
+        r->n_user_texts = user_texts(q);
+    }
     r->marks = copy_bytes(p->marks, p->n_marks * sizeof *p->marks, &ok);
     r->n_marks = p->n_marks;
-    r->has_head = q->tools.n_head || (q->n_messages && strcmp(q->messages[0].role, "user") != 0);
+    completion_head(c, &n_head);
+    r->has_head = n_head || (q->n_messages && strcmp(q->messages[0].role, "user") != 0);
     memcpy(r->breakpoints, p->breakpoints, sizeof r->breakpoints);
     r->n_breakpoints = p->n_breakpoints;
     r->sampling = q->sampling;
@@ -443,6 +471,7 @@ static void completion_on_work(void *arg) {
     assert(c->working && !server_on_loop(c->server));
     if (!c->way.is_parsed) parse_body(c);
     if (!c->way.failed) c->way.failed = !completion_session_check(c);
+    completion_notes_open(c);
     compile_grammar(c);
     if (!is_long(c)) return;
     encode_input(c);
@@ -472,7 +501,7 @@ static void work_on_pool(struct completion *c) {
 static void begin_work(struct completion *c) {
     if (!is_long(c)) parse_body(c);
     const bool compiles = !c->way.failed && (c->request.grammar.text || c->request.tools.n);
-    if (is_long(c) || compiles || completion_session_waits(c)) {
+    if (is_long(c) || compiles || completion_session_waits(c) || completion_notes_wait(c)) {
         work_on_pool(c);
     } else {
         encode_input(c);

@@ -7,7 +7,7 @@
  *
  * Ownership: a recall owns its answers. Threads: any; a lock. No I/O and no clock. Invariants: all answers together
  * take at most the budget, those of one tenant a quarter; a tenant's oldest goes first. An answer of one tenant and
- * salt is found by these alone: they are in the hash, whose seed is random.
+ * salt is found by these alone: they are in the hash, whose seed nobody outside knows.
  *
  * Of a conversation with a name it keeps, within the same bounds, which tools stood in its prompts, and what its owner
  * has read of its notes.

@@ -20,10 +20,12 @@ static void put_usage(struct buf *out, const struct api_usage *u, bool finished)
     buf_addf(out,
              "\"usage\":{\"input_tokens\":%llu,\"cache_creation_input_tokens\":%llu,\"cache_read_input_tokens\":%llu,"
              "\"cache_creation\":{\"ephemeral_5m_input_tokens\":%llu,\"ephemeral_1h_input_tokens\":%llu},"
-             "\"output_tokens\":%llu}",
+             "\"output_tokens\":%llu",
              (unsigned long long)(u->prompt_tok - u->cached_tok - u->created_tok), (unsigned long long)u->created_tok,
              (unsigned long long)u->cached_tok, (unsigned long long)(u->created_tok - u->created_long_tok),
              (unsigned long long)u->created_long_tok, (unsigned long long)(finished ? u->completion_tok : 0));
+    if (u->kept_tools) buf_addf(out, ",\"kept_tools\":%llu", (unsigned long long)u->kept_tools);
+    buf_putc(out, '}');
 }
 
 /* "stop_reason":...,"stop_sequence":... */

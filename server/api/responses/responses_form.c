@@ -130,11 +130,12 @@ static void put_item(struct buf *out, const struct answer_choice *choice, size_t
 }
 
 static void put_usage(struct buf *out, const struct api_usage *u) {
+    buf_addf(out, "{\"input_tokens\":%llu,\"input_tokens_details\":{\"cached_tokens\":%llu,\"cache_write_tokens\":0",
+             (unsigned long long)u->prompt_tok, (unsigned long long)u->cached_tok);
+    if (u->kept_tools) buf_addf(out, ",\"kept_tools\":%llu", (unsigned long long)u->kept_tools);
     buf_addf(out,
-             "{\"input_tokens\":%llu,\"input_tokens_details\":{\"cached_tokens\":%llu,\"cache_write_tokens\":0},"
-             "\"output_tokens\":%llu,"
+             "},\"output_tokens\":%llu,"
              "\"output_tokens_details\":{\"reasoning_tokens\":0},\"total_tokens\":%llu}",
-             (unsigned long long)u->prompt_tok, (unsigned long long)u->cached_tok,
              (unsigned long long)u->completion_tok, (unsigned long long)(u->prompt_tok + u->completion_tok));
 }
 

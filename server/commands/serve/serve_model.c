@@ -12,7 +12,6 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/random.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -139,11 +138,9 @@ static void server_set_fingerprint(struct server *s) {
 }
 
 /* Where a state may lie behind an answer: not where each text is read as it stands. */
-static void server_set_recall(struct server *s) {
-    uint64_t seed;
+static void server_set_recall(struct server *s, const struct rod_engine *engine) {
     if (s->config.deterministic || !s->config.prefix_cache_bytes) return;
-    getrandom(&seed, sizeof seed, 0);
-    s->recall = recall_new(RECALL_BYTES, seed);
+    s->recall = recall_new(RECALL_BYTES, rod_conversation_seed(engine));
 }
 
 static void server_set_defaults(struct server *s, struct rod_engine *engine) {
@@ -238,7 +235,7 @@ void serve_on_loaded(uv_async_t *wake) {
     server_set_names(s);
     server_set_fingerprint(s);
     server_set_defaults(s, engine);
-    server_set_recall(s);
+    server_set_recall(s, engine);
     s->engine = engine; /* from here on other threads look */
     announce_server(v);
     notify_send("READY=1\nSTATUS=serving");

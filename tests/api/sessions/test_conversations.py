@@ -1,8 +1,10 @@
 """Conversations: a header, or prompt_cache_key, names messages that come whole each time; session_id in the body is a turn."""
 import json
+import os
 
 import pytest
 
+from server import DEFAULT, ROOT
 from talk import CHAT, COMPLETIONS, TEXTS, chat, new_id, turn
 
 SAY = {"messages": [{"role": "user", "content": "Tell me a tale about a fox."}], "max_tokens": 3, "temperature": 0}
@@ -88,3 +90,154 @@ def test_a_header_alone_finds_a_session_that_only_a_file_has(own_server, tmp_pat
     answer = again.post(CHAT, SAY, headers={"X-Session-Id": session})
     assert answer.status == 412 and answer.error["code"] == "session_of_turns", answer
     assert turn(again, session, TEXTS[1])["session"]["version"] == 2
+
+
+# ---- what a named conversation keeps ----
+
+TOOL = {"name": "edit", "description": "Changes a file.",
+        "parameters": {"type": "object", "properties": {"path": {"type": "string", "maxLength": 12}, "line": {"type": "integer", "minimum": 0, "maximum": 99}}, "required": ["path", "line"]}}
+TOOLS = [{"type": "function", "function": TOOL}, {"type": "function", "function": {**TOOL, "name": "look", "description": "Shows a file. " * 40}}]
+EVERY = {"RODIMUS_TEST_CHECKPOINTS_PAY": "1"}  # each entry of the cache pays, however busy the machine is
+
+
+def said(server, messages, name, **more):
+    answer = server.post(CHAT, {"messages": messages, "max_tokens": 160, "temperature": 0.7, **more}, headers={"X-Session-Id": name} if name else {})
+    assert answer.status == 200, answer
+    server.wait_metric("rodimus_slots_used", lambda n: n == 0)
+    return answer.json
+
+
+def cached(answer):
+    return answer["usage"]["prompt_tokens_details"]["cached_tokens"]
+
+
+def whole(answer):
+    return answer["usage"]["prompt_tokens"] + answer["usage"]["completion_tokens"]
+
+
+def respelt(call):
+    """The same call in other bytes, as clients write it."""
+    arguments = json.dumps({**json.loads(call["function"]["arguments"]), "replace_all": False}, indent=1)
+    return {**call, "function": {**call["function"], "arguments": arguments}}
+
+
+def talk(server, name, n, messages=None, begin=0, **more):
+    """n steps of an agent: each answer is a call, which comes back in other bytes. The messages, and all tokens that were read or said."""
+    messages = messages or [{"role": "system", "content": "You edit files. " * 20}, {"role": "user", "content": "Edit all."}]
+    last = 0
+    for i in range(begin, begin + n):
+        answer = said(server, messages, name, tools=TOOLS, tool_choice="required", parallel_tool_calls=False, seed=i, **more)
+        assert cached(answer) >= last - 1, (i, answer["usage"], last)
+        last = whole(answer)
+        message = answer["choices"][0]["message"]
+        call = message["tool_calls"][0]
+        messages = [*messages, {**message, "tool_calls": [respelt(call)]}, {"role": "tool", "tool_call_id": call["id"], "content": json.dumps({"done": i})}]
+    return messages, last
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_in_other_bytes_is_not_read_again_after_kill_9(own_server, tmp_path, stream):
+    """At once behind the last event of an answer: what was said is with the system by then."""
+    name = new_id()
+    messages, last = [{"role": "user", "content": "Edit all."}], 0
+    for i in range(4):
+        server = own_server("--state-dir", tmp_path, env=EVERY)
+        body = {"messages": messages, "max_tokens": 160, "tools": TOOLS, "tool_choice": "required", "parallel_tool_calls": False, "seed": i,
+                "stream": stream, "stream_options": {"include_usage": True} if stream else None}
+        answer = server.post(CHAT, body, headers={"X-Session-Id": name})
+        server.kill()
+        assert answer.status == 200, answer
+        message, usage = streamed(answer) if stream else (answer.json["choices"][0]["message"], answer.json["usage"])
+        assert usage["prompt_tokens_details"]["cached_tokens"] >= last - 1, (i, usage, last)
+        last = usage["prompt_tokens"] + usage["completion_tokens"]
+        call = message["tool_calls"][0]
+        messages += [{**message, "tool_calls": [respelt(call)]}, {"role": "tool", "tool_call_id": call["id"], "content": "{}"}]
+
+
+def streamed(answer):
+    call, usage = {"function": {"arguments": ""}}, None
+    for frame in answer.body.decode().split("\n\n"):
+        if not frame.startswith("data: {"):
+            continue
+        chunk = json.loads(frame[6:])
+        usage = chunk.get("usage") or usage
+        for piece in [p for c in chunk["choices"] for p in c["delta"].get("tool_calls", [])]:
+            call["function"]["arguments"] += piece["function"].pop("arguments", "")
+            call["function"].update(piece.pop("function"))
+            call.update(piece)
+    return {"role": "assistant", "content": None, "tool_calls": [call]}, usage
+
+
+def test_another_server_of_the_folder_reads_nothing_again(own_server, tmp_path):
+    servers = [own_server("--state-dir", tmp_path, env=EVERY) for _ in range(2)]
+    name = new_id()
+    messages, last = talk(servers[0], name, 3)
+    for i in range(4):
+        server = servers[(i + 1) % 2]
+        answer = said(server, messages, name, tools=TOOLS, tool_choice="required", parallel_tool_calls=False, seed=i)
+        assert cached(answer) >= last - 1, (i, answer["usage"], last)
+        last = whole(answer)
+        message = answer["choices"][0]["message"]
+        call = message["tool_calls"][0]
+        messages = [*messages, {**message, "tool_calls": [respelt(call)]}, {"role": "tool", "tool_call_id": call["id"], "content": "{}"}]
+
+
+@pytest.mark.parametrize("without", [{"tools": []}, {}, {"tools": TOOLS, "tool_choice": "none"}], ids=["empty", "left out", "none"])
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_request_without_tools_in_a_thread_that_has_them_keeps_the_head(own_server, tmp_path, restart, without):
+    server, name = own_server("--state-dir", tmp_path, "--log-format", "json", env=EVERY), new_id()
+    messages, last = talk(server, name, 3)
+    if restart:
+        server.kill()
+        server = own_server("--state-dir", tmp_path, "--log-format", "json", env=EVERY)
+    answer = server.post(CHAT, {"messages": [*messages, {"role": "user", "content": "Sum it up."}], "max_tokens": 40, **without}, headers={"X-Session-Id": name})
+    assert answer.status == 200, answer
+    assert cached(answer.json) >= last - 1, (answer.json["usage"], last)
+    assert answer.json["usage"]["prompt_tokens_details"]["kept_tools"] == 2
+    assert not answer.json["choices"][0]["message"].get("tool_calls") and "<tool_call>" not in (answer.json["choices"][0]["message"]["content"] or "")
+    assert log_line(server, answer.header("X-Request-Id"))["kept_tools"] == 2
+    talk(server, name, 1, messages, 9)
+
+
+def test_no_head_is_kept_that_name_and_chain_do_not_prove(own_server, tmp_path):
+    server, name = own_server("--state-dir", tmp_path, env=EVERY), new_id()
+    messages, last = talk(server, name, 3)
+    ask = {"role": "user", "content": "Sum it up."}
+    changed = [{**messages[0], "content": "You are another."}, *messages[1:]]
+    for other, history in ((new_id(), messages), (None, messages), (name, changed), (name, messages[:2])):
+        answer = said(server, [*history, ask], other, tools=[])
+        assert "kept_tools" not in answer["usage"]["prompt_tokens_details"], (other, answer)
+        assert answer["usage"]["prompt_tokens"] < last, "the tools are in the prompt"
+
+
+def test_a_model_that_would_call_a_kept_tool_writes_text(own_server):
+    server, name = own_server(model=os.path.join(ROOT, "config", "models", DEFAULT), env=EVERY), new_id()
+    tools = [{"type": "function", "function": {"name": "print_ticket", "description": "Print the ticket.", "parameters": {
+        "type": "object", "properties": {"count": {"type": "integer", "minimum": 1, "maximum": 9}}, "required": ["count"]}}}]
+    ask = lambda n: {"role": "user", "content": f"Please print the ticket {n} times."}
+    messages = [{"role": "user", "content": "Tell me a tale about a fox."}]
+    messages += [said(server, messages, name, tools=tools, temperature=0)["choices"][0]["message"], ask(4)]
+    called = said(server, messages, name, tools=tools, temperature=0)["choices"][0]
+    assert called["finish_reason"] == "tool_calls", "else this shows nothing"
+    kept = said(server, messages, name, tools=[], temperature=0)
+    assert kept["usage"]["prompt_tokens_details"]["kept_tools"] == 1 and kept["usage"]["prompt_tokens"] == whole_prompt(server, messages, tools)
+    text = kept["choices"][0]["message"]["content"]
+    assert "<tool_call>" not in text and kept["choices"][0]["finish_reason"] != "tool_calls", kept
+
+
+def whole_prompt(server, messages, tools):
+    return said(server, messages, None, tools=tools, temperature=0)["usage"]["prompt_tokens"]
+
+
+def test_several_choices_of_a_conversation_are_all_known_again(own_server, tmp_path):
+    server, name = own_server("--state-dir", tmp_path, env=EVERY), new_id()
+    ask = [{"role": "user", "content": "Edit all."}]
+    first = said(server, ask, name, tools=TOOLS, tool_choice="required", parallel_tool_calls=False, n=3, seed=1, return_token_ids=True)
+    server.kill()
+    server = own_server("--state-dir", tmp_path, env=EVERY)
+    for choice in first["choices"]:
+        call = choice["message"]["tool_calls"][0]
+        back = [*ask, {**choice["message"], "tool_calls": [respelt(call)]}, {"role": "tool", "tool_call_id": call["id"], "content": "{}"}]
+        answer = said(server, back, name, tools=TOOLS, tool_choice="required", parallel_tool_calls=False, return_token_ids=True)
+        ids, read = choice["token_ids"], answer["prompt_token_ids"]
+        assert any(read[i:i + len(ids)] == ids for i in range(len(read))), (ids, read)
