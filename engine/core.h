@@ -334,6 +334,7 @@ struct verdict token_none(struct active *active, uint64_t now_ns);
 /* A token's text goes through a gate of the request's grammar. */
 int token_follow_grammar(const struct active *active, struct grammar_gate *gate, const struct tokenizer *tokenizer,
                          int32_t id, struct rod_error *err);
+void token_send_start(struct rod_engine *engine, struct active *active); /* if the request wants to know */
 /* The grammar goes on behind the beginning that the request has of its text. */
 int token_begin_grammar(const struct rod_engine *engine, struct active *active, struct rod_error *err);
 /* What the grammar says it "is" or "has" becomes a sentence; returns the code. */

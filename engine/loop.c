@@ -111,6 +111,7 @@ static int loop_admit(struct rod_engine *e, uint64_t now_ns, struct rod_error *e
             continue;
         }
         if (rc) return rc;
+        token_send_start(e, a);
         if (a->sched.state == SCHED_MOVING) continue;
         if ((rc = loop_read(e, a, now_ns, err))) return rc;
     }

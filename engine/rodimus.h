@@ -465,6 +465,7 @@ struct rod_request {       /* make with rod_request_new; every pointer malloc'd 
     bool never_speculate;      /* no drafts: one token a step */
     int32_t *prediction;       /* [n_prediction] ids that the answer may be like, for drafts; NULL = none */
     size_t n_prediction;
+    bool report_start;  /* ROD_EVENT_START says that it has a slot and its prompt is about to be read */
     bool report_end;    /* ROD_EVENT_END_TOKEN brings the log-probability of the token that ends it */
     size_t same_before; /* in rod_submit_all: the request so many places before has the same prompt; 0 = none. Where the
                            device can, its state after the prompt is copied and the prompt is not read again, also
@@ -504,7 +505,14 @@ int rod_submit_all(struct rod_engine *engine, struct rod_request *const *request
 void rod_cancel(struct rod_engine *engine, uint64_t ticket);
 
 /* ---- events ---- */
-enum rod_event_kind { ROD_EVENT_PROMPT, ROD_EVENT_DELTA, ROD_EVENT_END_TOKEN, ROD_EVENT_FINISH, ROD_EVENT_ERROR };
+enum rod_event_kind {
+    ROD_EVENT_PROMPT,
+    ROD_EVENT_DELTA,
+    ROD_EVENT_END_TOKEN,
+    ROD_EVENT_FINISH,
+    ROD_EVENT_ERROR,
+    ROD_EVENT_START
+};
 enum rod_finish { ROD_FINISH_STOP, ROD_FINISH_LENGTH, ROD_FINISH_CANCEL };
 
 struct rod_logprob {
@@ -526,6 +534,8 @@ struct rod_event {
     void *user;
     /* PROMPT: the next tokens of the prompt with their log-probabilities, from its second on; before the first DELTA,
      * and only if n_prompt_logprobs asks for them.
+     * START: once at most, before all others, without text, and not of an answer that was given before; only if
+     * report_start asks for it. What goes wrong from there on is found while the request runs.
      * END_TOKEN: the end or stop id that was chosen, without text and not counted; only if report_end asks for it.
      * DELTA: text (valid UTF-8, may be empty while bytes or a possible stop string are held back) and the tokens of
      * this step, each reported once. FINISH may carry the last text that was held back; it has no tokens. */

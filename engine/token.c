@@ -44,6 +44,15 @@ static bool token_is_of(const int32_t *ids, size_t n, int32_t id) {
     return false;
 }
 
+void token_send_start(struct rod_engine *e, struct active *a) {
+    struct event *event = a->request->report_start ? event_new(0, 0, 0, 0) : NULL;
+    if (!event) return; /* without memory nobody is told: it is no part of the answer */
+    event->pub.kind = ROD_EVENT_START;
+    event->pub.ticket = a->submission.ticket;
+    event->pub.user = a->request->user;
+    mailbox_append(&e->events, &event->link);
+}
+
 /* The only allocation in a step: a message that moves to the consumer. */
 static int token_send(struct rod_engine *e, struct active *a, enum rod_event_kind kind,
                       const struct sampler_output *picked) {

@@ -37,7 +37,7 @@ struct answer {
         struct rod_logprob top[20];
     } * prompt; /* as scored, from the second token on */
     size_t n_prompt;
-    uint32_t n_deltas;
+    uint32_t n_starts, n_deltas;
     bool ended, failed;
     struct rod_event end; /* its pointers are not kept, but for state */
     char stop_string[64];
@@ -102,6 +102,10 @@ static inline void collect_event(struct rod_event *e) {
         a->text = realloc(a->text, a->text_len + e->text_len + 1);
         memcpy(a->text + a->text_len, e->text, e->text_len + 1);
         a->text_len += e->text_len;
+    }
+    if (e->kind == ROD_EVENT_START) {
+        assert_int_equal(a->n_starts + a->n_prompt + a->n_deltas, 0);
+        a->n_starts++;
     }
     if (e->kind == ROD_EVENT_PROMPT) {
         assert_int_equal(a->n_deltas, 0);

@@ -70,8 +70,8 @@ struct answer_form {
     void (*token)(struct answer_choice *choice, const struct rod_token *token, enum answer_token place);
 
     /**
-     * Streams: the first tokens of this choice, which is not `opened`, have come. Sets `opened` of each choice whose
-     * opening it writes.
+     * Streams: this choice, which is not `opened`, is about to be read, or has its first tokens. Sets `opened` of each
+     * choice whose opening it writes.
      */
     void (*open)(struct answer_choice *choice);
     /**

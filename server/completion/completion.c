@@ -144,6 +144,13 @@ int completion_log_fields(const struct completion *c, struct log_field *fields, 
 
 /* ---- answers ---- */
 
+static void begin_stream(struct completion *c) {
+    if (c->streaming) return;
+    c->streaming = true;
+    c->server->metrics.streams++;
+    http_stream_begin(c->call->http, SSE_CONTENT_TYPE);
+}
+
 static void write_frames(struct completion *c) {
     assert(c->call && c->request.stream && !c->working);
     struct server *s = c->server;
@@ -158,11 +165,7 @@ static void write_frames(struct completion *c) {
         c->over = true;
         return;
     }
-    if (!c->streaming) {
-        c->streaming = true;
-        s->metrics.streams++;
-        http_stream_begin(r, SSE_CONTENT_TYPE);
-    }
+    begin_stream(c);
     const size_t pending = http_stream_write(r, c->answer.frame.data, c->answer.frame.len);
     buf_clear(&c->answer.frame);
     c->times.sent_ns = uv_hrtime();
@@ -237,6 +240,14 @@ static void answer_whole(struct completion *c) {
 
 static struct answer_choice *shown_of(const struct completion_choice *choice) {
     return &choice->completion->answer.choices[choice->index];
+}
+
+/* The prompt is about to be read, which may take minutes: a client sees at once that it is. */
+static void take_start(struct completion *c, struct answer_choice *shown) {
+    assert(c->request.stream);
+    if (c->over) return;
+    if (!shown->opened) c->answer.form->open(shown);
+    if (!c->answer.frame.failed) begin_stream(c); /* perhaps its first frame has text */
 }
 
 static void take_prompt(struct completion *c, struct answer_choice *shown, const struct rod_event *e) {
@@ -410,7 +421,9 @@ void completion_event(struct rod_event *e) {
         if (e->prefill_ns && !e->replayed) c->prompts[choice->prompt].read = true;
     }
     if (e->label) answer_relabel(&c->answer, e->label);
-    if (e->kind == ROD_EVENT_PROMPT) {
+    if (e->kind == ROD_EVENT_START) {
+        take_start(c, shown_of(choice));
+    } else if (e->kind == ROD_EVENT_PROMPT) {
         take_prompt(c, shown_of(choice), e);
     } else if (e->kind == ROD_EVENT_END_TOKEN) {
         take_end_token(c, shown_of(choice), e);
@@ -433,9 +446,9 @@ void completion_event(struct rod_event *e) {
     completion_maybe_free(c);
 }
 
-/* What opens an answer that is perhaps a replay is not known before it comes. */
+/* What opens an answer that is perhaps a replay is not known before it begins. */
 static void put_ping(struct completion *c) {
-    const bool known = c->answer.form->ping && !c->way.header_key;
+    const bool known = c->answer.form->ping && (!c->way.header_key || c->answer.choices[0].opened);
     if (known)
         c->answer.form->ping(&c->answer);
     else

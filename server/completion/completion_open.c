@@ -325,6 +325,9 @@ static struct rod_request *engine_request(struct completion *c, struct completio
     r->keep_special = q->keep_special;
     r->n_logprobs = q->n_logprobs;
     r->n_prompt_logprobs = q->n_prompt_logprobs;
+    /* what opens an answer with scores or restricted tokens is known behind the prompt */
+    r->report_start =
+        q->stream && !q->echo && q->n_prompt_logprobs < 0 && !q->n_allowed_ids && !q->n_bias && !q->n_bad_words;
     r->report_end = q->echo && q->n_logprobs >= 0; /* a client that scores takes the last entry for a generated token */
     if (q->echo && q->n_logprobs > r->n_prompt_logprobs) r->n_prompt_logprobs = q->n_logprobs;
     r->grammar = rod_grammar_ref(c->grammar);

@@ -1,9 +1,10 @@
 """The bytes of a stream: frames, their order, headers, and what is never sent unasked."""
 import json
+import threading
 
 import pytest
 
-from server import read_events
+from server import Server, read_events
 
 BODY = {"prompt": "The fox said to the raven, \"", "max_tokens": 6, "temperature": 0}
 CHAT = {"messages": [{"role": "user", "content": "Tell me a tale about a fox."}], "max_tokens": 6, "temperature": 0}
@@ -152,3 +153,56 @@ def test_keep_alive_after_a_stream(server):
         assert list(read_events(response))[-1].data == "[DONE]"
         assert response.getheader("Connection") != "close"
     connection.close()
+
+
+STEP_MS = 2000
+OPENINGS = [("/v1/completions", {"prompt": "Once upon a time"}, []),
+            ("/v1/chat/completions", {"messages": CHAT["messages"]}, ["chat.completion.chunk"]),
+            ("/v1/responses", {"input": "Tell me a tale."}, ["response.created", "response.in_progress"]),
+            ("/v1/messages", {"messages": CHAT["messages"]}, ["message_start"])]
+
+
+@pytest.fixture(scope="module")
+def slow():
+    """Each step takes two seconds, so that what comes sooner came before the prompt was read."""
+    s = Server("--device", f"null:{STEP_MS}", "--slots", 1, "--max-queue-requests", 1, "--request-timeout-ms", STEP_MS // 2, name="slow")
+    s.complete(max_tokens=1)  # the first step of all takes no time
+    yield s
+    s.stop()
+
+
+def said(event):
+    return event.data.get("type") or event.data.get("object")
+
+
+@pytest.mark.parametrize("path, body, opening", OPENINGS, ids=[path.split("/")[2] for path, _, _ in OPENINGS])
+def test_a_stream_begins_before_its_prompt_is_read(slow, path, body, opening):
+    """The status line too, where the API has no event to begin with."""
+    tokens = "rodimus_time_to_first_token_seconds_count"
+    before = slow.metric(tokens)
+    connection, response = slow.open("POST", path, {**body, "max_output_tokens" if "responses" in path else "max_tokens": 2, "stream": True})
+    events = read_events(response)
+    first = [said(next(events)) for _ in opening]
+    at_first = slow.metric(tokens)
+    rest = [e for e in events if not e.comment]
+    connection.close()
+    assert (response.status, first, at_first) == (200, opening, before)
+    assert slow.metric(tokens) == before + 1 and rest
+    names = [said(e) for e in rest if e.data != "[DONE]"]
+    assert not {"response.created", "message_start"} & set(names), names
+
+
+def test_an_error_before_the_slot_is_a_status_of_a_stream(slow):
+    """The second request waits too long for the slot, the third finds the queue full, the others ask for what there is not."""
+    ask = {"prompt": "Once upon a time", "max_tokens": 2, "stream": True}
+    first, one = slow.open("POST", "/v1/completions", {**ask, "max_tokens": 4})
+    second = []
+    waiting = threading.Thread(target=lambda: second.append(slow.post("/v1/completions", ask)))
+    waiting.start()
+    slow.wait_metric("rodimus_queue_requests", lambda n: n == 1)
+    third = slow.post("/v1/completions", ask)
+    waiting.join()
+    bad = [slow.post("/v1/completions", {**ask, **more}).status for more in ({"structured_outputs": {"regex": "("}}, {"temperature": -1}, {"prompt": [10**6]})]
+    list(read_events(one))
+    first.close()
+    assert (one.status, second[0].status, third.status, bad) == (200, 408, 429, [400, 400, 400]), (second[0], third, bad)

@@ -375,6 +375,34 @@ static void a_request_that_waits_too_long_for_a_slot_times_out(void **state) {
     setup_close(&b);
 }
 
+static void a_request_that_wants_to_know_is_told_when_it_has_a_slot(void **state) {
+    (void)state;
+    struct setup b;
+    setup_open(&b, OPTIONS(.kind = FAKE_HASH, .n_slots = 1, .gated = true), CONFIG());
+    struct answer a[3];
+    for (int i = 0; i < 3; i++) {
+        struct rod_request *r = collect_request((const int32_t[]){3}, 1, &a[i]);
+        r->report_start = i != 2;
+        r->max_tokens = 2;
+        collect_submit(&b.c, r);
+        if (!i) sem_wait(&b.be->entered); /* its first step, whose end the gate holds back */
+    }
+    while (!a[0].n_starts) {
+        collect_now(&b.c);
+        if (!a[0].n_starts && !collect_wait(&b.c, 60000)) fail_msg("no start for 60 s");
+    }
+    assert_int_equal(a[0].n_deltas, 0);
+    assert_int_equal(a[1].n_starts, 0); /* it waits for the slot */
+    fake_release(b.be);
+    collect_until(&b.c, a, 3);
+    for (int i = 0; i < 3; i++) {
+        assert_int_equal(a[i].n_starts, i != 2);
+        assert_false(a[i].failed);
+        collect_free(&a[i]);
+    }
+    setup_close(&b);
+}
+
 static void a_device_fault_fails_everything_and_later_requests_are_refused(void **state) {
     (void)state;
     struct setup b;
@@ -514,6 +542,7 @@ int main(void) {
         cmocka_unit_test(a_full_queue_refuses_and_a_drained_engine_too),
         cmocka_unit_test(cancel_frees_the_slot_within_one_step_whatever_the_state),
         cmocka_unit_test(a_request_that_waits_too_long_for_a_slot_times_out),
+        cmocka_unit_test(a_request_that_wants_to_know_is_told_when_it_has_a_slot),
         cmocka_unit_test(a_device_fault_fails_everything_and_later_requests_are_refused),
         cmocka_unit_test(a_logit_that_is_no_number_fails_its_request_alone),
         cmocka_unit_test(closing_with_requests_in_flight_frees_everything),
