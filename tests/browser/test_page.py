@@ -100,6 +100,25 @@ def test_a_second_turn_reads_nothing_again_and_a_fork_goes_its_own_way(serve, op
     page.screenshot(path=os.path.join(SHOTS, "fork.png"))
 
 
+def test_an_earlier_answer_is_a_place_to_go_back_to(serve, open_page):
+    server = serve()
+    page = open_page(server)
+    settings(page, max_tokens=8, temperature=0)
+    send(page, "Tell me a tale about a fox.")
+    first = tokens(page)
+    for text in ("And then?", "And a king?"):
+        send(page, text)
+    expect(page.locator(".turn .back")).to_have_count(2)  # not at the last answer, where the session stands
+    trunk = page.locator(".turn .text").nth(3).inner_text()
+    page.click(".turn .back >> nth=0")
+    expect(page.locator("#status")).to_contain_text("Went back 2 turns")
+    assert page.locator(".turn").count() == 2 and tokens(page) == first
+    send(page, "And then?")
+    assert page.locator(".turn .text").nth(3).inner_text() == trunk, "the same way on is the same answer"
+    expect(page.locator(".turn .back")).to_have_count(1)
+    assert server.metric("rodimus_session_rewinds_total") == 1
+
+
 def test_another_conversation_chosen_during_an_answer_stays_chosen(serve, open_page):
     page = open_page(serve(*SLOW))
     settings(page, max_tokens=4)
