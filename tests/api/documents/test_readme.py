@@ -200,6 +200,6 @@ def test_variables_that_change_the_tests_are_listed():
 
 def test_the_readme_has_examples_of_each_kind():
     found, both = examples(), {("bash", True), ("python", True)}
-    for name, wanted in (("README.md", both), ("server/SESSIONS.md", both), ("tests/bench/README.md", {("bash", False), ("python", True)})):
+    for name, wanted in (("README.md", both), ("server/SESSIONS.md", both), ("server/PREFIXES.md", {("bash", True)}), ("tests/bench/README.md", {("bash", False), ("python", True)})):
         assert wanted <= {(e.language, e.output is not None) for e in found if e.page == name}, name
     assert len(found) >= 10, found
