@@ -7,6 +7,7 @@
 #include "server/api/messages/messages.h"
 #include "server/api/responses/responses.h"
 #include "server/completion/completion.h"
+#include "server/completion/recall.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -134,7 +135,17 @@ static int count_turn(const struct job *j, const char *from, const struct rod_ch
     return rc;
 }
 
-static int count(struct job *j, const struct api_request *q, struct rod_error *err) {
+/* Earlier answers as the tokens that were said, which the request would read. */
+static void recall_answers(const struct job *j, struct api_request *q) {
+    const struct recall_scope scope = {.tenant = j->tenant,
+                                       .salt = q->session.cache_salt,
+                                       .tools = (const char *const *)q->tools.lines,
+                                       .n_tools = q->tools.n_head};
+    if (j->server->recall && q->n_messages && q->end.generation)
+        recall_find(j->server->recall, &scope, q->messages, q->n_messages);
+}
+
+static int count(struct job *j, struct api_request *q, struct rod_error *err) {
     const struct rod_chat chat = {.messages = q->messages,
                                   .n_messages = q->n_messages,
                                   .tools = (const char *const *)q->tools.lines,
@@ -144,6 +155,7 @@ static int count(struct job *j, const struct api_request *q, struct rod_error *e
     int32_t *ids = NULL;
     size_t n_ids = 0;
     if (q->session.from) return count_turn(j, q->session.from, &chat, &j->n_tok, err);
+    recall_answers(j, q);
     const int rc = rod_chat_encode(j->server->engine, &chat, &ids, &n_ids, err);
     j->n_tok = rc ? 0 : n_ids;
     free(ids);

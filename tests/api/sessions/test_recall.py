@@ -60,7 +60,10 @@ def test_a_tool_use_that_comes_back_spelt_otherwise_is_not_read_again(own_server
             assert answer.status == 200, answer
             blocks, usage = answer.json["content"], answer.json["usage"]
         assert usage["cache_read_input_tokens"] >= last - 1, (i, usage, last)
-        last = usage["cache_read_input_tokens"] + usage["input_tokens"] + usage.get("cache_creation_input_tokens", 0) + usage["output_tokens"]
+        read = usage["cache_read_input_tokens"] + usage["input_tokens"] + usage.get("cache_creation_input_tokens", 0)
+        counted = server.post("/v1/messages/count_tokens", {k: v for k, v in body.items() if k not in ("max_tokens", "stream")})
+        assert counted.json == {"input_tokens": read}, (i, counted, read)
+        last = read + usage["output_tokens"]
         call = blocks[-1]
         assert call["type"] == "tool_use", blocks
         back = [*blocks[:-1], {**call, "input": json.loads(respelt(json.dumps(call["input"]), draw))}]
