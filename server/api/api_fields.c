@@ -149,6 +149,10 @@ bool field_is(const json_t *value, const char *word) {
     return json_string_length(value) == n && json_is_string(value) && !memcmp(json_string_value(value), word, n);
 }
 
+bool field_has_nul(const json_t *value) {
+    return json_is_string(value) && strlen(json_string_value(value)) != json_string_length(value);
+}
+
 bool field_no_tools(const struct api_fields *p, const char *tools, const char *choice, const char *why) {
     const json_t *given = field_get(p, tools), *how = field_get(p, choice);
     const bool none = field_is(how, "none");

@@ -69,6 +69,7 @@ size_t field_chars(const char *text, size_t len); /* of UTF-8: what lengths in o
 bool field_text(const struct api_fields *p, const char *name, size_t max, char **out, size_t *len);
 /* Whether value is this word, which has no NUL: behind one, strcmp would not look. */
 bool field_is(const json_t *value, const char *word);
+bool field_has_nul(const json_t *value);             /* a string that would be cut there */
 char *field_copy(const json_t *string, size_t *len); /* malloc'd, NUL-terminated; NULL: out of memory */
 
 /* Token ids of the vocabulary. *out is malloc'd and the caller's, also after an error. */

@@ -69,6 +69,7 @@ static bool take_function(const struct place *at, const char *field, const json_
     if (arguments && !json_is_null(arguments) && !json_is_string(arguments) && !json_is_object(arguments))
         return bad_in(at, field, "must have arguments as a string of JSON");
     out->name = field_copy(name, &out->name_len);
+    if (field_has_nul(id)) return bad_in(at, field, "must have an id without a NUL");
     if (json_is_string(id) && !(out->id = field_copy(id, &id_len))) return field_no_memory(at->fields);
     struct buf line = {0};
     if (json_is_object(arguments))

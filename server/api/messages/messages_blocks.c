@@ -231,6 +231,7 @@ static bool take_tool_use(const struct messages_place *at, const json_t *block, 
     const json_t *name = block_text(at, block, "id") ? block_text(at, block, "name") : NULL;
     const json_t *input = json_object_get(block, "input");
     if (!name) return false;
+    if (field_has_nul(json_object_get(block, "id"))) return messages_bad(at, "must have an id without a NUL");
     if (!json_string_length(name)) return messages_bad(at, "must have a name that is not empty");
     if (!json_is_object(input)) return messages_bad(at, "must have an object input");
     struct rod_call *calls = realloc((struct rod_call *)out->calls, (out->n_calls + 1) * sizeof *calls);

@@ -18,10 +18,12 @@ static bool bad_in(const struct place *at, const char *field, const char *what) 
     return field_bad(at->fields, param, "%s", what);
 }
 
-/* A member that may be missing. */
+/* A member that may be missing; a name with a NUL would be cut there, and be another's. */
 static bool check_string(const struct place *at, const json_t *item, const char *field) {
     const json_t *value = json_object_get(item, field);
-    return !value || json_is_null(value) || json_is_string(value) || bad_in(at, field, "must be a string");
+    if (!value || json_is_null(value)) return true;
+    if (!json_is_string(value)) return bad_in(at, field, "must be a string");
+    return !field_has_nul(value) || bad_in(at, field, "must not contain a NUL");
 }
 
 /* ---- texts ---- */
@@ -231,25 +233,33 @@ static bool take_agent(const struct place *at, const json_t *item, struct messag
     return false;
 }
 
-static bool begins(const json_t *type, const char *word) {
-    return json_is_string(type) && strlen(json_string_value(type)) == json_string_length(type) &&
-           !strncmp(json_string_value(type), word, strlen(word));
-}
-
-/* What the model does not read: API_N_IGNORED: it is no such item. */
+/* What the model does not read; API_N_IGNORED: it is no such item. */
 static enum api_ignored left_out(const json_t *type) {
-    static const char *const calls[] = {"web_search_call",
-                                        "file_search_call",
-                                        "code_interpreter_call",
-                                        "image_generation_call",
-                                        "computer_call",
-                                        "local_shell_call",
-                                        "shell_call",
-                                        "mcp_"};
-    for (size_t i = 0; i < sizeof calls / sizeof *calls; i++)
-        if (begins(type, calls[i])) return API_IGNORED_SERVER_CALL;
-    if (field_is(type, "item_reference")) return API_IGNORED_ITEM_REFERENCE;
-    return begins(type, "compaction") ? API_IGNORED_COMPACTION : API_N_IGNORED;
+    static const struct {
+        const char *type;
+        enum api_ignored as;
+    } items[] = {{"web_search_call", API_IGNORED_SERVER_CALL},
+                 {"file_search_call", API_IGNORED_SERVER_CALL},
+                 {"code_interpreter_call", API_IGNORED_SERVER_CALL},
+                 {"image_generation_call", API_IGNORED_SERVER_CALL},
+                 {"computer_call", API_IGNORED_SERVER_CALL},
+                 {"computer_call_output", API_IGNORED_SERVER_CALL},
+                 {"local_shell_call", API_IGNORED_SERVER_CALL},
+                 {"local_shell_call_output", API_IGNORED_SERVER_CALL},
+                 {"shell_call", API_IGNORED_SERVER_CALL},
+                 {"shell_call_output", API_IGNORED_SERVER_CALL},
+                 {"mcp_call", API_IGNORED_SERVER_CALL},
+                 {"mcp_list_tools", API_IGNORED_SERVER_CALL},
+                 {"mcp_approval_request", API_IGNORED_SERVER_CALL},
+                 {"mcp_approval_response", API_IGNORED_SERVER_CALL},
+                 {"item_reference", API_IGNORED_ITEM_REFERENCE},
+                 {"compaction", API_IGNORED_COMPACTION},
+                 {"compaction_summary", API_IGNORED_COMPACTION},
+                 {"compaction_trigger", API_IGNORED_COMPACTION},
+                 {"context_compaction", API_IGNORED_COMPACTION}};
+    for (size_t i = 0; i < sizeof items / sizeof *items; i++)
+        if (field_is(type, items[i].type)) return items[i].as;
+    return API_N_IGNORED;
 }
 
 static bool bad_type(const struct place *at, const json_t *type) {

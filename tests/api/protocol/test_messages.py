@@ -190,6 +190,7 @@ def test_a_result_goes_on_from_its_call(server, claude):
     *[({"tools": [{"type": t, "name": "a"}, TOOL]}, "tools[0].type") for t in ("web_search_evil", "advisorrr", "shellfish", "web_search\0evil")],
     ({"tools": [{"type": "web_search_20250305", "name": "a"}]}, "tools"), ({"tools": [{"type": "bash_20250124", "name": "bash"}]}, "tools[0].type"),
     ({"tools": [{"name": "a", "input_schema": {}, "defer_loading": 1}]}, "tools[0].defer_loading"), ({"tools": [{"name": "a"}]}, "tools[0].input_schema"),
+    ({"messages": [ASK["messages"][0], {"role": "assistant", "content": [{"type": "tool_use", "id": "a\0b", "name": "a", "input": {}}]}]}, "messages[1].content[0]"),
     ({"tools": [{"name": 7, "input_schema": {}}]}, "tools[0].name"), ({"tool_choice": {"type": "x"}}, "tool_choice"),
 ])
 def test_a_fault_names_its_field_in_anthropics_form(server, more, param):

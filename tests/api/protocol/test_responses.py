@@ -231,6 +231,8 @@ REFUSED = [
     *[({"tools": [custom_regex(r)]}, "tools") for r in ("(?=a)b", "*a", "a**", "(?<!a)b")],
     *[({"tools": [{"type": t}]}, "tools[0].type") for t in ("shellfish", "computers_i_made_up", "advisorrr", "web_search_evil", "web_search_", "web_search_2025_evil", "mcp_20250101x", "web_search_2025__08", "shell\0fish")],
     *[({"tools": [{"type": t}]}, "tools") for t in ("web_search_preview", "web_search_preview_2025_03_11", "web_search_2025_08_26", "computer_use_preview", "tool_search_tool_bm25_20251119", "code_execution_20250825", "mcp_toolset", "mcp", "shell")],
+    *[({"input": [{"role": "user", "content": "a"}, {"type": t}]}, "input[1].type") for t in ("compactionevil", "mcp_evil", "shell_call_x", "web_search_callx", "local_shell", "item_reference\0")],
+    *[({"input": [{"type": t, "call_id": "a\0b", "name": "a", "arguments": "{}", "output": "", "input": "", "tools": []}]}, "input[0].call_id") for t in ("function_call", "function_call_output", "custom_tool_call", "tool_search_output")],
     ({"tools": [{"type": "namespace", "tools": []}]}, "tools[0].name"), ({"tools": [{"type": "namespace", "name": "a", "tools": {}}]}, "tools[0].tools"),
     ({"tools": [{"type": "namespace", "name": "a", "tools": [{"type": "function", "name": "b c"}]}]}, "tools[0].tools[0].name"),
     ({"tools": [{"type": "namespace", "name": "a", "tools": [{"type": "namespace", "name": "b", "tools": []}]}]}, "tools[0].tools[0].type"),
