@@ -165,6 +165,18 @@ def test_the_record_of_clients_is_of_these_scripts_and_has_no_failure():
     assert f"{len(scripts)} frameworks and clients" in page("tests/README.md"), len(scripts)
 
 
+def test_the_record_of_agents_is_of_these_packages_and_has_no_failure():
+    """And the page of settings says which versions were tried."""
+    packages = dict(re.findall(r'"(\w+)": \("agents_\w+", "([\w.=-]+)"', page("tests/clients/agents")))
+    record = json.loads(page("tests/clients/results/agents.json"))["agents"]
+    assert {name: agent["package"] for name, agent in record.items()} == packages
+    assert not [(name, scenario) for name, agent in record.items() for scenario, found in agent["scenarios"].items() if not found["ok"]]
+    for name, agent in record.items():
+        version = re.search(r"\d+\.\d+\.\d+", agent["version"]).group(0)
+        assert version in page("server/USE.md"), (name, version)
+        assert max(len(found["requests"]) for found in agent["scenarios"].values()) >= 15, name
+
+
 def test_make_targets_that_the_readmes_name_exist():
     phony = set(re.search(r"^\.PHONY: (.*)$", page("Makefile"), re.M).group(1).split())
     named = set()
