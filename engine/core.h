@@ -25,6 +25,7 @@ struct move {
     struct active *active; /* NULL: it ended meanwhile */
     struct state_buffer *buffer;
     struct prefix_entry *entry; /* MOVE_OUT: what the buffer is for; NULL: the request's end */
+    struct lane_kept *kept;     /* of such an entry without a request: its conversation; NULL: none */
 };
 
 /* Pieces of prompts that are read beside steps, flight.c. */
@@ -113,12 +114,13 @@ struct rod_engine {
     struct pinned *pinned;               /* NULL without `prefixes` */
     atomic_bool pinning;                 /* one is read */
     double copy_ns;                      /* a byte of a state, between device and host */
-    bool moves_always;                   /* for tests: prefix entries are moves also where nobody else waits */
+    bool moves_always;                   /* for tests: entries come and go as moves of their own slots alone */
     struct sessions *sessions;           /* NULL without `states` */
     struct conversations *conversations; /* NULL without `prefixes` */
     uint32_t n_lane_ends;                /* requests whose end waits for a file */
     struct log_limit outside_limit;      /* states outside of state_host_bytes */
     struct move *moves;                  /* [n_slots] */
+    uint64_t *parked;                    /* [n_slots] number of the entry whose state is left in a parked slot */
     uint32_t *moving;                    /* [n_slots], n_moving: slots with a move */
     uint32_t n_moving;
     struct flights flights;
@@ -185,6 +187,10 @@ void score_generated(struct active *active, int32_t id); /* a counted token */
  * SCHED_MOVING. Takes the buffer over on success. Fails as slot_load does. */
 int move_begin(struct rod_engine *engine, struct active *active, enum move_kind kind, uint64_t pos,
                struct state_buffer *buffer, struct rod_error *err);
+/* A copy of the slot's state after pos tokens goes out of another slot, for the entry, and the request goes on. False:
+ * there is no slot for it, or the device cannot; nothing has happened. Takes the buffer over on success. */
+bool move_aside(struct rod_engine *engine, struct active *active, uint64_t pos, struct state_buffer *buffer,
+                struct prefix_entry *entry);
 /* The next move that is over, from number *at on (0 at first): 1 and *over, whose buffer is the caller's; 0: no more;
  * below 0: a device fault. Its request goes on where it was, but for one that has left its state: that one ends. */
 int move_next_over(struct rod_engine *engine, uint32_t *at, struct move *over, struct rod_error *err);
@@ -237,6 +243,10 @@ bool lane_use_take(struct rod_engine *engine, struct active *active, struct pref
 void lane_use_place(struct rod_engine *engine, struct active *active, const int32_t *ids, size_t n, bool answer);
 /* That state is in host memory. The caller keeps its reference. */
 void lane_use_keep(struct rod_engine *engine, struct active *active, struct state_buffer *buffer);
+/* Likewise of a state that goes out without its request: NULL: no conversation keeps it. Then, in host memory: frees
+ * it. */
+struct lane_kept *lane_use_detach(struct active *active);
+void lane_use_keep_detached(struct rod_engine *engine, struct lane_kept *kept, struct state_buffer *buffer);
 void lane_use_leave(struct rod_engine *engine, struct active *active); /* the request ends */
 void lane_use_distrust(struct rod_engine *engine, const struct active *active);
 /* Entries that are not wanted any more go. Then each request that waited: *loaded, it is to be read now; else its end

@@ -19,6 +19,7 @@ static void engine_free(struct rod_engine *e) {
     for (int i = 0; i < 2; i++) free(e->flights.by_parity[i].rows), free(e->flights.by_parity[i].segs);
     free(e->moves);
     free(e->moving);
+    free(e->parked);
     free(e->masks.rows);
     grammar_cache_close(e->grammars);
     grammar_tags_free(e->tags);
@@ -68,6 +69,7 @@ static int engine_init_parts(struct rod_engine *e, struct rod_error *err) {
     e->source_logits = calloc(e->parts.V, sizeof *e->source_logits);
     e->moves = calloc(be->n_slots, sizeof *e->moves);
     e->moving = calloc(be->n_slots, sizeof *e->moving);
+    e->parked = calloc(be->n_slots, sizeof *e->parked);
     e->masks.rows = calloc(be->n_slots, sizeof(struct active *));
     cost_init(&e->flights.cost, be->chunk_tok);
     for (int i = 0; i < 2; i++) {
@@ -77,7 +79,7 @@ static int engine_init_parts(struct rod_engine *e, struct rod_error *err) {
         if (!f->rows || !f->segs) return rod_fail_no_memory(err);
     }
     if (!e->steps[0].rows || !e->steps[1].rows || !e->segs || !e->source_logits || !e->moves || !e->moving ||
-        !e->masks.rows)
+        !e->parked || !e->masks.rows)
         return rod_fail_no_memory(err);
     if (e->parts.tokenizer) rc = grammar_cache_new(e->parts.tokenizer, e->parts.V, &e->grammars, err);
     if (!rc && e->parts.tokenizer) rc = grammar_tags_new(e->parts.tokenizer, e->parts.V, &e->tags, err);

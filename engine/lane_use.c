@@ -9,6 +9,8 @@
 #include "core.h"
 
 #include <assert.h>
+#include <stdlib.h>
+#include <string.h>
 
 static void lane_use_log(void *arg, int level, const char *line) { engine_log(arg, level, "%s", line); }
 
@@ -81,6 +83,7 @@ bool lane_use_take(struct rod_engine *e, struct active *a, struct prefix_found *
     found->buffer = loaded;
     found->n_tok = l->loaded_place.n_tok;
     found->generated = l->loaded_place.generated;
+    found->number = 0;
     found->waits = false;
     found->complete = found->branch_tok <= found->n_tok;
     if (found->complete) found->branch_tok = 0;
@@ -92,18 +95,27 @@ bool lane_use_take(struct rod_engine *e, struct active *a, struct prefix_found *
 
 static uint64_t whole_chunks(const struct rod_engine *e, size_t n) { return n - n % e->backend_info.chunk_tok; }
 
-void lane_use_place(struct rod_engine *e, struct active *a, const int32_t *ids, size_t n, bool answer) {
+/* Which of the states that a conversation needs is the one after n tokens of its prompt; false: none. */
+static bool lane_use_kind(const struct rod_engine *e, const struct active *a, size_t n,
+                          struct conversation_prompt *prompt, enum conversation_kind *kind) {
     const struct rod_request *r = a->request;
-    a->lane.keeps = false;
-    if (!e->conversations || !r->conversation) return;
-    const struct conversation_prompt prompt = lane_use_prompt(a, ids, n > a->n_prompt ? n : a->n_prompt);
+    *kind = CONVERSATION_PROMPT;
+    if (n == whole_chunks(e, prompt->n_head)) {
+        *kind = CONVERSATION_HEAD;
+        return true;
+    }
+    if (n == whole_chunks(e, a->n_prompt - 1)) return true;
+    if (r->n_marks < 2 || n != whole_chunks(e, r->marks[r->n_marks - 2])) return false;
+    prompt->turn -= prompt->turn > 0; /* before the user's last text, in whose place an edit or a summary may come */
+    return true;
+}
+
+void lane_use_place(struct rod_engine *e, struct active *a, const int32_t *ids, size_t n, bool answer) {
     enum conversation_kind kind = CONVERSATION_ANSWER;
-    if (!answer && n == whole_chunks(e, prompt.n_head))
-        kind = CONVERSATION_HEAD;
-    else if (!answer && n == whole_chunks(e, a->n_prompt - 1))
-        kind = CONVERSATION_PROMPT;
-    else if (!answer)
-        return;
+    a->lane.keeps = false;
+    if (!e->conversations || !a->request->conversation) return;
+    struct conversation_prompt prompt = lane_use_prompt(a, ids, n > a->n_prompt ? n : a->n_prompt);
+    if (!answer && !lane_use_kind(e, a, n, &prompt, &kind)) return;
     a->lane.place = conversations_place(e->conversations, &prompt, n, kind, a->cache.has_answer);
     a->lane.keeps = a->lane.place.lane != 0;
     a->lane.ends = answer && a->lane.keeps;
@@ -118,6 +130,31 @@ void lane_use_keep(struct rod_engine *e, struct active *a, struct state_buffer *
                                      &a->lane.place, buffer, a->lane.ends ? a : NULL);
     if (!a->lane.ends) a->lane.job = NULL; /* nobody waits */
     e->n_lane_ends += a->lane.job != NULL;
+}
+
+struct lane_kept {
+    struct conversation_place place;
+    const char *name; /* behind tenant */
+    char tenant[];
+};
+
+struct lane_kept *lane_use_detach(struct active *a) {
+    const char *tenant = active_prefix_key(a).tenant, *name = a->request->conversation;
+    if (!a->lane.keeps) return NULL;
+    assert(!a->lane.ends);
+    a->lane.keeps = false;
+    const size_t n_tenant = strlen(tenant ? tenant : "") + 1, n_name = strlen(name) + 1;
+    struct lane_kept *kept = malloc(sizeof *kept + n_tenant + n_name);
+    if (!kept) return NULL;
+    kept->place = a->lane.place;
+    memcpy(kept->tenant, tenant ? tenant : "", n_tenant);
+    kept->name = memcpy(kept->tenant + n_tenant, name, n_name);
+    return kept;
+}
+
+void lane_use_keep_detached(struct rod_engine *e, struct lane_kept *kept, struct state_buffer *buffer) {
+    if (kept) conversations_keep(e->conversations, kept->tenant, kept->name, &kept->place, buffer, NULL);
+    free(kept);
 }
 
 void lane_use_leave(struct rod_engine *e, struct active *a) {

@@ -128,6 +128,7 @@ static int loop_take_arrival(struct rod_engine *e, const struct move *over, stru
     if (over->entry) {
         prefix_use_saved(e, over->entry, over->buffer);
         if (a) lane_use_keep(e, a, over->buffer);
+        lane_use_keep_detached(e, over->kept, over->buffer);
         if (a && a->ended) end_kept(e, a);
         int rc = 0; /* from the beginning: reading may end others */
         while (!rc && (a = prefix_use_next_waiting(e))) rc = loop_read(e, a, clock_now_ns(), err);

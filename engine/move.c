@@ -7,6 +7,7 @@
 #include "core.h"
 
 #include <assert.h>
+#include <stdlib.h>
 
 int move_begin(struct rod_engine *e, struct active *a, enum move_kind kind, uint64_t pos, struct state_buffer *buffer,
                struct rod_error *err) {
@@ -36,8 +37,38 @@ void move_abandon(struct rod_engine *e, struct active *a) {
     engine_count(&e->counters.left, 1);
 }
 
+bool move_aside(struct rod_engine *e, struct active *a, uint64_t pos, struct state_buffer *buffer,
+                struct prefix_entry *entry) {
+    const struct backend_ops *ops = e->parts.ops;
+    struct rod_error err;
+    if (!ops->launch || !ops->slot_copy || e->moves_always)
+        return false; /* a copy within the memory is worth nothing */
+    const uint32_t slot = sched_borrow(&e->sched);
+    if (slot == SLOTS_NONE) return false;
+    assert(e->moves[slot].kind == MOVE_NONE && slot != a->sched.slot);
+    ops->slot_copy(e->parts.backend, a->sched.slot, slot, pos);
+    if (ops->slot_save_begin(e->parts.backend, slot, pos, buffer->bytes, buffer->n_bytes, &err)) {
+        sched_release(&e->sched, slot); /* the fault shows in the next step */
+        return false;
+    }
+    e->moves[slot] = (struct move){.kind = MOVE_OUT, .buffer = buffer, .entry = entry, .kept = lane_use_detach(a)};
+    e->moving[e->n_moving++] = slot;
+    engine_count(&e->counters.left, 1);
+    return true;
+}
+
+/* A slot that is free behind it still has the entry's state: a request that goes on from it need not wait for a copy
+ * from host memory. */
+static void move_park(struct rod_engine *e, uint32_t slot, const struct move *over) {
+    if (!e->parts.ops->launch || !e->parts.ops->slot_copy || !over->entry || e->moves_always) return;
+    if (over->active && !over->active->ended) return;
+    e->parked[slot] = prefix_number(over->entry);
+    sched_park(&e->sched, slot);
+}
+
 /* The request goes on where it was, or its slot is free. One that has left its state stays: it ends. */
 static void move_settle(struct rod_engine *e, uint32_t slot, const struct move *over) {
+    move_park(e, slot, over);
     if (over->kind == MOVE_OUT && over->active && (!over->entry || over->active->ended)) return;
     if (over->active) {
         sched_moved(&e->sched, &over->active->sched);
@@ -65,6 +96,9 @@ int move_next_over(struct rod_engine *e, uint32_t *at, struct move *over, struct
 }
 
 void move_drop_all(struct rod_engine *e) {
-    for (uint32_t i = 0; i < e->n_moving; i++) state_buffer_release(e->moves[e->moving[i]].buffer);
+    for (uint32_t i = 0; i < e->n_moving; i++) {
+        state_buffer_release(e->moves[e->moving[i]].buffer);
+        free(e->moves[e->moving[i]].kept);
+    }
     e->n_moving = 0;
 }

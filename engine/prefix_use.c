@@ -182,6 +182,16 @@ static void prefix_use_plan_stops(const struct rod_engine *e, struct active *a, 
     prefix_use_next_stop(a);
 }
 
+/* A free slot has the entry's state still. */
+static bool prefix_use_unpark(struct rod_engine *e, const struct active *a, uint64_t n_tok, uint64_t number) {
+    for (uint32_t slot = 0; number && slot < e->backend_info.n_slots; slot++) {
+        if (e->parked[slot] != number || !sched_is_parked(&e->sched, slot)) continue;
+        e->parts.ops->slot_copy(e->parts.backend, slot, a->sched.slot, n_tok);
+        return true;
+    }
+    return false;
+}
+
 /* Takes the buffer over. */
 static int prefix_use_load(struct rod_engine *e, struct active *a, uint64_t n_tok, struct state_buffer *buffer,
                            struct rod_error *err) {
@@ -205,6 +215,7 @@ static void prefix_use_find_pinned(struct rod_engine *e, const struct active *a,
     found->buffer = buffer;
     found->n_tok = n_tok;
     found->generated = false;
+    found->number = 0;
     if (found->branch_tok > n_tok) return;
     found->branch_tok = 0;
     found->complete = true;
@@ -251,7 +262,9 @@ int prefix_use_admit(struct rod_engine *e, struct active *a, uint64_t now_ns, st
         found = (struct prefix_found){.reason = ROD_PREFIX_PENALTY};
     } else if (found.buffer) {
         sched_skip(&e->sched, &a->sched, found.n_tok);
-        const int rc = prefix_use_load(e, a, found.n_tok, found.buffer, err);
+        const bool parked = prefix_use_unpark(e, a, found.n_tok, found.number);
+        if (parked) state_buffer_release(found.buffer);
+        const int rc = parked ? 0 : prefix_use_load(e, a, found.n_tok, found.buffer, err);
         if (rc == ROD_EDEVICE) return rc;
         if (rc) {
             a->sched.pos = 0;
@@ -279,11 +292,27 @@ static void prefix_use_keep_known(struct rod_engine *e, struct active *a, const 
     state_buffer_release(buffer);
 }
 
-/* Copies the state after ids, which is what the request's slot holds, at once or as a move. ROD_EDEVICE alone is an
- * error.
- */
+/* The slot's state into the entry's buffer, which is taken over: at a stop beside what the request reads on, or at once
+ * where nobody else waits; else as a move. */
+static int prefix_use_copy_out(struct rod_engine *e, struct active *a, struct prefix_entry *entry, size_t n,
+                               struct state_buffer *buffer, bool at_stop, struct rod_error *err) {
+    int rc;
+    if (at_stop && move_aside(e, a, n, buffer, entry)) return 0;
+    if (at_stop && prefix_use_is_alone(e)) {
+        rc = e->parts.ops->slot_save(e->parts.backend, a->sched.slot, n, buffer->bytes, buffer->n_bytes, err);
+        if (rc) return rc;
+        prefix_fill(e->prefixes, entry, buffer);
+        lane_use_keep(e, a, buffer);
+        return 0;
+    }
+    rc = move_begin(e, a, MOVE_OUT, n, buffer, err);
+    if (!rc) e->moves[a->sched.slot].entry = entry;
+    return rc;
+}
+
+/* Copies the state after ids, which is what the request's slot holds. ROD_EDEVICE alone is an error. */
 static int prefix_use_save_entry(struct rod_engine *e, struct active *a, const int32_t *ids, size_t n, uint64_t hold_ns,
-                                 bool at_once, uint64_t now_ns, struct rod_error *err) {
+                                 bool at_stop, uint64_t now_ns, struct rod_error *err) {
     const struct prefix_key key = active_prefix_key(a);
     const size_t bytes = prefix_use_state_bytes(e, n);
     const struct prefix_new_entry wanted = {.generated = a->cache.has_answer,
@@ -299,11 +328,7 @@ static int prefix_use_save_entry(struct rod_engine *e, struct active *a, const i
     struct state_buffer *buffer = state_buffer_try(e->states, bytes); /* no session goes for a prefix entry */
     for (bool more = true; !buffer && more && prefix_evict(e->prefixes, now_ns); more = a->lane.keeps)
         buffer = state_buffer_try(e->states, bytes);
-    int rc = ROD_ENOMEM;
-    if (buffer && at_once)
-        rc = e->parts.ops->slot_save(e->parts.backend, a->sched.slot, n, buffer->bytes, bytes, err);
-    else if (buffer)
-        rc = move_begin(e, a, MOVE_OUT, n, buffer, err);
+    const int rc = buffer ? prefix_use_copy_out(e, a, entry, n, buffer, at_stop, err) : ROD_ENOMEM;
     if (rc) {
         state_buffer_release(buffer);
         prefix_drop(e->prefixes, entry);
@@ -312,12 +337,6 @@ static int prefix_use_save_entry(struct rod_engine *e, struct active *a, const i
         if (hold_ns >= ROD_LONG_HOLD_NS)
             a->cache.created_long_tok += n - (a->cache.created_tok ? a->cache.created_tok : a->cache.cached_tok);
         if (hold_ns) a->cache.created_tok = n;
-        if (at_once) {
-            prefix_fill(e->prefixes, entry, buffer);
-            lane_use_keep(e, a, buffer);
-        } else {
-            e->moves[a->sched.slot].entry = entry;
-        }
     }
     prefix_use_publish(e);
     return rc == ROD_EDEVICE ? rc : 0;
@@ -333,7 +352,7 @@ int prefix_use_stop(struct rod_engine *e, struct active *a, uint64_t now_ns, str
         prefix_hold(e->prefixes, &key, a->prompt, at, hold_ns, now_ns);
     }
     lane_use_place(e, a, a->prompt, at, false);
-    return prefix_use_save_entry(e, a, a->prompt, at, hold_ns, prefix_use_is_alone(e), now_ns, err);
+    return prefix_use_save_entry(e, a, a->prompt, at, hold_ns, true, now_ns, err);
 }
 
 void prefix_use_generated(struct active *a, int32_t id) {

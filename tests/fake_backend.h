@@ -136,7 +136,7 @@ static inline void fake_slot_copy(struct backend *be, uint32_t from, uint32_t to
     dst->n_prompt = src->n_prompt;
     dst->n_said = src->n_said;
     dst->zeroed = true;
-    dst->said_any = src->said_any;
+    dst->said_any = false; /* what it draws is its own */
     memcpy(dst->said, src->said, sizeof dst->said);
     atomic_fetch_add(&be->n_copies, 1);
 }

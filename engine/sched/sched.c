@@ -5,12 +5,14 @@
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
-/* ---- free slots: the one released last is reused first, as its memory is warm ---- */
+/* ---- free slots: the one released last is reused first, as its memory is warm; parked ones last ---- */
 
 static void slots_fini(struct slots *slots) {
     free(slots->free);
     free(slots->used);
+    free(slots->parked);
     *slots = (struct slots){0};
 }
 
@@ -19,7 +21,8 @@ static int slots_init(struct slots *slots, uint32_t n, struct rod_error *err) {
     *slots = (struct slots){.n = n, .n_free = n};
     slots->free = calloc(n, sizeof *slots->free);
     slots->used = calloc(n, sizeof *slots->used);
-    if (!slots->free || !slots->used) {
+    slots->parked = calloc(n, sizeof *slots->parked);
+    if (!slots->free || !slots->used || !slots->parked) {
         slots_fini(slots);
         return rod_fail_no_memory(err);
     }
@@ -29,9 +32,14 @@ static int slots_init(struct slots *slots, uint32_t n, struct rod_error *err) {
 
 static uint32_t slots_acquire(struct slots *slots) {
     if (slots->n_free == 0) return SLOTS_NONE;
-    uint32_t slot = slots->free[--slots->n_free];
+    uint32_t at = slots->n_free;
+    while (at > 0 && slots->parked[slots->free[at - 1]]) at--;
+    at -= at > 0; /* all are parked: the one for the longest time */
+    const uint32_t slot = slots->free[at];
     assert(slot < slots->n && !slots->used[slot]);
+    memmove(slots->free + at, slots->free + at + 1, (--slots->n_free - at) * sizeof *slots->free);
     slots->used[slot] = true;
+    slots->parked[slot] = false;
     return slot;
 }
 
@@ -160,6 +168,16 @@ struct sched_req *sched_admit(struct sched *s, uint64_t now_ns) {
     r->admit_ns = now_ns;
     list_push_last(sched_list_of(s, r), &r->link);
     return r;
+}
+
+void sched_park(struct sched *s, uint32_t slot) { s->slots.parked[slot] = true; }
+
+bool sched_is_parked(const struct sched *s, uint32_t slot) { return s->slots.parked[slot] && !s->slots.used[slot]; }
+
+uint32_t sched_borrow(struct sched *s) {
+    const uint32_t slot = s->n_queued ? SLOTS_NONE : slots_acquire(&s->slots);
+    if (slot != SLOTS_NONE) s->n_left++;
+    return slot;
 }
 
 /* How many tokens of the prompt fit into budget_tok: to its end, or to the last multiple of chunk_tok before. */

@@ -50,8 +50,10 @@
 
 struct slots { /* of the backend, as numbers */
     uint32_t n, n_free;
-    uint32_t *free; /* [n], the first n_free are free; taken from the end */
-    bool *used;     /* [n] */
+    uint32_t
+        *free;    /* [n], the first n_free are free; taken from the end, but the parked ones last, from the beginning */
+    bool *used;   /* [n] */
+    bool *parked; /* [n] the state in it may be wanted, once it is free */
 };
 
 enum sched_state {
@@ -152,6 +154,12 @@ struct sched_req *sched_expire(struct sched *s, uint64_t now_ns);
 struct sched_req *sched_next(const struct sched *s);
 /* Gives sched_next's request a slot; NULL = none waits or no slot is free. */
 struct sched_req *sched_admit(struct sched *s, uint64_t now_ns);
+/* The state that is left in the slot may be wanted: until another request takes it. */
+void sched_park(struct sched *s, uint32_t slot);
+bool sched_is_parked(const struct sched *s, uint32_t slot); /* and free */
+/* A free slot that nobody waits for, as one whose request has left it: sched_release gives it back. Or SLOTS_NONE. */
+uint32_t sched_borrow(struct sched *s);
+
 /* rows: room for n_slots. Decode rows first, then prompt pieces. Returns the number of rows; 0 = nothing runs. */
 uint32_t sched_plan(struct sched *s, enum sampling_site site, struct sched_row *rows);
 /* The next flight: pieces without logits of the site's long prompts, which are in FLYING from now on. While one is on

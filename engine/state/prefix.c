@@ -366,7 +366,7 @@ struct prefix_entry *prefix_reserve(struct prefix *p, const struct prefix_key *k
     }
     e->place = p->path[p->n_path];
     e->generated = wanted->generated;
-    e->number = p->n_made++;
+    e->number = ++p->n_made;
     entry_hang(p, e, up);
     e->index = p->n;
     assert(p->n < MAX_ENTRIES);
@@ -407,6 +407,8 @@ void prefix_fill(struct prefix *p, struct prefix_entry *e, struct state_buffer *
     seen_remove(p, e->place, SEEN_EVICTED);
     if (e->forgotten) entry_remove(p, e);
 }
+
+uint64_t prefix_number(const struct prefix_entry *e) { return e->number; }
 
 void prefix_drop(struct prefix *p, struct prefix_entry *e) {
     assert(!e->buffer);
@@ -493,6 +495,7 @@ void prefix_find(struct prefix *p, const struct prefix_key *key, const int32_t *
         out->buffer = state_buffer_ref(e->buffer);
         out->n_tok = e->n_tok;
         out->generated = e->generated;
+        out->number = e->number;
     }
     found_give_reason(p, key, ids, n, out);
 }
@@ -525,6 +528,7 @@ uint32_t prefix_stops(const struct prefix_reading *r, uint64_t stops[PREFIX_MAX_
     if (!r->open_end) stops_try(r, r->n_tok - 1, r->named ? 1 : least_tok, stops, &n);
     stops_try(r, r->branch_tok, least_tok, stops, &n);
     if (r->n_marks) stops_try(r, r->marks[0], r->named ? 1 : least_tok, stops, &n);
+    if (r->named && r->n_marks > 1) stops_try(r, r->marks[r->n_marks - 2], r->chunk_tok, stops, &n);
     for (size_t i = r->n_marks; i-- > 1;)
         stops_try(r, r->marks[i], saturating_product(pays_tok, POLICY_PREFIX_MARK_PAYS), stops, &n);
     return n;

@@ -49,6 +49,7 @@ struct prefix_found {
     struct state_buffer *buffer; /* the caller's reference, to be released; NULL: nothing found */
     uint64_t n_tok;              /* that the state has read, fewer than n; 0 with nothing found */
     bool generated;              /* an answer is among them */
+    uint64_t number;             /* of the entry: no other has it, 0 with nothing found */
     bool waits;                  /* a longer entry is being saved */
     bool complete;               /* no longer entry could be expected: reason says nothing */
     enum rod_prefix_miss reason;
@@ -74,6 +75,7 @@ struct prefix_entry *prefix_reserve(struct prefix *p, const struct prefix_key *k
                                     const struct prefix_new_entry *wanted, uint64_t now_ns);
 void prefix_fill(struct prefix *p, struct prefix_entry *e, struct state_buffer *buffer); /* takes the reference */
 void prefix_drop(struct prefix *p, struct prefix_entry *e);
+uint64_t prefix_number(const struct prefix_entry *e);
 
 /* The entry after all n tokens has this note from now on. *buffer: its state, the caller's reference; NULL: there is no
  * such entry with a state. */
@@ -106,7 +108,7 @@ struct prefix_reading {
     uint64_t pays_tok; /* tokens whose reading takes as long as copying a state out and in again */
     uint32_t chunk_tok;
     bool open_end; /* the end is kept elsewhere */
-    bool named;    /* of a conversation, which keeps its head and its end whatever they cost */
+    bool named; /* of a conversation, which keeps head, end and the beginning of the last message whatever they cost */
 };
 /* Rising multiples of chunk_tok in (from_tok, n_tok): what the client asks for; then the prompt's end, a branch and the
  * first mark where they save at least 2 pays_tok, then other marks, newest first, for 8 pays_tok: a prompt waits for

@@ -299,6 +299,34 @@ static void random_lives(void **state) {
 #undef DRAW
 }
 
+/* Both states that a request leaves are still in slots: the next one takes a copy there, and no state comes in. */
+static void a_state_that_a_free_slot_has_is_not_loaded(void **state) {
+    (void)state;
+    struct setup b;
+    struct talk t;
+    talk_begin(&t, "thread", 100, 1);
+    begin(&b, ROOM);
+    for (int turn = 0; turn < 5; turn++) {
+        const uint32_t copies = atomic_load(&b.be->n_copies);
+        talk_text(&t, 20, 2);
+        const uint64_t read = talk_ask(&b, &t, 9);
+        if (turn) assert_int_equal(read, 21);
+        /* the slot's, and at a stop one that goes out: 120 tokens stop at 96, their head, and 112 */
+        const uint32_t want = 2, got = atomic_load(&b.be->n_copies) - copies;
+        if (got != want) fail_msg("turn %d: %u copies within the device, want %u", turn, got, want);
+        for (int i = 0; i < 1000 && stats_of(b.c.engine).slots_used; i++) collect_wait(&b.c, 1);
+    }
+    setup_close(&b);
+}
+
+static int make_folder_on_device(void **state) {
+    make_folder(state);
+    setup_on_device = true;
+    return 0;
+}
+#define ON_A_DEVICE(test)                                                                                              \
+    { #test " on a device that samples", test, make_folder_on_device, remove_folder, NULL }
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         IN_A_FOLDER(a_restart_reads_nothing_again),
@@ -307,6 +335,10 @@ int main(void) {
         IN_A_FOLDER(no_tenant_and_no_salt_finds_anothers),
         IN_A_FOLDER(notes_come_back_in_order_and_once),
         IN_A_FOLDER(random_lives),
+        ON_A_DEVICE(a_restart_reads_nothing_again),
+        ON_A_DEVICE(what_was_answered_is_in_files),
+        ON_A_DEVICE(a_state_that_a_free_slot_has_is_not_loaded),
+        ON_A_DEVICE(random_lives),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
