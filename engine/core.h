@@ -187,10 +187,11 @@ void score_generated(struct active *active, int32_t id); /* a counted token */
  * SCHED_MOVING. Takes the buffer over on success. Fails as slot_load does. */
 int move_begin(struct rod_engine *engine, struct active *active, enum move_kind kind, uint64_t pos,
                struct state_buffer *buffer, struct rod_error *err);
-/* A copy of the slot's state after pos tokens goes out of another slot, for the entry, and the request goes on. False:
- * there is no slot for it, or the device cannot; nothing has happened. Takes the buffer over on success. */
-bool move_aside(struct rod_engine *engine, struct active *active, uint64_t pos, struct state_buffer *buffer,
-                struct prefix_entry *entry);
+/* A copy of the slot's state after pos tokens goes out of another slot, for the entry, and the request goes on: that
+ * slot, and the buffer is taken over. SLOTS_NONE: no slot is free for it, or the device cannot; nothing has happened.
+ */
+uint32_t move_aside(struct rod_engine *engine, const struct active *active, uint64_t pos, struct state_buffer *buffer,
+                    struct prefix_entry *entry);
 /* The next move that is over, from number *at on (0 at first): 1 and *over, whose buffer is the caller's; 0: no more;
  * below 0: a device fault. Its request goes on where it was, but for one that has left its state: that one ends. */
 int move_next_over(struct rod_engine *engine, uint32_t *at, struct move *over, struct rod_error *err);

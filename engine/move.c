@@ -37,24 +37,23 @@ void move_abandon(struct rod_engine *e, struct active *a) {
     engine_count(&e->counters.left, 1);
 }
 
-bool move_aside(struct rod_engine *e, struct active *a, uint64_t pos, struct state_buffer *buffer,
-                struct prefix_entry *entry) {
+uint32_t move_aside(struct rod_engine *e, const struct active *a, uint64_t pos, struct state_buffer *buffer,
+                    struct prefix_entry *entry) {
     const struct backend_ops *ops = e->parts.ops;
     struct rod_error err;
-    if (!ops->launch || !ops->slot_copy || e->moves_always)
-        return false; /* a copy within the memory is worth nothing */
+    if (!ops->launch || !ops->slot_copy || e->moves_always) return SLOTS_NONE; /* a host's memory has one speed */
     const uint32_t slot = sched_borrow(&e->sched);
-    if (slot == SLOTS_NONE) return false;
+    if (slot == SLOTS_NONE) return SLOTS_NONE;
     assert(e->moves[slot].kind == MOVE_NONE && slot != a->sched.slot);
     ops->slot_copy(e->parts.backend, a->sched.slot, slot, pos);
     if (ops->slot_save_begin(e->parts.backend, slot, pos, buffer->bytes, buffer->n_bytes, &err)) {
         sched_release(&e->sched, slot); /* the fault shows in the next step */
-        return false;
+        return SLOTS_NONE;
     }
-    e->moves[slot] = (struct move){.kind = MOVE_OUT, .buffer = buffer, .entry = entry, .kept = lane_use_detach(a)};
+    e->moves[slot] = (struct move){.kind = MOVE_OUT, .buffer = buffer, .entry = entry};
     e->moving[e->n_moving++] = slot;
     engine_count(&e->counters.left, 1);
-    return true;
+    return slot;
 }
 
 /* A slot that is free behind it still has the entry's state: a request that goes on from it need not wait for a copy

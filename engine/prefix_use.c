@@ -296,8 +296,12 @@ static void prefix_use_keep_known(struct rod_engine *e, struct active *a, const 
  * where nobody else waits; else as a move. */
 static int prefix_use_copy_out(struct rod_engine *e, struct active *a, struct prefix_entry *entry, size_t n,
                                struct state_buffer *buffer, bool at_stop, struct rod_error *err) {
+    const uint32_t aside = at_stop ? move_aside(e, a, n, buffer, entry) : SLOTS_NONE;
+    if (aside != SLOTS_NONE) {
+        e->moves[aside].kept = lane_use_detach(a);
+        return 0;
+    }
     int rc;
-    if (at_stop && move_aside(e, a, n, buffer, entry)) return 0;
     if (at_stop && prefix_use_is_alone(e)) {
         rc = e->parts.ops->slot_save(e->parts.backend, a->sched.slot, n, buffer->bytes, buffer->n_bytes, err);
         if (rc) return rc;

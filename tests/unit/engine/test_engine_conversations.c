@@ -299,7 +299,7 @@ static void random_lives(void **state) {
 #undef DRAW
 }
 
-/* Both states that a request leaves are still in slots: the next one takes a copy there, and no state comes in. */
+/* The states that a request leaves are still in slots: the next one takes a copy there, and no state comes in. */
 static void a_state_that_a_free_slot_has_is_not_loaded(void **state) {
     (void)state;
     struct setup b;
