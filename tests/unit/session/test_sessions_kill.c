@@ -37,6 +37,7 @@ static void open_engine(struct collector *c, struct backend **be, const char *di
         .max_queue = 100,
         .state_dir = dir,
         .session_lazy = !strcmp(kind, "lazy"),
+        .session_keep_turns = dir && !strcmp(kind, "keep") ? 3 : 0,
         /* too little for all of them: some are written, whatever the durability */
         .state_host_bytes = strcmp(kind, "demo") ? state_pool_bytes(4, sizeof(struct fake_state)) : 256u << 20};
     collect_init(c, &config);
@@ -174,6 +175,34 @@ static uint64_t compare(const struct report *reported, const char *kind) {
     return n_compared;
 }
 
+/* Each place that is listed has its file, and is the version of that number: its next turn is what it was. */
+static void go_back_everywhere(struct collector *c, const struct report *reported, const char *dir) {
+    uint32_t n_kept = 0;
+    for (int i = 0; i < SESSIONS; i++) n_kept += session_info(c->engine, (char[]){'s', (char)('0' + i), 0}).n_kept;
+    assert_int_equal(stats_of(c->engine).kept_turns, n_kept);
+    assert_int_equal(count_in(dir, ".kept"), n_kept);
+    assert_int_equal(count_in(dir, ""), SESSIONS + n_kept);
+    for (int i = 0; i < SESSIONS; i++) {
+        const char id[] = {'s', (char)('0' + i), 0};
+        struct rod_session_info info = session_info(c->engine, id);
+        struct rod_error err;
+        struct answer a;
+        while (info.n_kept) {
+            const uint64_t version = info.kept[info.n_kept - 1].version;
+            const struct rod_session_rewind to = {.version = version};
+            if (rod_session_rewind(c->engine, "", id, &to, &info, &err)) fail_msg("%s: %s", id, err.message);
+            struct rod_request *r = nth_turn(&a, i, (uint32_t)version);
+            r->turn->beside = true;
+            r->turn->create = false;
+            turn_ok(c, r, &a);
+            const uint64_t want = reported[i].hash[version + 1], got = hash_of(&a) | 1;
+            if (want && want != got)
+                fail_msg("%s went back to version %llu, and is at another place", id, (unsigned long long)version);
+            collect_free(&a);
+        }
+    }
+}
+
 static void killed_again_and_again(const char *kind, uint32_t n_kills, uint32_t most_ms) {
     unsigned seed = from_environment("RODIMUS_TEST_SEED", (unsigned)getpid());
     const unsigned first_seed = seed;
@@ -210,6 +239,7 @@ static void killed_again_and_again(const char *kind, uint32_t n_kills, uint32_t 
     open_engine(&c, &be, dir, kind);
     assert_int_equal(stats_of(c.engine).sessions, n_files);
     assert_int_equal(stats_of(c.engine).state_refused, 0);
+    if (!strcmp(kind, "keep")) go_back_everywhere(&c, reported, dir);
     collect_close(&c);
     assert_int_equal(count_in(dir, ""), n_files);
     assert_true(lazy || !n_lost);
@@ -231,6 +261,11 @@ static void a_lazy_one_falls_back_to_what_it_wrote(void **state) {
     killed_again_and_again("lazy", from_environment("RODIMUS_TEST_KILLS", 20) / 2, 200);
 }
 
+static void nor_one_that_keeps_turns_and_the_kept_ones_are_whole(void **state) {
+    (void)state;
+    killed_again_and_again("keep", from_environment("RODIMUS_TEST_KILLS", 20), 120);
+}
+
 static void nor_does_one_with_a_model(void **state) {
     (void)state;
     killed_again_and_again("demo", from_environment("RODIMUS_TEST_KILLS", 20) / 4, 700);
@@ -241,6 +276,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_killed_server_loses_no_turn),
         cmocka_unit_test(a_lazy_one_falls_back_to_what_it_wrote),
+        cmocka_unit_test(nor_one_that_keeps_turns_and_the_kept_ones_are_whole),
         cmocka_unit_test(nor_does_one_with_a_model),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
