@@ -10,12 +10,17 @@ static double places_age(const struct session_metadata *m, size_t at) {
     return turn ? (double)(m->turn - turn) / (double)(turn & (~turn + 1)) : 0;
 }
 
-size_t session_places_victim(const struct session_metadata *m) {
+/* Of the first n. */
+static size_t places_victim(const struct session_metadata *m, size_t n) {
     size_t victim = 0;
-    assert(m->n_kept);
-    for (size_t i = 1; i < m->n_kept; i++)
+    assert(n && n <= m->n_kept);
+    for (size_t i = 1; i < n; i++)
         if (places_age(m, i) > places_age(m, victim)) victim = i;
     return victim;
+}
+
+size_t session_places_victim(const struct session_metadata *m) {
+    return places_victim(m, m->n_kept > 1 ? m->n_kept - 1 : m->n_kept);
 }
 
 void session_places_drop(struct session_metadata *m, size_t at) {
@@ -36,7 +41,7 @@ void session_places_end_turn(struct session_metadata *m, bool kept) {
     const struct session_place here = {m->version++, m->turn};
     if (!m->keep) return;
     m->turn++;
-    while (kept && m->n_kept >= m->keep) session_places_drop(m, session_places_victim(m));
+    while (kept && m->n_kept >= m->keep) session_places_drop(m, places_victim(m, m->n_kept));
     if (kept) m->kept[m->n_kept++] = here;
     assert(session_places_ok(m));
 }

@@ -18,7 +18,7 @@
 void session_places_keep(struct session_metadata *metadata, uint32_t most);
 /* A turn makes the next version; the one before becomes a place where it can be kept. */
 void session_places_end_turn(struct session_metadata *metadata, bool kept);
-/* The place that goes first. There is one. */
+/* The place that goes first: the last turn's when there is no other. There is one. */
 size_t session_places_victim(const struct session_metadata *metadata);
 void session_places_drop(struct session_metadata *metadata, size_t at);
 /* A place of this version; n_kept where there is none. */
