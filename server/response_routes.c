@@ -74,7 +74,7 @@ static bool answer_again(struct job *j, const struct rod_answer *from, struct re
     memcpy(a.digest, from->digest, sizeof a.digest);
     answer_relabel(&a, from->label);
     const bool ours = !strcmp(a.id, j->name);
-    snprintf(a.session, sizeof a.session, "%s", j->name);
+    snprintf(a.session, sizeof a.session, "%.*s", API_SESSION_ID_MAX, j->name);
     if (ours) tell_again(&a, &q, s->engine, from, &j->out);
     if (a.failed) j->out.failed = true; /* the label found no memory */
     const bool done = ours || a.failed;

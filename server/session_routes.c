@@ -41,7 +41,7 @@ int session_routes_fork(struct job *j, struct rod_error *err) {
     return rc;
 }
 
-int session_routes_get(struct job *j, struct rod_error *err) {
+static int run_get(struct job *j, struct rod_error *err) {
     struct rod_session_info info;
     return show(j, rod_session_get(j->server->engine, j->tenant, j->name, &info, err), &info);
 }
@@ -72,19 +72,73 @@ static int run_list(struct job *j, struct rod_error *err) {
     return rc;
 }
 
+static int run_list_conversations(struct job *j, struct rod_error *err) {
+    struct rod_conversation_info *infos = NULL;
+    size_t n = 0;
+    bool more = false;
+    const char *after = *j->page.after ? j->page.after : NULL;
+    const int rc = rod_conversation_list(j->server->engine, j->tenant, after, j->page.limit, &infos, &n, &more, err);
+    if (!rc) api_render_conversations(&j->out, infos, n, more);
+    free(infos);
+    return rc;
+}
+
+static int run_get_conversation(struct job *j, struct rod_error *err) {
+    struct rod_conversation_info info;
+    const int rc = rod_conversation_get(j->server->engine, j->tenant, j->name, &info, err);
+    if (!rc) api_render_conversation(&j->out, &info);
+    return rc;
+}
+
+static int run_delete_conversation(struct job *j, struct rod_error *err) {
+    const int rc = rod_conversation_delete(j->server->engine, j->tenant, j->name, err);
+    if (!rc) api_render_deleted(&j->out, "conversation", j->name);
+    return rc;
+}
+
+int session_routes_finish(struct job *j, struct rod_error *err) {
+    if (api_parse_finish(j->body, j->body_len, j->name, &j->err)) return JOB_REFUSED;
+    return run_delete_conversation(j, err);
+}
+
+/* Of the query's kind: sessions, or conversations. False after a 400. */
+static bool take_kind(struct http_call *call, bool *conversations) {
+    const char *kind = http_query(call->http, "kind");
+    *conversations = kind && !strcmp(kind, "conversation");
+    if (!kind || *conversations || !strcmp(kind, "session")) return true;
+    http_call_invalid(call, 400, "", "kind", "kind must be session or conversation.");
+    return false;
+}
+
 void session_routes_list(struct http_call *call) {
     struct job_page page = {.limit = LIST_DEFAULT};
-    struct job *j = job_take_page(call, LIST_MAX, "a session", &page) ? job_new(call->server, call, run_list) : NULL;
+    bool conversations;
+    if (!take_kind(call, &conversations)) return;
+    const bool ok = conversations ? job_take_conversations(call, LIST_MAX, &page)
+                                  : job_take_page(call, LIST_MAX, "a session", &page);
+    struct job *j = ok ? job_new(call->server, call, conversations ? run_list_conversations : run_list) : NULL;
     if (!j) return;
     j->page = page;
     job_start(j, true);
 }
 
-int session_routes_delete(struct job *j, struct rod_error *err) {
+static void start_named(struct http_call *call, int (*of_session)(struct job *j, struct rod_error *err),
+                        int (*of_conversation)(struct job *j, struct rod_error *err)) {
+    bool conversation;
+    if (!take_kind(call, &conversation)) return;
+    struct job *j = conversation ? job_new_conversation(call, of_conversation) : job_new_named(call, of_session, false);
+    if (j) job_start(j, true);
+}
+
+void session_routes_get(struct http_call *call) { start_named(call, run_get, run_get_conversation); }
+
+static int run_delete(struct job *j, struct rod_error *err) {
     const int rc = rod_session_delete(j->server->engine, j->tenant, j->name, err);
     if (!rc) api_render_deleted(&j->out, "session", j->name);
     return rc;
 }
+
+void session_routes_delete(struct http_call *call) { start_named(call, run_delete, run_delete_conversation); }
 
 int session_routes_export(struct job *j, struct rod_error *err) {
     void *bytes = NULL;

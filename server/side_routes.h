@@ -28,14 +28,15 @@ void response_routes_get(struct http_call *call);
 void response_routes_items(struct http_call *call); /* GET /v1/responses/{id}/input_items */
 int response_routes_delete(struct job *j, struct rod_error *err);
 
-/* ---- session_routes.c: sessions and their states ---- */
+/* ---- session_routes.c: sessions and their states; conversations ---- */
 void session_routes_list(struct http_call *call);
 int session_routes_create(struct job *j, struct rod_error *err);
 int session_routes_fork(struct job *j, struct rod_error *err);
 int session_routes_rewind(struct job *j, struct rod_error *err);
-int session_routes_get(struct job *j, struct rod_error *err);
+void session_routes_get(struct http_call *call);
 int session_routes_change(struct job *j, struct rod_error *err);
-int session_routes_delete(struct job *j, struct rod_error *err);
+void session_routes_delete(struct http_call *call);
+int session_routes_finish(struct job *j, struct rod_error *err); /* of a conversation, as vllm-router asks */
 int session_routes_export(struct job *j, struct rod_error *err);
 int session_routes_import(struct job *j, struct rod_error *err);
 size_t session_routes_state_max(const struct server *server); /* bytes of the largest state that is taken */

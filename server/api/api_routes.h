@@ -6,6 +6,7 @@
 #define API_ROUTES_H
 
 #include "answer.h"
+#include "api_conversation.h"
 
 struct api_session_new { /* POST /v1/sessions, and .../fork with an id alone; NULL = not given */
     char *id, *from;
@@ -57,6 +58,10 @@ void api_render_offsets(struct buf *out, const char *text, size_t len, const int
                         const struct api_vocab *vocab);
 
 void api_render_session(struct buf *out, const struct rod_session_info *info);
+/* The name in the body of POST /finish_session. 0, or -1 with err filled. */
+int api_parse_finish(const char *body, size_t len, char name[API_CONVERSATION_MAX + 1], struct api_error *err);
+void api_render_conversation(struct buf *out, const struct rod_conversation_info *info);
+void api_render_conversations(struct buf *out, const struct rod_conversation_info *infos, size_t n, bool more);
 void api_render_sessions(struct buf *out, const struct rod_session_info *infos, size_t n, bool more);
 void api_render_deleted(struct buf *out, const char *object, const char *id);
 

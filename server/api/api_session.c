@@ -256,12 +256,50 @@ void api_render_session(struct buf *out, const struct rod_session_info *info) {
     buf_pack(out, "o", session_json(info));
 }
 
+/* ---- conversations ---- */
+
+static bool parse_finish(const struct api_fields *p, void *of) {
+    const json_t *id = field_get(p, "session_id");
+    const size_t n = json_string_length(id);
+    if (!json_is_string(id) || !api_conversation_is(json_string_value(id), n))
+        return field_bad(p, "session_id", "must be the name of a conversation: 1 to %d bytes", API_CONVERSATION_MAX);
+    memcpy(of, json_string_value(id), n + 1);
+    return true;
+}
+
+int api_parse_finish(const char *body, size_t len, char name[API_CONVERSATION_MAX + 1], struct api_error *err) {
+    return api_read_object(body, len, (struct api_fields){.err = err}, parse_finish, name);
+}
+
+static json_t *conversation_json(const struct rod_conversation_info *i) {
+    static_assert((int)ROD_MAX_CONVERSATION == (int)API_CONVERSATION_MAX, "what is a name here is one there");
+    return json_pack("{s:s,s:s,s:I,s:I,s:I,s:I,s:I,s:b}", "object", "conversation", "id", i->name, "lanes",
+                     (json_int_t)i->n_lanes, "states", (json_int_t)i->n_states, "tokens", i->n_tok, "state_bytes",
+                     i->state_bytes, "used_at", i->used_unix_s, "durable", i->durable);
+}
+
+void api_render_conversation(struct buf *out, const struct rod_conversation_info *info) {
+    buf_pack(out, "o", conversation_json(info));
+}
+
+static void render_page(struct buf *out, json_t *list, const char *first, const char *last, bool more) {
+    buf_pack(out, "{s:s,s:o,s:b,s:s?,s:s?}", "object", "list", "data", list, "has_more", more, "first_id", first,
+             "last_id", last);
+}
+
+void api_render_conversations(struct buf *out, const struct rod_conversation_info *infos, size_t n, bool more) {
+    json_t *list = json_array();
+    bool made = list != NULL;
+    for (size_t i = 0; made && i < n; i++) made = !json_array_append_new(list, conversation_json(&infos[i]));
+    render_page(out, list, n ? infos[0].name : NULL, n ? infos[n - 1].name : NULL, more);
+    if (!made) out->failed = true;
+}
+
 void api_render_sessions(struct buf *out, const struct rod_session_info *infos, size_t n, bool more) {
     json_t *list = json_array();
     bool made = list != NULL;
     for (size_t i = 0; made && i < n; i++) made = !json_array_append_new(list, session_json(&infos[i]));
-    buf_pack(out, "{s:s,s:o,s:b,s:s?,s:s?}", "object", "list", "data", list, "has_more", more, "first_id",
-             n ? infos[0].id : NULL, "last_id", n ? infos[n - 1].id : NULL);
+    render_page(out, list, n ? infos[0].id : NULL, n ? infos[n - 1].id : NULL, more);
     if (!made) out->failed = true;
 }
 

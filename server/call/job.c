@@ -93,6 +93,29 @@ struct job *job_new_named(struct http_call *call, int (*run)(struct job *j, stru
     return j;
 }
 
+struct job *job_new_conversation(struct http_call *call, int (*run)(struct job *j, struct rod_error *err)) {
+    char name[API_CONVERSATION_MAX + 1];
+    if (!http_call_name(call, name, sizeof name) || !api_conversation_is(name, strlen(name))) {
+        http_call_invalid(call, 400, "", "id", "id must be the name of a conversation: 1 to %d bytes.",
+                          API_CONVERSATION_MAX);
+        return NULL;
+    }
+    struct job *j = job_new(call->server, call, run);
+    if (j) memcpy(j->name, name, sizeof name);
+    return j;
+}
+
+bool job_take_conversations(struct http_call *call, size_t most, struct job_page *page) {
+    const char *after = http_query(call->http, "after");
+    if (!http_call_limit(call, most, &page->limit)) return false;
+    if (after && !api_conversation_is(after, strlen(after))) {
+        http_call_invalid(call, 400, "", "after", "after must be the name of a conversation.");
+        return false;
+    }
+    snprintf(page->after, sizeof page->after, "%s", after ? after : "");
+    return true;
+}
+
 bool job_take_page(struct http_call *call, size_t most, const char *of, struct job_page *page) {
     const char *after = http_query(call->http, "after");
     if (!http_call_limit(call, most, &page->limit)) return false;

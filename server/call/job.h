@@ -7,13 +7,14 @@
 #define JOB_H
 
 #include "http_call.h"
+#include "server/api/api_conversation.h"
 
 enum { JOB_REFUSED = 1 }; /* codes of the engine are below 0 */
 
 struct job_page {
     size_t limit;
-    char after[API_SESSION_ID_MAX + 1]; /* where it goes on; "" = from the beginning */
-    bool rising;                        /* of the items of an input: in their order */
+    char after[API_CONVERSATION_MAX + 1]; /* where it goes on; "" = from the beginning */
+    bool rising;                          /* of the items of an input: in their order */
 };
 
 struct job {
@@ -35,18 +36,21 @@ struct job {
     struct api_error err;
     struct pool_work work; /* of one on the admin thread uv alone */
     /* of a session */
-    char tenant[128], name[API_SESSION_ID_MAX + 1]; /* name: of the path */
-    struct job_page page;                           /* of a list */
-    uint64_t max_sessions;                          /* of the key; 0 = a quota, as in rod_session_new */
+    char tenant[128], name[API_CONVERSATION_MAX + 1]; /* name: of the path */
+    struct job_page page;                             /* of a list */
+    uint64_t max_sessions;                            /* of the key; 0 = a quota, as in rod_session_new */
 };
 
 /* NULL, after an answer of 500: out of memory. call may be NULL: then nobody gets the answer. */
 struct job *job_new(struct server *server, struct http_call *call, int (*run)(struct job *j, struct rod_error *err));
 /* With the name in the call's path, which any_name leaves to run to check. NULL after an answer. */
 struct job *job_new_named(struct http_call *call, int (*run)(struct job *j, struct rod_error *err), bool any_name);
+/* Likewise, with the name of a conversation. */
+struct job *job_new_conversation(struct http_call *call, int (*run)(struct job *j, struct rod_error *err));
 /* The query's part of a list, whose limit is set and at most so large. of: whose ids stand in after. False after a 400.
  */
 bool job_take_page(struct http_call *call, size_t most, const char *of, struct job_page *page);
+bool job_take_conversations(struct http_call *call, size_t most, struct job_page *page); /* of a list of these */
 /* Answers and frees. wait: it may wait for files, so it runs on the pool; else only where the body is long. */
 void job_start(struct job *job, bool wait);
 /* The job of a call that uses tokens of its key's minute: made and started. */

@@ -131,6 +131,19 @@ static void render_engine(struct buf *out, const struct metrics *m, const struct
     put_fraction(out, "vllm:gpu_cache_usage_perc", "gauge", "Slots in use, 0 to 1.", used);
 }
 
+static void render_conversations(struct buf *out, const struct rod_stats *s) {
+    put(out, "rodimus_conversations", "Named conversations.", s->conversations);
+    put(out, "rodimus_conversation_lanes", "Beginnings of them that differ.", s->lanes);
+    put_head(out, "rodimus_conversation_states", "gauge", "Their states in host memory, and in files.");
+    buf_addf(out, "rodimus_conversation_states{tier=\"host\"} %llu\nrodimus_conversation_states{tier=\"file\"} %llu\n",
+             (unsigned long long)s->lane_states_host, (unsigned long long)s->lane_states_file);
+    put(out, "rodimus_conversation_file_bytes", "What these files take of the disk.", s->lane_file_bytes);
+    put(out, "rodimus_conversation_saves_total", "States of conversations written to files.", s->lane_saves);
+    put(out, "rodimus_conversation_save_failures_total", "States of conversations that could not be written.",
+        s->lane_save_failures);
+    put(out, "rodimus_conversation_loads_total", "States of conversations read back from files.", s->lane_loads);
+}
+
 static void render_prefix(struct buf *out, const struct rod_stats *s) {
     put(out, "rodimus_prefix_hits_total", "Prompts that began from a checkpoint.", s->prefix_hits);
     put(out, "rodimus_prefix_tokens_saved_total", "Tokens of prompts that were not read again.", s->prefix_tok_saved);
@@ -139,6 +152,11 @@ static void render_prefix(struct buf *out, const struct rod_stats *s) {
     for (int i = 0; i < ROD_PREFIX_N_MISSES; i++) {
         buf_addf(out, "rodimus_prefix_misses_total{reason=\"%s\"} %llu\n",
                  rod_prefix_miss_name((enum rod_prefix_miss)i), (unsigned long long)s->prefix_misses[i]);
+    }
+    put_head(out, "rodimus_prefix_miss_tokens_total", "counter", "Tokens of these prompts that were read.");
+    for (int i = 0; i < ROD_PREFIX_N_MISSES; i++) {
+        buf_addf(out, "rodimus_prefix_miss_tokens_total{reason=\"%s\"} %llu\n",
+                 rod_prefix_miss_name((enum rod_prefix_miss)i), (unsigned long long)s->prefix_miss_tok[i]);
     }
     put(out, "rodimus_prefix_evicted_total", "Checkpoints that went for the budget.", s->prefix_evicted);
     put(out, "rodimus_prefix_checkpoints", "Checkpoints in the prefix cache.", s->prefix_entries);
@@ -273,6 +291,7 @@ void metrics_render(struct metrics *m, const struct metrics_view *view, struct b
     if (!view->stats) return;
     render_engine(out, m, view);
     render_prefix(out, view->stats);
+    render_conversations(out, view->stats);
     put_drafts(out, "rodimus_draft_tokens_total", "Tokens that steps read ahead as drafts, by their source.",
                view->stats->drafted);
     put_drafts(out, "rodimus_draft_accepted_tokens_total", "Of these, tokens that came.", view->stats->accepted);

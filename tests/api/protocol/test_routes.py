@@ -132,6 +132,9 @@ ONE_OF_EACH = {
     ("/v1/messages/count_tokens", "post"): {"messages": [{"role": "user", "content": "a"}]},
     ("/v1/sessions", "post"): {"ttl_s": 60},
     ("/v1/sessions/{id}/fork", "post"): {},
+    ("/v1/sessions/{id}/rewind", "post"): {"turns": 1},
+    ("/v1/sessions/{id}/ask", "post"): {"messages": [{"role": "user", "content": "a"}], "max_tokens": 1},
+    ("/finish_session", "post"): {"session_id": "to be finished"},
     ("/v1/sessions/{id}", "patch"): {"pin": False, "ttl_s": 60},
     ("/v1/prefixes/{id}", "put"): {"prompt": "Once upon a time " * 20},
 }
@@ -200,6 +203,10 @@ def test_every_documented_route_answers_as_documented(server, openapi):
             assert body is not None, f"{path} has a body that this test does not know"
             content = deref(openapi, operation["requestBody"])["content"]["application/json"]
             validate(body, content["schema"])
+        if path == "/finish_session":
+            say = {"messages": [{"role": "user", "content": "Once upon a time " * 50}], "max_tokens": 1}
+            begun = server.post("/v1/chat/completions", say, headers={"X-Session-Id": body["session_id"]})
+            assert begun.status == 200, begun
         answer = server.ask(method.upper(), filled(path, id_), body, headers)
         documented = operation["responses"]
         assert str(answer.status) in documented, (method, path, answer)

@@ -1,6 +1,7 @@
 """Conversations: a header, or prompt_cache_key, names messages that come whole each time; session_id in the body is a turn."""
 import json
 import os
+from urllib.parse import quote
 
 import pytest
 
@@ -241,3 +242,81 @@ def test_several_choices_of_a_conversation_are_all_known_again(own_server, tmp_p
         answer = said(server, back, name, tools=TOOLS, tool_choice="required", parallel_tool_calls=False, return_token_ids=True)
         ids, read = choice["token_ids"], answer["prompt_token_ids"]
         assert any(read[i:i + len(ids)] == ids for i in range(len(read))), (ids, read)
+
+
+# ---- looked at and removed ----
+
+def conversations(server, key=None, query=""):
+    answer = server.get("/v1/sessions?kind=conversation" + query, headers={"Authorization": f"Bearer {key}"} if key else None)
+    assert answer.status == 200, answer
+    return answer.json
+
+
+@pytest.mark.parametrize("durable", [False, True])
+def test_conversations_are_listed_by_name_and_removed(own_server, tmp_path, durable):
+    server = own_server(*(("--state-dir", tmp_path) if durable else ()), env=EVERY)
+    names = [f"name {i}/\u00e4" for i in range(3)]
+    for name in names:
+        said(server, [{"role": "user", "content": "Tell me a tale about a fox. " * 10}], None, prompt_cache_key=name, max_tokens=5)
+    said(server, [{"role": "user", "content": "Another beginning. " * 20}], None, prompt_cache_key=names[0], max_tokens=5)
+    page = conversations(server)
+    assert [c["id"] for c in page["data"]] == names and not page["has_more"], page
+    assert [c["lanes"] for c in page["data"]] == [2, 1, 1] and all(c["states"] and c["tokens"] and c["state_bytes"] and c["durable"] == durable for c in page["data"]), page
+    first = conversations(server, query="&limit=2")
+    assert first["has_more"] and [c["id"] for c in first["data"]] == names[:2]
+    assert [c["id"] for c in conversations(server, query="&after=" + quote(names[1]))["data"]] == names[2:]
+    assert server.get("/v1/sessions").json["data"] == [], "a conversation is no session"
+    metrics = server.metrics()
+    assert metrics["rodimus_conversations"] == 3 and metrics["rodimus_conversation_lanes"] == 4, metrics
+    assert metrics['rodimus_conversation_states{tier="host"}'] >= 4 and (metrics['rodimus_conversation_states{tier="file"}'] > 0) == durable
+    answer = server.post("/finish_session", {"session_id": names[0]})
+    assert answer.status == 200 and answer.json == {"object": "conversation", "id": names[0], "deleted": True}, answer
+    assert server.post("/finish_session", {"session_id": names[0]}).status == 404
+    assert [c["id"] for c in conversations(server)["data"]] == names[1:]
+
+
+def test_a_conversation_is_shown_and_removed_by_its_name(own_server, tmp_path):
+    server, name = own_server("--state-dir", tmp_path, env=EVERY), "a b:c"
+    messages, last = talk(server, name, 2)
+    path = "/v1/sessions/" + quote(name) + "?kind=conversation"
+    shown = server.get(path)
+    assert shown.status == 200 and shown.json == conversations(server)["data"][0] and shown.json["id"] == name, shown
+    assert server.get("/v1/sessions/" + quote(name)).status == 400
+    assert server.ask("DELETE", path).status == 200
+    assert server.get(path).status == 404 and server.ask("DELETE", path).status == 404
+    left = [files for _, _, files in os.walk(tmp_path / "conversations") if files and not any(f.endswith("-h.state") for f in files)]
+    assert not left, left  # heads, which are those of all the key's conversations, have a folder of their own
+    server.kill()
+    server = own_server("--state-dir", tmp_path, env=EVERY)
+    answer = said(server, messages, name, tools=TOOLS)
+    assert cached(answer) < whole_prompt(server, messages[:2], TOOLS), answer["usage"]
+
+
+def test_what_no_conversation_can_be_is_named(server):
+    for path, param in (("/v1/sessions?kind=x", "kind"), ("/v1/sessions/a?kind=", "kind"), ("/v1/sessions?kind=conversation&after=%01", "after"),
+                        ("/v1/sessions?kind=conversation&limit=0", "limit"), ("/v1/sessions/%01?kind=conversation", "id"), ("/v1/sessions?after=a%20b", "after")):
+        answer = server.get(path)
+        assert answer.status == 400 and answer.error["param"] == param, (path, answer)
+    for body in ({}, {"session_id": ""}, {"session_id": 5}, {"session_id": "x" * 256}, {"session_id": "a\nb"}):
+        answer = server.post("/finish_session", body)
+        assert answer.status == 400 and answer.error["param"] == "session_id", (body, answer)
+
+
+def test_each_key_sees_its_own_conversations_alone(own_server, tmp_path):
+    keys = tmp_path / "keys"
+    keys.write_text("sk-anna name=anna\nsk-bert name=bert\n")
+    server = own_server("--api-key-file", keys, "--state-dir", tmp_path / "states", env=EVERY, key="sk-anna")
+    messages = [{"role": "user", "content": "Tell me a tale about a fox. " * 20}]
+    of = lambda key: {"Authorization": f"Bearer {key}", "X-Session-Id": "shared"}
+    ask = lambda key: server.post(CHAT, {"messages": messages, "max_tokens": 5}, headers=of(key))
+    assert ask("sk-anna").status == 200
+    assert [c["id"] for c in conversations(server, "sk-anna")["data"]] == ["shared"] and conversations(server, "sk-bert")["data"] == []
+    path = "/v1/sessions/shared?kind=conversation"
+    for method in ("GET", "DELETE"):
+        assert server.ask(method, path, headers=of("sk-bert")).status == 404
+    assert server.post("/finish_session", {"session_id": "shared"}, headers=of("sk-bert")).status == 404
+    answer = ask("sk-bert")
+    assert answer.status == 200 and cached(answer.json) == 0, answer
+    assert server.post("/finish_session", {"session_id": "shared"}, headers=of("sk-bert")).status == 200
+    assert [c["id"] for c in conversations(server, "sk-anna")["data"]] == ["shared"]
+    assert cached(ask("sk-anna").json) > 0
