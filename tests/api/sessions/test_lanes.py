@@ -1,4 +1,5 @@
-"""Conversations that bring everything, in the large: an early text is edited, or two requests of one lane come at once."""
+"""Conversations that bring everything, in the large: an early text is edited, two requests of one lane come at once, many conversations share a
+small memory. RODIMUS_TEST_SOAK=1 has 500 of them."""
 import concurrent.futures
 import os
 import random
@@ -6,12 +7,13 @@ import sys
 
 import pytest
 
-from server import ROOT
+from server import ROOT, SLOWER
 from talk import CHAT
 
 sys.path.append(os.path.join(ROOT, "tests", "bench"))
 from replayed import Claude, World, ask  # noqa: E402
 
+SOAK = bool(os.environ.get("RODIMUS_TEST_SOAK"))
 EVERY = {"RODIMUS_TEST_CHECKPOINTS_PAY": "1"}  # each entry of the cache pays, however busy the machine is
 SEED = int(os.environ.get("RODIMUS_TEST_SEED", 0)) or random.randrange(1, 1 << 30)
 TURNS, CHUNK = 40, 64
@@ -71,3 +73,20 @@ def test_two_requests_of_one_conversation_at_once_are_both_right(own_server):
         assert cached >= n_tok - CHUNK, f"RODIMUS_TEST_SEED={SEED}, round {i}: {cached} of {n_tok}"
         settle(on)
         messages = [*ways[longer], {"role": "assistant", "content": f"No. {i}"}]
+
+
+def test_many_conversations_share_a_small_memory(own_server, tmp_path):
+    """Ten times as many as their memory has states for: what is not in memory is in files, and no turn reads what was read."""
+    n, state_bytes = (500 if SOAK else 40) // SLOWER, 3 << 20  # some 2.3 MB of tales' state at its full windows, and what stands beside it
+    memory = n // 10 * state_bytes
+    server = own_server("--model-name", "tales,*", "--state-dir", tmp_path / "states", "--state-host-bytes", 2 * memory, "--prefix-cache-bytes", memory, env=EVERY)
+    world, draw = World(SEED, 0.01), random.Random(SEED)
+    lanes, last = [Claude(world) for _ in range(n)], [None] * n
+    for round_ in range(3):
+        for i in draw.sample(range(n), n):
+            lanes[i].user("reminder", "user")
+            answer = ask(server, lanes[i].request("text"))
+            lanes[i].take(answer)
+            assert round_ == 0 or answer.cached >= last[i] - 1, f"RODIMUS_TEST_SEED={SEED}, round {round_}, conversation {i}: {answer.cached} of {last[i]} were known"
+            last[i] = answer.prompt + answer.said
+        assert server.metric("rodimus_prefix_bytes") <= memory

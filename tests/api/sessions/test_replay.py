@@ -8,14 +8,17 @@ import pytest
 
 from server import MODEL, ROOT
 
-REQUESTS = {"claude": 18, "opus": 20, "codex": 17, "interactive": 12, "three": 12, "agents": 12, "codex_agents": 10}
+REQUESTS = {"claude": 18, "opus": 20, "codex": 17, "codex_compacts": 16, "interactive": 12, "three": 12, "agents": 12, "codex_agents": 10}
 
 
-@pytest.mark.parametrize("session", REQUESTS)
-def test_a_session_of_an_agent_reads_what_is_new(session, tmp_path):
+WAYS = {"one": [], "kill": ["--kill"], "other": ["--other"]}  # one server, killed before each request, two of one folder in turn
+
+
+@pytest.mark.parametrize("session,way", [*((session, "one") for session in REQUESTS), *((session, way) for session in ("opus", "codex_compacts", "three") for way in ("kill", "other"))])
+def test_a_session_of_an_agent_reads_what_is_new(session, way, tmp_path):
     out = tmp_path / "replay.json"
-    done = subprocess.run([sys.executable, os.path.join(ROOT, "tests", "bench", "replay"), out, "--scale", "0.02", "--pays", "--verbose", "--sessions", session, "--model", MODEL],
+    done = subprocess.run([sys.executable, os.path.join(ROOT, "tests", "bench", "replay"), out, "--scale", "0.02", "--pays", "--verbose", "--sessions", session, "--model", MODEL, *WAYS[way]],
                           capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(out.read_text())["one"][session]
+    found = json.loads(out.read_text())[way][session]
     assert found["requests"] == REQUESTS[session] and found["read_tok"] >= found["new_tok"] > 0, found

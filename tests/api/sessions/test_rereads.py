@@ -55,6 +55,24 @@ def test_a_tool_that_was_deferred_is_read_where_it_was_found_and_not_in_the_head
     assert second.prompt - second.cached < first.prompt / 4 and second.items[-1]["name"] == "NotebookEdit", (second.prompt, second.cached, second.items)
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["one server", "another server"])
+def test_a_compaction_without_tools_goes_on_from_its_thread(serve, tmp_path, again):
+    """Its request has tools: []: the head of the thread stays in the prompt, and no call comes."""
+    server, world = serve("--state-dir", tmp_path / "states"), World(3, 0.05)
+    thread = Codex(world)
+    thread.user()
+    first = ask(server, thread.request("exec_command", "exec_command"))
+    call = thread.take(first)[-1]
+    thread.input.append({"type": "function_call_output", "call_id": call["call_id"], "output": world.text("Bash")})
+    thread.user("reminder")
+    request = thread.request("compaction", tools=[])
+    assert request.body["tools"] == [] and thread.tools()
+    server = serve("--state-dir", tmp_path / "states") if again else server
+    answer = ask(server, request)
+    assert answer.cached >= first.prompt + first.said - 1, (first.prompt, first.said, answer.cached)
+    assert all(item["type"] == "message" for item in answer.items), answer.items
+
+
 @pytest.mark.parametrize("lane", [Claude, Codex])
 def test_answers_with_other_bytes_are_known_by_their_ids(serve, lane):
     server, world = serve(), World(4, 0.05)
