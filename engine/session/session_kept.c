@@ -25,9 +25,8 @@ static bool kept_snapshot(struct sessions *s, struct session *x) {
     return known;
 }
 
-/* The holder alone changes the file's version. */
-static bool kept_file(struct sessions *s, struct session *x) {
-    struct session_file_version v = x->file_version;
+/* v: of the session's file. */
+static bool kept_file(struct sessions *s, struct session *x, struct session_file_version v) {
     struct rod_error err;
     const struct session_kept kept = {.version = v.version};
     if (session_store_keep(&s->store, x->name, &v, &err)) {
@@ -50,10 +49,11 @@ bool session_kept_begin(struct sessions *s, struct session *x) {
     assert(x->hold == SESSION_TURN);
     session_lock(s);
     const bool keeps = x->exists && x->metadata.keep && !session_table_kept(x, x->metadata.version);
-    const bool durable = session_durable(x) && x->file_version.version == x->metadata.version;
+    const struct session_file_version v = x->file_version;
+    const bool durable = session_durable(x) && v.version == x->metadata.version;
     session_unlock(s);
     if (!keeps) return false;
-    if (session_on_disk(s)) return durable && kept_file(s, x);
+    if (session_on_disk(s)) return durable && kept_file(s, x, v);
     return kept_snapshot(s, x);
 }
 

@@ -40,7 +40,7 @@ def test_a_question_is_what_a_fork_answers_and_leaves_the_session_alone(server):
     fork = server.post(f"/v1/sessions/{session}/fork", {}).json["id"]
     want = chat(server, fork, "Who was the king?")
     before, bytes_before, asks = shown(server, session), state(server, session), server.metric("rodimus_session_asks_total")
-    for more in ({}, {"session_id": session}, {"expected_version": 1}):
+    for more in ({}, {"session_id": session}, {"expected_version": 1}, {"store": True}):
         answer = ask(server, session, "Who was the king?", **more)
         assert made(answer) == made(want) and answer["session"] == {"id": session, "version": 1}
         assert [answer["usage"][k] for k in SUMS] == [want["usage"][k] for k in SUMS]
@@ -48,10 +48,16 @@ def test_a_question_is_what_a_fork_answers_and_leaves_the_session_alone(server):
     chunks = [e.data for e in events if e.data != "[DONE]"]
     assert [i for c in chunks for i in c["choices"][0].get("token_ids") or []] == made(want)
     assert chunks[-1]["session"] == {"id": session, "version": 1}
-    assert server.metric("rodimus_session_asks_total") - asks == 4
+    assert server.metric("rodimus_session_asks_total") - asks == 5
     assert shown(server, session) == before
     assert state(server, session) == bytes_before
     assert fork in [s["id"] for s in server.get("/v1/sessions?limit=1000").json["data"]]
+
+
+def test_store_changes_nothing_of_a_turn(server):
+    session = new_id()
+    for version, store in enumerate((False, True), 1):
+        assert chat(server, session, "Hi", session_create=True, store=store)["session"]["version"] == version
 
 
 def test_what_is_wrong_with_a_question_is_told_as_of_a_chat(server):
