@@ -364,6 +364,18 @@ def test_a_message_sent_before_the_list_is_new_brings_no_second_system_prompt(se
     assert [[m["role"] for m in b["messages"]] for b in bodies] == [["system", "user"], ["user"]]
 
 
+def test_conversations_of_agents_are_listed_and_forgotten(serve, open_page):
+    server = serve()
+    body = {"messages": [{"role": "user", "content": "Once upon a time " * 50}], "max_tokens": 1}
+    assert server.post("/v1/chat/completions", body, headers={"X-Session-Id": "an agent"}).status == 200
+    page = open_page(server)
+    expect(page.locator("#conversations li")).to_have_count(1)
+    expect(page.locator("#conversations li")).to_contain_text("an agent")
+    page.get_by_label("Forget an agent").click()
+    expect(page.locator("#conversations li")).to_have_count(0)
+    assert server.get("/v1/sessions?kind=conversation").json["data"] == []
+
+
 def test_a_session_is_deleted_when_asked_twice(serve, open_page):
     server = serve()
     page = open_page(server)
