@@ -90,7 +90,7 @@ def codex(program, proxy, home):
         statuses(proxy)
 
     def tool_search():
-        proxy.begin(Force("tool_search", {"query": "parcel", "limit": 4}), Force("parcel_state", {"parcel": "7"}), Force("parcel_picture", {"parcel": "7"}))
+        proxy.begin(runs("sleep 8"), Force("tool_search", {"query": "parcel", "limit": 4}), Force("parcel_state", {"parcel": "7"}), Force("parcel_picture", {"parcel": "7"}))
         ask("Where is parcel 7?")
         statuses(proxy)
         for pattern in ('"tool_search_output"', "Parcel 7 is in Oslo", '"namespace":"mcp__parcels"', '"input_image"'):

@@ -197,6 +197,13 @@ static int session(bool fork, const char *body, size_t len, struct api_error *er
 }
 
 /* In two pieces it is the same text as in one. */
+/* A regular expression that a grammar of Lark became is complete, as one that a client sends has to be. */
+static void lark(const char *text, size_t len) {
+    struct buf out = {0};
+    if (responses_lark(text, len, &out) && !out.failed && !responses_regex_whole(out.data, out.len)) abort();
+    buf_fini(&out);
+}
+
 static void custom_input(const char *text, size_t len) {
     struct buf whole = {0}, pieces = {0};
     const size_t half = len / 2, end = responses_custom_input(text, len, 0, &whole);
@@ -245,6 +252,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         names(body, len);
     } else if (data[0] == 'i') {
         custom_input(body, len);
+    } else if (data[0] == 'l') {
+        lark(body, len);
     } else if (data[0] == 'k') {
         rc = kept(body, len, &err);
     } else if (data[0] == 's' || data[0] == 'f') {

@@ -16,6 +16,12 @@ size_t responses_head(const json_t *input);
 /* The name by which the model knows the tool of a call or a choice. */
 bool responses_put_name(const json_t *call, struct buf *out);
 
+/* Whether a group around the pattern holds all of it: no parenthesis, class or backslash reaches out. */
+bool responses_regex_whole(const char *pattern, size_t len);
+/* The regular expression of the texts of a grammar of Lark, behind what stands in `out`. False: none is found, as where
+ * a rule leads back to itself; `out` then has a part of it. */
+bool responses_lark(const char *grammar, size_t len, struct buf *out);
+
 /* The input and the instructions before it. */
 bool responses_take_items(const struct api_fields *p, struct api_request *out);
 

@@ -61,67 +61,40 @@ static json_t *full_name(const struct place *at, const json_t *tool) {
     return full;
 }
 
-/* Behind the group's ( and ?, a name; else what stands there says nothing of where the group ends. NULL: damaged. */
-static const char *skip_group_name(const char *at, const char *end) {
-    if (at < end && *at == 'P') at++;
-    if (at == end || *at != '<' || (end - at > 1 && strchr("=!", at[1]))) return at;
-    for (at++; at < end && *at != '>'; at++)
-        if (*at == '(' || *at == ')') return NULL;
-    return at < end ? at : NULL;
-}
-
-/* Behind the class's [: its end. A ] that stands first is a character. NULL: it has none. */
-static const char *skip_class(const char *at, const char *end) {
-    if (at < end && *at == '^') at++;
-    for (const char *first = at; at < end; at++) {
-        if (*at == ']' && at > first) return at + 1;
-        if (*at == '\\') at++;
-    }
-    return NULL;
-}
-
-/* Whether a group around the pattern holds all of it: no parenthesis, class or backslash reaches out. */
-static bool fits_group(const json_t *pattern) {
-    const char *at = json_string_value(pattern), *end = at + json_string_length(pattern);
-    size_t depth = 0;
-    while (at && at < end) {
-        const char c = *at++;
-        if (c == '\\' && at++ == end) return false;
-        if (c == '(') depth++;
-        if (c == ')' && !depth--) return false;
-        if (c == '[') at = skip_class(at, end);
-        if (c == '(' && at < end && *at == '?') at = skip_group_name(at + 1, end);
-    }
-    return at && !depth;
-}
-
-/* The whole text matches. */
-static json_t *whole_pattern(const json_t *definition) {
-    struct buf text = {0};
-    buf_puts(&text, "^(?:");
-    buf_add(&text, json_string_value(definition), json_string_length(definition));
-    buf_puts(&text, ")$");
-    json_t *pattern = text.failed ? NULL : json_stringn(text.data, text.len);
-    buf_fini(&text);
-    return pattern;
-}
-
-/* A grammar of the text is told, and held where it is a regular expression. */
-static bool is_regex(const json_t *format) {
+static bool is_grammar(const json_t *format, const char *syntax) {
     return field_is(json_object_get(format, "type"), "grammar") &&
-           field_is(json_object_get(format, "syntax"), "regex") &&
-           json_is_string(json_object_get(format, "definition"));
+           field_is(json_object_get(format, "syntax"), syntax) && json_is_string(json_object_get(format, "definition"));
+}
+static bool is_regex(const json_t *format) { return is_grammar(format, "regex"); }
+
+/* A grammar of the text is told, and held where it is a regular expression, or one of Lark that can be one. The whole
+ * text matches. False: any text. */
+static bool put_pattern(const json_t *format, struct buf *out) {
+    const json_t *definition = json_object_get(format, "definition");
+    buf_puts(out, "^(?:");
+    if (is_regex(format))
+        buf_add(out, json_string_value(definition), json_string_length(definition));
+    else if (!is_grammar(format, "lark") ||
+             !responses_lark(json_string_value(definition), json_string_length(definition), out))
+        return false;
+    buf_puts(out, ")$");
+    return true;
 }
 
 static json_t *custom_schema(const struct place *at, const json_t *format) {
+    struct buf pattern = {0};
     json_t *input = json_pack("{s:s}", "type", "string");
-    if (input && is_regex(format) &&
-        json_object_set_new(input, "pattern", whole_pattern(json_object_get(format, "definition")))) {
-        json_decref(input);
-        return NULL;
-    }
-    if (!is_regex(format) && field_is(json_object_get(format, "type"), "grammar"))
+    if (put_pattern(format, &pattern)) {
+        json_t *text = pattern.failed ? NULL : json_stringn(pattern.data, pattern.len);
+        if (input && json_object_set_new(input, "pattern", text)) {
+            json_decref(input);
+            input = NULL;
+        }
+    } else if (field_is(json_object_get(format, "type"), "grammar")) {
         field_ignore(at->fields, API_IGNORED_TOOL_FORMAT);
+    }
+    buf_fini(&pattern);
+    if (!input) return NULL;
     return json_pack("{s:s,s:{s:o},s:[s],s:b}", "type", "object", "properties", "input", input, "required", "input",
                      "additionalProperties", 0);
 }
@@ -191,7 +164,8 @@ static bool read_tool(const struct place *at, size_t i, const json_t *tool, stru
                         "must be function, custom, namespace or a tool_search that the client executes: the server "
                         "runs no tools of its own");
     const json_t *format = json_object_get(tool, "format");
-    if (custom && is_regex(format) && !fits_group(json_object_get(format, "definition")))
+    const json_t *regex = is_regex(format) ? json_object_get(format, "definition") : NULL;
+    if (custom && regex && !responses_regex_whole(json_string_value(regex), json_string_length(regex)))
         return bad_tool(at, i, "format.definition",
                         "is no regular expression: a group, a class or an escape has no end");
     json_t *name = search ? json_string(SEARCH) : full_name(at, tool);

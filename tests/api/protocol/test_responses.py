@@ -447,9 +447,52 @@ def test_a_choice_may_name_a_tool_of_any_kind(server):
         assert answer.status == 200 and answer.json["output"][0]["type"] == kind, (choice, answer)
 
 
+PATCH_LARK = """start: begin_patch hunk hunk? end_patch
+begin_patch: "*** Begin Patch" LF
+end_patch: "*** End Patch" LF?
+
+hunk: add_hunk | delete_hunk
+      | update_hunk  // the third kind
+add_hunk: "*** Add File: " filename LF add_line add_line?
+delete_hunk: "*** Delete File: " filename LF
+update_hunk: "*** Update File: " filename LF change_line
+filename: /[a-z]{1,8}/
+add_line: "+" /[a-z ]{0,8}/ LF -> line
+change_line: ("+" | "-" | " ") /[a-z \\/]{0,8}/ LF
+%import common.LF
+"""
+LARKS = [(PATCH_LARK, r"\*\*\* Begin Patch\n(\*\*\* (Delete File: [a-z]{1,8}\n|Add File: [a-z]{1,8}\n(\+[a-z ]{0,8}\n){1,2}|Update File: [a-z]{1,8}\n[-+ ][a-z /]{0,8}\n)){1,2}\*\*\* End Patch\n?"),
+         ('start: [sign] INT ("," INT)* "."\nsign: "-" | "+"\n%import common.INT', r"[-+]?[0-9]+(,[0-9]+)*\."),
+         ('start: A+ b?\nA: /a(b|c)/\n?b: "\\"(" A ")\\\\"', r'(a[bc])+("\(a[bc]\)\\)?')]
+
+
+@pytest.mark.parametrize("grammar, regex", LARKS)
+def test_a_lark_grammar_without_recursion_holds_a_custom_tool(own_server, grammar, regex):
+    s = own_server()
+    tool = {"type": "custom", "name": "write", "format": {"type": "grammar", "syntax": "lark", "definition": grammar}}
+    whole = 0
+    for i in range(6):
+        answer = s.post(PATH, {**ASK, "tools": [tool], "tool_choice": "required", "parallel_tool_calls": False, "max_output_tokens": 400, "temperature": 0.7, "seed": i, "store": False})
+        assert answer.status == 200, answer
+        if answer.json["status"] == "completed":
+            whole += 1
+            assert re.fullmatch(regex, answer.json["output"][0]["input"]), answer.json["output"]
+    assert whole, "no answer ended within its limit"
+    assert not [k for k in s.metrics() if "tool_format" in k]
+
+
+@pytest.mark.parametrize("grammar", ["start: start", "start: a\na: b\nb: \"x\" a | \"y\"", "start: nobody", "start: /(/", "start: \"a", "start: \"a\"i", "start: /a/i", "%ignore WS\nstart: \"a\"",
+                                     "begin: \"a\"", "", "start", "start: (\"a\"", "start: \"a\"~3", "start: \"a\"..\"z\"", "start{x}: \"a\"", "start: a a\n" + "\n".join(f"{c}: {d} {d}" for c, d in zip("abcdefghijklmnop", "bcdefghijklmnopq")) + "\nq: \"xy\""])
+def test_a_lark_grammar_that_cannot_be_held_leaves_free_text(own_server, grammar):
+    s = own_server()
+    tool = {"type": "custom", "name": "write", "format": {"type": "grammar", "syntax": "lark", "definition": grammar}}
+    assert s.post(PATH, {**ASK, "tools": [tool], "max_output_tokens": 1, "store": False}).status == 200
+    assert [v for k, v in s.metrics().items() if k.startswith("rodimus_request_parts_ignored_total") and "tool_format" in k] == [1]
+
+
 def test_what_a_response_leaves_out_is_in_a_metric(own_server):
     s = own_server()
-    lark = {**PATCH, "format": {"type": "grammar", "syntax": "lark", "definition": "start: /a+/"}}
+    lark = {**PATCH, "format": {"type": "grammar", "syntax": "lark", "definition": 'start: "a" start?'}}
     body = {**ASK, "store": False, "max_output_tokens": 1, "tools": [{"type": "web_search"}, {"type": "local_shell"}, lark], "input": [user("a"), {"type": "web_search_call", "id": "w"}]}
     assert [s.post(PATH, body).status for _ in range(2)] == [200, 200]
     found = {k.split('"')[1]: v for k, v in s.metrics().items() if k.startswith("rodimus_request_parts_ignored_total")}
