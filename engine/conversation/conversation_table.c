@@ -236,16 +236,12 @@ static bool turn_stays(uint32_t turn, uint32_t last) {
     return turn == low_bit || (last > turn && last - turn <= low_bit);
 }
 
-/* Whether a stands for the turn in place of b: behind the answer, then longer. */
-static bool stands_for(const struct conversation_place *a, const struct conversation_place *b) {
-    return a->kind != b->kind ? a->kind > b->kind : a->n_tok > b->n_tok;
-}
-
 struct lane_view {
     const struct conversation *c;
     uint64_t lane;
     uint32_t last;                                           /* turn */
     const struct conversation_state *newest[3], *longest[3]; /* by kind */
+    const struct conversation_state *before;                 /* the newest answer but one */
 };
 
 static bool in_lane(const struct conversation_state *s, uint64_t lane) {
@@ -253,10 +249,11 @@ static bool in_lane(const struct conversation_state *s, uint64_t lane) {
 }
 
 static struct lane_view lane_look(const struct conversation *c, uint64_t lane) {
-    struct lane_view v = {c, lane, 0, {NULL}, {NULL}};
+    struct lane_view v = {.c = c, .lane = lane};
     for (struct conversation_state *s = state_first(c); s; s = state_after(s)) {
         if (!in_lane(s, lane)) continue;
         const enum conversation_kind kind = s->place.kind;
+        if (kind == CONVERSATION_ANSWER) v.before = v.newest[kind];
         v.newest[kind] = s;
         if (!v.longest[kind] || s->place.n_tok > v.longest[kind]->place.n_tok) v.longest[kind] = s;
         if (s->place.turn > v.last) v.last = s->place.turn;
@@ -266,11 +263,10 @@ static struct lane_view lane_look(const struct conversation *c, uint64_t lane) {
 
 static bool state_stays(const struct lane_view *v, const struct conversation_state *s) {
     const struct conversation_place *p = &s->place;
-    if (s == v->newest[p->kind] || s == v->longest[p->kind]) return true;
+    if (s == v->newest[p->kind] || s == v->longest[p->kind] || s == v->before) return true;
     if (p->turn >= v->last || !turn_stays(p->turn, v->last)) return false;
-    for (struct conversation_state *other = state_first(v->c); other; other = state_after(other))
-        if (other != s && in_lane(other, v->lane) && other->place.turn == p->turn && stands_for(&other->place, p))
-            return false;
+    for (const struct conversation_state *other = s; (other = state_after(other));)
+        if (in_lane(other, v->lane) && other->place.turn == p->turn) return false; /* what came later went on */
     return true;
 }
 

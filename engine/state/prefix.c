@@ -302,16 +302,15 @@ bool prefix_evict(struct prefix *p, uint64_t now_ns) {
 static struct prefix_entry *entry_new(const struct prefix_key *key, const int32_t *ids, size_t n, size_t buffer_bytes) {
     const size_t tenant = strlen(text_of(key->tenant)) + 1, salt = strlen(text_of(key->salt)) + 1;
     const size_t own = sizeof(struct prefix_entry) + n * sizeof *ids + tenant + salt;
-    struct prefix_entry *e = calloc(1, own);
+    struct prefix_entry *e = malloc(own);
     if (!e) return NULL;
+    *e = (struct prefix_entry){.n_tok = n, .bytes = own + buffer_bytes};
     memcpy(e->ids, ids, n * sizeof *ids);
     char *text = (char *)(e->ids + n);
     memcpy(text, text_of(key->tenant), tenant);
     memcpy(text + tenant, text_of(key->salt), salt);
     e->tenant = text;
     e->salt = text + tenant;
-    e->n_tok = n;
-    e->bytes = own + buffer_bytes;
     return e;
 }
 
@@ -519,13 +518,18 @@ static void stops_try(const struct prefix_reading *r, uint64_t at_tok, uint64_t 
 
 static uint64_t saturating_product(uint64_t a, uint64_t n) { return a > UINT64_MAX / n ? UINT64_MAX : a * n; }
 
+uint64_t prefix_end(const struct prefix_reading *r) {
+    const uint64_t last = r->n_tok - 1;
+    return r->named && r->n_marks && r->marks[r->n_marks - 1] < last ? r->marks[r->n_marks - 1] : last;
+}
+
 uint32_t prefix_stops(const struct prefix_reading *r, uint64_t stops[PREFIX_MAX_STOPS]) {
     uint32_t n = 0;
     const uint64_t pays_tok = r->pays_tok ? r->pays_tok : 1,
                    least_tok = saturating_product(pays_tok, POLICY_PREFIX_PAYS);
     if (r->n_tok < 2) return 0;
     for (uint32_t i = 0; i < r->n_wanted; i++) stops_try(r, r->wanted_tok[i], 1, stops, &n);
-    if (!r->open_end) stops_try(r, r->n_tok - 1, r->named ? 1 : least_tok, stops, &n);
+    if (!r->open_end) stops_try(r, prefix_end(r), r->named ? 1 : least_tok, stops, &n);
     stops_try(r, r->branch_tok, least_tok, stops, &n);
     if (r->n_marks) stops_try(r, r->marks[0], r->named ? 1 : least_tok, stops, &n);
     if (r->named && r->n_marks > 1) stops_try(r, r->marks[r->n_marks - 2], r->chunk_tok, stops, &n);

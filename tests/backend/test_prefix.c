@@ -196,10 +196,11 @@ static void tales_goes_on_from_files_as_if_never_closed(void **state) {
             collect_init(&c, &config);
             if (rod_engine_open(&config, &c.engine, &err)) fail_msg("%s", err.message);
             struct rod_request *r = tale(&a, ids, n, max_tokens);
-            r->marks = malloc(2 * sizeof *r->marks);
+            r->marks = malloc(3 * sizeof *r->marks);
             r->marks[0] = HEAD;
             r->marks[1] = HEAD + FIRST;
-            r->n_marks = 2;
+            r->marks[2] = n;
+            r->n_marks = 2 + (turn > 0);
             r->has_head = true;
             r->n_user_texts = 1 + (uint32_t)turn;
             r->conversation = strdup(answered ? "answered" : "read");

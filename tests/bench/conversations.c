@@ -49,11 +49,12 @@ static double ask(struct bench *b, const int32_t *ids, size_t n, bool named, uin
     struct rod_error err;
     uint64_t ticket;
     double ms = 0;
-    if (!r || !(r->prompt = malloc(n * sizeof *ids)) || !(r->marks = malloc(sizeof *r->marks))) exit(1);
+    if (!r || !(r->prompt = malloc(n * sizeof *ids)) || !(r->marks = malloc(2 * sizeof *r->marks))) exit(1);
     memcpy(r->prompt, ids, n * sizeof *ids);
     r->n_prompt = n;
     r->marks[0] = b->n_first;
-    r->n_marks = 1;
+    r->marks[1] = n - 4; /* what opens the answer */
+    r->n_marks = 2;
     r->n_user_texts = 1;
     r->max_tokens = ANSWER;
     r->ignore_eos = true;
