@@ -390,8 +390,8 @@ def test_items_of_agents_are_messages_calls_and_results(server):
 
 
 def test_a_custom_tool_is_told_whole(server):
-    """Also behind a NUL, as functions are."""
-    for description, lark in (("abc\0" + "word " * 9, None), ("abc", "start: /a+/\0" + "word " * 9), (None, "start: /a+/")):
+    """Also behind a NUL, as functions are. Neither grammar is one that is held, which would stand among the parameters."""
+    for description, lark in (("abc\0" + "word " * 9, None), ("abc", "start: /a+/\0" + "word " * 9), (None, 'start: "a" start?')):
         form = {"format": {"type": "grammar", "syntax": "lark", "definition": lark}} if lark else {}
         tool = {"type": "custom", "name": "apply_patch", **({"description": description} if description else {}), **form}
         said = "\n".join([*([description] if description else []), *([f"input is text of this grammar (lark):\n{lark}"] if lark else [])])
