@@ -191,6 +191,25 @@ static void questions_at_any_moment_leave_the_stream_as_it_is(void **state) {
     setup_close(&b);
 }
 
+/* Closed while one runs and others are being opened: the session is what it was. */
+static void an_engine_that_closes_ends_its_questions(void **state) {
+    (void)state;
+    struct setup b;
+    struct answer a[4], z;
+    begin(&b, CONFIG());
+    turn_ok(&b.c, turn_request(&z, "s", text, 11, 5), &z);
+    collect_free(&z);
+    for (int i = 0; i < 4; i++) collect_submit(&b.c, ask_request(&a[i], "s", 3, 1000000));
+    while (!a[0].n_ids && !a[1].n_ids && !a[2].n_ids && !a[3].n_ids) collect_now(&b.c);
+    collect_close(&b.c); /* without the drain that waits for them */
+    for (int i = 0; i < 4; i++) collect_free(&a[i]);
+    begin(&b, CONFIG());
+    assert_int_equal(session_info(b.c.engine, "s").version, 1);
+    turn_ok(&b.c, ask_request(&z, "s", 3, 5), &z);
+    collect_free(&z);
+    setup_close(&b);
+}
+
 /* A state that is in its file alone comes from there, and one that finds no room waits for it. */
 static void a_question_brings_the_state_from_its_file(void **state) {
     (void)state;
@@ -239,6 +258,7 @@ int main(void) {
         ALL(questions_run_beside_a_turn_and_beside_each_other),
         ALL(what_is_wrong_with_a_question_is_told_as_of_a_turn),
         ALL(questions_at_any_moment_leave_the_stream_as_it_is),
+        IN_FILES(an_engine_that_closes_ends_its_questions),
         IN_FILES(a_question_brings_the_state_from_its_file),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
