@@ -1,8 +1,8 @@
 /* test_formats.c - what weights in fewer bits cost on a real device, by the held-out tales: RODIMUS_TEST_DEVICE names
- * it, the CPU without it. The first 2,000 tokens; all of them with RODIMUS_TEST_FULL=1. */
+ * it, the CPU without it. The first 6,000 tokens; all of them with RODIMUS_TEST_FULL=1. */
 #include "tests/held_out.h"
 
-enum { SOME_TOKENS = 2000 };
+enum { SOME_TOKENS = 6000 };
 
 static double perplexity_in(const char *dir, const char *weights, const int32_t *ids, size_t n) {
     const char *device = getenv("RODIMUS_TEST_DEVICE");

@@ -1,5 +1,5 @@
 """The pages say what happens: every example under a `test: run` mark ends well, and prints what stands under the next
-`test: output` mark. Ids and times of creation differ from run to run and are left out. What an example asks on port 8080 is a
+`test: output` mark. Ids, times of creation and what was drafted differ from run to run and are left out. What an example asks on port 8080 is a
 server of the product's default model, or of the mark's: `test: run --model DIR`. RODIMUS_TEST_WRITE=1 writes the outputs anew."""
 import collections
 import json
@@ -37,6 +37,7 @@ def examples():
 def settled(text):
     text = re.sub(r'"id":"(chat)?cmpl-[0-9a-f]{32}"', r'"id":"\1cmpl-"', text)
     text = re.sub(r'"system_fingerprint":"fp_[0-9a-f]{12}"', '"system_fingerprint":"fp_"', text)
+    text = re.sub(r',"completion_tokens_details":{"accepted_prediction_tokens":\d+,"rejected_prediction_tokens":\d+}', "", text)
     return re.sub(r'"(created|created_at|used_at|expires_at)":\d+', r'"\1":0', text).rstrip("\n")
 
 
@@ -88,6 +89,23 @@ def test_an_output_is_written_under_its_own_mark_and_only_if_it_differs(tmp_path
         write_output(example, new)
     assert (tmp_path / "A.md").read_text() == (run.format("a") + output.format("two\nlines\n") + run.format("b") + output.format(before) + run.format("c")
                                                + output.format("no line break"))
+
+
+def test_the_readmes_agent_reads_in_its_folder_alone(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(os.path.join(ROOT, "config", "models", "skills"))
+    import agent
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    above = os.path.join("..", "other.txt")
+    (tmp_path / "other.txt").write_text("silver")
+    (folder / "lamp.txt").write_text("gold")
+    (folder / "link.txt").symlink_to(above)
+    said = {path: agent.result_of(folder, {"name": "read_file", "arguments": json.dumps({"path": path})})
+            for path in ("lamp.txt", above, str(tmp_path / "other.txt"), "link.txt", "none.txt")}
+    assert said.pop("lamp.txt") == "gold"
+    assert all(said.values()) and "silver" not in str(said), said
+    assert "silver" not in agent.result_of(folder, {"name": "list_files", "arguments": '{"path": ".."}'})
+    assert agent.result_of(folder, {"name": "read_file", "arguments": '{"file": "lamp.txt"}'}) != "gold"
 
 
 def test_the_operators_chapter_leads_to_all_that_an_operator_needs():
