@@ -138,6 +138,8 @@ int api_join_session(struct api_request *q, const struct api_headers *h, struct 
         ok = refuse_sessionless(&p, s->create ? "session_create" : "expected_version", h);
     } else if (q->n_messages && !q->max_tokens) {
         ok = field_bad(&p, q->max_tokens_field, "must be 1 to %d, not 0", INT32_MAX);
+    } else if (s->conversation) {
+        ok = api_take_key(&p, s, h->idempotency_key);
     }
     return ok ? 0 : -1;
 }

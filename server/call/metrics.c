@@ -63,7 +63,7 @@ static void put_histogram(struct buf *out, const char *name, const char *help, s
     put_buckets(out, name, help, bounds_us, 1e-6, bucket, METRICS_BOUNDS + 1, (double)h->sum_ns * 1e-9);
 }
 
-static void render_sessions(struct buf *out, const struct rod_stats *s) {
+static void render_sessions(struct buf *out, const struct metrics *m, const struct rod_stats *s) {
     put(out, "rodimus_sessions", "Sessions that this server knows.", s->sessions);
     put_head(out, "rodimus_sessions_by_tier", "gauge", "Of them: with the state in host memory, and in a file alone.");
     buf_addf(out, "rodimus_sessions_by_tier{tier=\"host\"} %llu\nrodimus_sessions_by_tier{tier=\"file\"} %llu\n",
@@ -84,8 +84,9 @@ static void render_sessions(struct buf *out, const struct rod_stats *s) {
     put(out, "rodimus_session_asks_total", "Questions beside sessions that began.", s->session_asks);
     put(out, "rodimus_session_rewinds_total", "Sessions that went back to an earlier turn.", s->session_rewinds);
     put(out, "rodimus_kept_turns", "States of earlier turns.", s->kept_turns);
-    put(out, "rodimus_idempotent_replays_total", "Turns answered again from their idempotency key.",
-        s->idempotent_replays);
+    put(out, "rodimus_idempotent_replays_total",
+        "Turns, and requests of conversations, answered again from their idempotency key.",
+        s->idempotent_replays + m->replays);
 }
 
 static void render_engine(struct buf *out, const struct metrics *m, const struct metrics_view *view) {
@@ -123,7 +124,7 @@ static void render_engine(struct buf *out, const struct metrics *m, const struct
                 s->step_ns_bucket, 20, (double)s->step_ns_sum * 1e-9);
     put_buckets(out, "rodimus_step_batch_rows", "Sessions that took part in a step: the size of the batch.",
                 rod_step_bounds_rows, 1, s->step_rows_bucket, ROD_STEP_ROWS_BUCKETS, (double)s->batch_rows_sum);
-    render_sessions(out, s);
+    render_sessions(out, m, s);
     /* The names that balancers and autoscalers of the field look for. A slot is our unit of memory. */
     put(out, "vllm:num_requests_running", "Alias of rodimus_requests_running.", s->running);
     put(out, "vllm:num_requests_waiting", "Alias of rodimus_queue_requests.", s->queued);

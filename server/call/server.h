@@ -36,6 +36,7 @@
 
 struct completion;
 struct recall;
+struct replies;
 
 struct server {
     uv_loop_t *loop;
@@ -56,6 +57,7 @@ struct server {
     char fingerprint[16];               /* of what computes the answers: "fp_..." */
     struct list completions;            /* in progress, the newest first */
     struct recall *recall;              /* answers as tokens; NULL: none are kept */
+    struct replies *replies;            /* answers of idempotency keys in conversations; NULL: no memory */
     atomic_size_t n_jobs;
     struct pool pool;
     struct pool_queue queue; /* of work that is no key's */

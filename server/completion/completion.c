@@ -4,6 +4,7 @@
  * once or one JSON answer at the end. It is freed when the http request has ended, no choice is open in the engine and
  * no work is on the pool. */
 #include "completion_internal.h"
+#include "replies.h"
 #include "server/api/sse.h"
 
 #include <assert.h>
@@ -49,11 +50,18 @@ static void free_prompts(struct completion *c) {
     free(c->prompts);
 }
 
+/* The answer that is kept for the request's key; NULL: it may run again. */
+static void end_reply(struct completion *c, struct buf *answer) {
+    if (c->repeats) replies_end(c->server->replies, c->way.tenant, c->request.session.idempotency_key, answer);
+    c->repeats = false;
+}
+
 static void completion_free(struct completion *c) {
     struct server *s = c->server;
     assert(server_on_loop(s));
     assert(!c->call && !c->working);
     settle_tokens(c);
+    end_reply(c, NULL);
     list_remove(&s->completions, &c->link);
     for (uint32_t i = 0; c->choices && i < c->answer.n_choices; i++) free(c->choices[i].said.ids);
     answer_fini(&c->answer);
@@ -63,6 +71,7 @@ static void completion_free(struct completion *c) {
     api_request_fini(&c->request);
     rod_grammar_close(c->grammar);
     buf_fini(&c->notes);
+    buf_fini(&c->sent);
     completion_session_free(c->turn.asked);
     if (c->account.n_counted) key_end(c->account.key, c->account.n_counted);
     if (c->account.key) key_drop(&s->keys, c->account.key);
@@ -131,7 +140,7 @@ int completion_log_fields(const struct completion *c, struct log_field *fields, 
     if (a->usage.kept_tools) fields[n++] = log_number("kept_tools", (double)a->usage.kept_tools);
     if (*a->session || a->usage.cached_tok) fields[n++] = log_number("cached_tokens", (double)a->usage.cached_tok);
     if (*a->session) fields[n++] = log_number("version", (double)a->session_version);
-    if (*a->session && c->turn.replayed) fields[n++] = log_truth("replayed", true);
+    if (c->turn.replayed) fields[n++] = log_truth("replayed", true);
     if (a->usage.accepted_tok || a->usage.rejected_tok) {
         fields[n++] = log_number("accepted_drafts", (double)a->usage.accepted_tok);
         fields[n++] = log_number("rejected_drafts", (double)a->usage.rejected_tok);
@@ -151,6 +160,14 @@ static void begin_stream(struct completion *c) {
     http_stream_begin(c->call->http, SSE_CONTENT_TYPE);
 }
 
+static void keep_sent(struct completion *c, const struct buf *bytes) {
+    if (!c->repeats) return;
+    buf_add(&c->sent, bytes->data, bytes->len);
+    if (c->sent.len <= REPLY_MAX_BYTES) return;
+    end_reply(c, NULL);
+    buf_fini(&c->sent);
+}
+
 static void write_frames(struct completion *c) {
     assert(c->call && c->request.stream && (!c->working || c->said)); /* notes are no frames */
     struct server *s = c->server;
@@ -166,6 +183,7 @@ static void write_frames(struct completion *c) {
         return;
     }
     begin_stream(c);
+    keep_sent(c, &c->answer.frame);
     const size_t pending = http_stream_write(r, c->answer.frame.data, c->answer.frame.len);
     buf_clear(&c->answer.frame);
     c->times.sent_ns = uv_hrtime();
@@ -220,6 +238,7 @@ static void end_stream(struct completion *c) {
     /* The end may repeat the text, so its size says nothing about how fast the client reads. */
     c->over = !c->answer.frame.failed;
     write_frames(c);
+    if (c->over && !c->slow) end_reply(c, &c->sent);
     if (c->streaming) http_stream_end(c->call->http); /* else out of memory before the first frame: 500 */
 }
 
@@ -231,9 +250,49 @@ static void answer_whole(struct completion *c) {
         completion_fail_no_memory(c);
     } else {
         c->over = true;
+        keep_sent(c, &out);
+        end_reply(c, &c->sent);
         http_call_respond(c->call, 200, "application/json", &out);
     }
     buf_fini(&out);
+}
+
+/* ---- answers that are repeated ---- */
+
+static void send_again(struct completion *c, const struct buf *answer) {
+    c->over = c->turn.replayed = true;
+    c->server->metrics.replays++;
+    if (c->request.stream) {
+        begin_stream(c);
+        http_stream_write(c->call->http, answer->data, answer->len);
+        http_stream_end(c->call->http);
+        return;
+    }
+    struct buf copy = {0};
+    buf_add(&copy, answer->data, answer->len);
+    if (copy.failed)
+        http_call_no_memory(c->call);
+    else
+        http_call_respond(c->call, 200, "application/json", &copy);
+    buf_fini(&copy);
+}
+
+bool completion_repeat(struct completion *c) {
+    const struct api_session *s = &c->request.session;
+    const struct buf *answer = NULL;
+    struct api_error err;
+    if (!s->conversation || !s->idempotency_key || !c->server->replies) return false;
+    switch (replies_ask(c->server->replies, c->way.tenant, s->idempotency_key, c->answer.digest, &answer)) {
+    case REPLY_NEW: c->repeats = true; return false;
+    case REPLY_THERE: send_again(c, answer); return true;
+    case REPLY_RUNS:
+        api_error_set(&err, 429, "rate_limit", "request_running", "Idempotency-Key",
+                      "The request of this idempotency key has not ended.");
+        break;
+    default: api_error_field(&err, "Idempotency-Key", "was used for another request");
+    }
+    completion_fail(c, &err);
+    return true;
 }
 
 /* ---- events ---- */

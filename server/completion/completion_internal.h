@@ -87,6 +87,8 @@ struct completion {
     struct rod_grammar *grammar; /* NULL = any text */
     struct answer answer;
     struct buf notes;                  /* of a named conversation, not written yet: u32 length and bytes each */
+    struct buf sent;                   /* of the answer, where it is kept for its Idempotency-Key */
+    bool repeats;                      /* it is, until its end */
     struct completion_choice *said;    /* whose end waits until they are written; NULL = none */
     struct completion_choice *choices; /* [answer.n_choices] */
     uint32_t n_open;
@@ -123,6 +125,8 @@ void completion_notes_write(struct completion *c);                              
 /* ---- completion_grammar.c ---- */
 int completion_grammar_open(struct completion *c, struct rod_error *err); /* of the answer and of its calls */
 
+/* Whether a conversation's Idempotency-Key has answered it: with the answer of an equal request, or an error. */
+bool completion_repeat(struct completion *c);
 /* Before the first byte a real status; after it an error event. */
 void completion_fail(struct completion *c, const struct api_error *err);
 void completion_fail_code(struct completion *c, int code, const char *message);

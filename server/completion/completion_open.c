@@ -434,6 +434,7 @@ static void completion_submit(struct completion *c) {
     if (!c->way.failed) note_ignored(s, c->request.ignored);
     if (!s->info->has_tokenizer) c->request.return_token_ids = true; /* there is no text to answer with */
     limit_to_context(c);
+    if (!c->way.failed && completion_repeat(c)) return;
     if (c->way.failed || !completion_fits(c) || !key_allows(c) || !key_affords(c)) {
         completion_fail(c, &c->way.err);
         return;

@@ -5,6 +5,7 @@
  */
 #include "serve.h"
 #include "server/completion/recall.h"
+#include "server/completion/replies.h"
 
 #include "server/base/pool.h"
 #include "server/commands/commands.h"
@@ -239,6 +240,7 @@ static void server_finish(struct service *v) {
     signal(SIGHUP, SIG_IGN); /* there is nothing left to reload */
     completion_free_all(s);
     recall_close(s->recall);
+    replies_close(s->replies);
 }
 
 /* Before there is another thread the environment may still change. 0, or -1 after a line in the log. */

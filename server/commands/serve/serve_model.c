@@ -6,6 +6,7 @@
 #include "server/base/progress.h"
 #include "server/base/version.h"
 #include "server/completion/recall.h"
+#include "server/completion/replies.h"
 #include "server/settings/model_path.h"
 
 #include <assert.h>
@@ -236,6 +237,7 @@ void serve_on_loaded(uv_async_t *wake) {
     server_set_fingerprint(s);
     server_set_defaults(s, engine);
     server_set_recall(s, engine);
+    s->replies = replies_new(REPLIES_BYTES);
     s->engine = engine; /* from here on other threads look */
     announce_server(v);
     notify_send("READY=1\nSTATUS=serving");

@@ -320,3 +320,43 @@ def test_each_key_sees_its_own_conversations_alone(own_server, tmp_path):
     assert server.post("/finish_session", {"session_id": "shared"}, headers=of("sk-bert")).status == 200
     assert [c["id"] for c in conversations(server, "sk-anna")["data"]] == ["shared"]
     assert cached(ask("sk-anna").json) > 0
+
+
+# ---- Idempotency-Key ----
+
+@pytest.mark.parametrize("path", [CHAT, MESSAGES, RESPONSES])
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_repeated_request_of_a_conversation_gets_its_answer_again(server, path, stream):
+    key, name = new_id(), new_id()
+    body = {"model": "tales", "stream": stream, "temperature": 1}
+    body |= {"input": "Tell me a tale.", "max_output_tokens": 9, "store": False} if path == RESPONSES else {**SAY, "max_tokens": 9, "temperature": 1}
+    of = {"X-Session-Id": name, "Idempotency-Key": key}
+    before = server.metrics()
+    first = server.post(path, body, headers=of)
+    again = server.post(path, body, headers=of)
+    assert first.status == again.status == 200 and first.body == again.body and first.body, (first, again)
+    assert first.header("Content-Type") == again.header("Content-Type")
+    after = server.metrics()
+    assert after["rodimus_idempotent_replays_total"] - before["rodimus_idempotent_replays_total"] == 1
+    assert after["rodimus_completion_tokens_total"] - before["rodimus_completion_tokens_total"] <= 9
+    other = server.post(path, {**body, "seed": 5}, headers=of)
+    error = other.json["error"]
+    assert other.status == 400 and "Idempotency-Key" in error["message"], other
+    assert server.post(path, {**body, "seed": 5}, headers={**of, "Idempotency-Key": key + "x"}).body != first.body
+
+
+def test_a_request_that_was_refused_or_left_may_come_again_under_its_key(server):
+    of = {"X-Session-Id": new_id(), "Idempotency-Key": new_id()}
+    assert server.post(CHAT, {**SAY, "temperature": -1}, headers=of).status == 400
+    connection, response = server.open("POST", CHAT, {**SAY, "max_tokens": 100000, "ignore_eos": True, "stream": True}, headers=of)
+    response.read(10)
+    answer = server.post(CHAT, {**SAY, "max_tokens": 100000, "ignore_eos": True, "stream": True}, headers=of)
+    assert answer.status == 429 and answer.error["code"] == "request_running" and answer.header("Retry-After"), answer
+    connection.close()
+    server.wait_metric("rodimus_slots_used", lambda n: n == 0)
+    assert server.post(CHAT, SAY, headers=of).status == 200
+
+
+def test_a_key_that_is_none_is_named(server):
+    answer = server.post(CHAT, SAY, headers={"X-Session-Id": "a", "Idempotency-Key": "x" * 256})
+    assert answer.status == 400 and answer.error["param"] == "Idempotency-Key", answer
