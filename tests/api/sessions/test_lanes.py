@@ -30,10 +30,12 @@ def chats(server, messages, **more):
     return answer.json["choices"][0], usage["prompt_tokens"], usage["prompt_tokens_details"]["cached_tokens"]
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["one server", "the next server"])
 @pytest.mark.parametrize("turn", [3, 10, 20, 39])
-def test_an_edit_of_an_early_turn_reads_a_tenth_at_most(own_server, turn):
+def test_an_edit_of_an_early_turn_reads_a_tenth_at_most(own_server, tmp_path, turn, again):
     """The client goes back to its text of that turn, changes it and drops what came after."""
-    server, world = own_server("--model-name", "tales,*", "--device", "null", env=EVERY), World(SEED, 0.05)
+    flags = ("--model-name", "tales,*", "--device", "null", "--state-dir", tmp_path / "states")
+    server, world = own_server(*flags, env=EVERY), World(SEED, 0.05)
     main = Claude(world, opus=True)
     main.user("reminder", "user")
     before = None
@@ -50,6 +52,9 @@ def test_an_edit_of_an_early_turn_reads_a_tenth_at_most(own_server, turn):
     whole = answer.prompt
     main.messages = before[:-1]
     main.user("reminder")
+    if again:
+        server.kill()
+        server = own_server(*flags, env=EVERY)
     edited = ask(server, main.request("text"))
     read = edited.prompt - edited.cached
     assert read <= whole / 10, f"RODIMUS_TEST_SEED={SEED}: turn {turn}: {read} of {edited.prompt} tokens read; the conversation had {whole}"
