@@ -360,3 +360,19 @@ def test_a_request_that_was_refused_or_left_may_come_again_under_its_key(server)
 def test_a_key_that_is_none_is_named(server):
     answer = server.post(CHAT, SAY, headers={"X-Session-Id": "a", "Idempotency-Key": "x" * 256})
     assert answer.status == 400 and answer.error["param"] == "Idempotency-Key", answer
+
+
+def test_a_compaction_as_codex_asks_for_it_reads_its_own_message_alone(own_server):
+    server, tools = own_server(env=EVERY), [{"type": "function", **tool["function"]} for tool in TOOLS]
+    body = {"store": False, "prompt_cache_key": "t", "instructions": "You edit. " * 20, "max_output_tokens": 160}
+    ask = lambda **more: server.post(RESPONSES, {**body, **more}, headers={"thread-id": "t", "session-id": "t"})
+    items = [{"role": "user", "content": "Edit all. " * 30}]
+    for _ in range(3):
+        answer = ask(input=items, tools=tools, tool_choice="required", parallel_tool_calls=False)
+        assert answer.status == 200, answer
+        server.wait_metric("rodimus_slots_used", lambda n: n == 0)
+        call = next(item for item in answer.json["output"] if item["type"] == "function_call")
+        items += [{k: call[k] for k in ("type", "call_id", "name", "arguments")}, {"type": "function_call_output", "call_id": call["call_id"], "output": "ok"}]
+    last = answer.json["usage"]["total_tokens"]
+    usage = ask(input=[*items, {"role": "user", "content": "Sum it up."}], tools=[]).json["usage"]
+    assert usage["input_tokens_details"]["kept_tools"] == 2 and usage["input_tokens_details"]["cached_tokens"] >= last - 1, (usage, last)
