@@ -210,7 +210,7 @@ soak: deps # what must hold for minutes: ten times the load, 200 kills, sessions
 	@$(MAKE) --no-print-directory -j$(JOBS) all $(BUILD)/tests/unit/session/test_sessions_kill $(BUILD)/tests/unit/session/test_sessions_soak
 	@RODIMUS_TEST_KILLS=200 $(BUILD)/tests/unit/session/test_sessions_kill
 	@RODIMUS_TEST_SOAK_S=300 RODIMUS_TEST_SOAK_JSON=tests/bench/results/sessions-soak.json $(BUILD)/tests/unit/session/test_sessions_soak
-	@RODIMUS_TEST_SOAK=1 RODIMUS_TEST_KILLS=200 RODIMUS_TEST_TOKENIZERS=2000 RODIMUS_TEST_RESULTS=tests/bench/results tests/run $(BUILD) api -o timeout=900 -k "overload or soak or kill_9 or many_streams or mixed or test_tokenizers or weakened_schema or dear_masks or test_laws or test_canary"
+	@RODIMUS_TEST_SOAK=1 RODIMUS_TEST_KILLS=200 RODIMUS_TEST_TOKENIZERS=2000 RODIMUS_TEST_RESULTS=tests/bench/results tests/run $(BUILD) api -o timeout=900 -k "overload or soak or kill_9 or many_streams or mixed or test_tokenizers or weakened_schema or dear_masks or test_laws or test_canary or test_lanes or test_replay"
 soak-gpu: RESULTS ?= $(BUILD)/bench
 soak-gpu: deps # random lives on a GPU: SECONDS=480 SEED=n; slow kernels with DELAYS=1 BUILD=build/delays
 	@$(MAKE) --no-print-directory -j$(JOBS) all $(BUILD)/tests/backend/test_lives gpu-objects
