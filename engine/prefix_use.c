@@ -187,6 +187,7 @@ static bool prefix_use_unpark(struct rod_engine *e, const struct active *a, uint
     for (uint32_t slot = 0; number && slot < e->backend_info.n_slots; slot++) {
         if (e->parked[slot] != number || !sched_is_parked(&e->sched, slot)) continue;
         e->parts.ops->slot_copy(e->parts.backend, slot, a->sched.slot, n_tok);
+        engine_log(e, 0, "request %s: its state is still in slot %u", a->request->id, slot);
         return true;
     }
     return false;

@@ -1,8 +1,8 @@
 /* conversations.c - the first token of a conversation's next request, which brings everything again: its new tokens
  * alone, behind a state in host memory, and behind one in a file, in turn on one engine. Prints one JSON object.
  *
- * conversations --model DIR | --synthetic NAME --dir DIR [--device D] [--precision P] [--context N] [--new N] [--rounds
- * N]
+ * conversations --model DIR | --synthetic NAME --dir DIR [--device D] [--precision P] [--context N] [--new N] [--answer
+ * N] [--slots N] [--rounds N]
  *
  * A time is the engine's: from the request's slot to its first token, with the state's way in, the reading, and the
  * copy that the conversation keeps of the prompt's end. */
@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_ROUNDS = 99, ANSWER = 16 };
+enum { MOST_ROUNDS = 99, MOST_ANSWER = 1024 };
 enum place { ALONE, IN_MEMORY, IN_FILE, N_PLACES };
 static const char *const names[N_PLACES] = {"alone", "memory", "file"};
 
@@ -25,6 +25,8 @@ struct bench {
     int32_t *ids; /* the conversation so far */
     size_t n, n_first;
     uint64_t seed;
+    uint32_t answer;       /* tokens */
+    atomic_uint n_in_slot; /* states that were still in a free slot */
 };
 
 static void must(int rc, const struct rod_error *err) {
@@ -33,10 +35,15 @@ static void must(int rc, const struct rod_error *err) {
     exit(1);
 }
 
+static void note(void *arg, int level, const char *line) {
+    (void)level;
+    if (strstr(line, "is still in slot")) atomic_fetch_add(&((struct bench *)arg)->n_in_slot, 1);
+}
+
 static void wake(void *arg) { sem_post(&((struct bench *)arg)->woken); }
 
 static void grow(struct bench *b, size_t n) {
-    b->ids = realloc(b->ids, (b->n + n + ANSWER) * sizeof *b->ids);
+    b->ids = realloc(b->ids, (b->n + n + MOST_ANSWER) * sizeof *b->ids);
     if (!b->ids) exit(1);
     for (size_t i = 0; i < n; i++)
         b->ids[b->n + i] = (int32_t)(philox_uniform(b->seed, b->n + i, 0) * b->engine->parts.V);
@@ -56,7 +63,7 @@ static double ask(struct bench *b, const int32_t *ids, size_t n, bool named, uin
     r->marks[1] = n - 4; /* what opens the answer */
     r->n_marks = 2;
     r->n_user_texts = 1;
-    r->max_tokens = ANSWER;
+    r->max_tokens = b->answer;
     r->ignore_eos = true;
     r->sampling.temperature = 0;
     if (named) r->conversation = strdup("bench");
@@ -97,7 +104,7 @@ static void measure(struct bench *b, size_t n_context, size_t n_new, int rounds)
             const size_t before = b->n;
             double took;
             if (place == ALONE) {
-                struct bench other = {.engine = b->engine, .seed = 1000 + (uint64_t)round};
+                struct bench other = {.engine = b->engine, .answer = b->answer, .seed = 1000 + (uint64_t)round};
                 grow(&other, n_new);
                 took = ask(b, other.ids, other.n, false, &cached);
                 n_wrong += cached != 0;
@@ -114,8 +121,9 @@ static void measure(struct bench *b, size_t n_context, size_t n_new, int rounds)
     result_stamp(stdout);
     printf("  \"device\": \"%s\", \"model\": \"%s\", \"state_bytes\": %llu,\n", rod_engine_info(b->engine)->device,
            rod_engine_info(b->engine)->name, (unsigned long long)rod_engine_info(b->engine)->session_bytes);
-    printf("  \"context\": %zu, \"new\": %zu, \"rounds\": %d, \"context_ms\": %.1f, \"began_elsewhere\": %llu,\n",
-           n_context, n_new, rounds, first_ms, (unsigned long long)n_wrong);
+    printf("  \"context\": %zu, \"new\": %zu, \"rounds\": %d, \"context_ms\": %.1f, \"began_elsewhere\": %llu,\n  "
+           "\"answer\": %u, \"states_in_slots\": %u,\n",
+           n_context, n_new, rounds, first_ms, (unsigned long long)n_wrong, b->answer, atomic_load(&b->n_in_slot));
     for (int place = 0; place < N_PLACES; place++) {
         printf("  \"%s_ms\": [", names[place]);
         for (int i = 0; i < rounds; i++) printf("%s%.3f", i ? ", " : "", ms[place][i]);
@@ -130,7 +138,7 @@ static void measure(struct bench *b, size_t n_context, size_t n_new, int rounds)
 }
 
 int main(int argc, char **argv) {
-    struct bench b = {.seed = 7};
+    struct bench b = {.seed = 7, .answer = 16};
     size_t n_context = 20000, n_new = 800;
     int rounds = 7;
     struct rod_engine_config config = {
@@ -144,6 +152,8 @@ int main(int argc, char **argv) {
         if (!strcmp(name, "--precision")) config.precision = value;
         if (!strcmp(name, "--context")) n_context = strtoull(value, NULL, 10);
         if (!strcmp(name, "--new")) n_new = strtoull(value, NULL, 10);
+        if (!strcmp(name, "--answer")) b.answer = (uint32_t)strtoul(value, NULL, 10);
+        if (!strcmp(name, "--slots")) config.n_slots = (uint32_t)strtoul(value, NULL, 10);
         if (!strcmp(name, "--rounds")) rounds = (int)strtol(value, NULL, 10);
     }
     if (!config.state_dir || rounds < 1 || rounds > MOST_ROUNDS || n_context < 200 || n_new < 200) {
@@ -155,6 +165,8 @@ int main(int argc, char **argv) {
     sem_init(&b.woken, 0, 0);
     config.wake = wake;
     config.wake_arg = &b;
+    config.log = note;
+    config.log_arg = &b;
     config.state_host_bytes = (uint64_t)4 << 30;
     config.max_queue = 10;
     must(rod_engine_open(&config, &b.engine, &err), &err);
