@@ -16,6 +16,8 @@
         "82da3458, by hand; with both parts of a price 64 first tokens 607 -> 163 ms (virtual time)")                  \
     ROW(INT, STEP_NS, 8000000, "ns a step with prompts may take whatever its streams take",                            \
         "82da3458, by hand: 125 tokens a second")                                                                      \
+    ROW(INT, PIECE_ALIGNS_TOK, 2048, "tokens of a piece from inside a chunk on, that first ends the chunk alone",      \
+        "b475e9d2, by hand: 6,384 tokens from inside a chunk took 4 to 5 ms more than from its end")                   \
     ROW(REAL, FIXED_TIMES, 1.5, "times its fixed part, that a piece takes at least", "82da3458, by hand")              \
     ROW(INT, MOST_SKIPPED, 32, "plans in a row that pay a debt back without prompts", "by hand")                       \
     ROW(INT, PLANS_TRUSTED, 64, "plans with prompts that trust one time of decode rows alone", "by hand")              \
