@@ -233,7 +233,7 @@ void conversation_state_gone(struct conversation_table *t, uint64_t tokens_low) 
 
 static bool turn_stays(uint32_t turn, uint32_t last) {
     const uint32_t low_bit = turn & (~turn + 1);
-    return turn == low_bit || (last > turn && last - turn <= low_bit);
+    return turn == low_bit || (last > turn && last - turn <= 2 * low_bit);
 }
 
 struct lane_view {

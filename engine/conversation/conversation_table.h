@@ -3,8 +3,8 @@
  * A lane is what begins with the same system, tools and first message: a name may have several, as titles and
  * sub-agents come under one. Of a lane there stay the newest and the longest state behind a prompt and behind an
  * answer, the newest answer but one, in case the newest is left out, and of earlier turns the latest state each,
- * thinned out: the number of a turn is a power of two, or its distance from the last turn is at most the largest power
- * of two that divides it. So n turns leave some 2 log2(n) states, and an edit of any turn finds one near it.
+ * thinned out: the number of a turn is a power of two, or its distance from the last turn is at most twice the largest
+ * power of two that divides it. So n turns leave some 3 log2(n) states, and an edit of any turn finds one near it.
  *
  * A state is in host memory (an entry of the prefix cache), in a file, or both; in neither it is forgotten. Files past
  * the budget go: of the tenant's conversation that was used longest ago the lane used longest ago, first those of the

@@ -136,6 +136,17 @@ static void scan_merge_locked(struct conversations *c, struct conversation *of, 
     }
 }
 
+/* It had files, none is being written, and its folder is not there: another server has removed it. */
+static bool is_gone_locked(const struct conversation *of) {
+    bool had = of->notes_bytes > 0;
+    for (struct list_link *l = list_first(&of->states); l; l = list_next(&of->states, l)) {
+        const struct conversation_state *s = LIST_OF(l, struct conversation_state, link);
+        if (s->file_bytes && !s->ready) return false;
+        had |= s->ready;
+    }
+    return had;
+}
+
 static void scan_dir(struct conversations *c, const char *dir, const char *tenant, const char *name, int64_t used_s) {
     char path[PATH_BYTES];
     size_t n;
@@ -150,6 +161,8 @@ static void scan_dir(struct conversations *c, const char *dir, const char *tenan
     if (of && made) {
         scan_merge_locked(c, of, all, n);
         conversation_set_notes(c->table, of, notes_bytes);
+    } else if (of && is_gone_locked(of)) {
+        conversation_remove(c->table, of);
     }
     pthread_mutex_unlock(&c->lock);
     free(all);
@@ -186,7 +199,28 @@ static int by_use(const void *a, const void *b) {
     return (x->used_s > y->used_s) - (x->used_s < y->used_s);
 }
 
+/* Conversations that have lost their folders. */
+static void scan_known(struct conversations *c) {
+    char(*dirs)[CONVERSATION_DIR_BYTES] = NULL;
+    size_t n = 0, cap = 0;
+    struct stat info;
+    pthread_mutex_lock(&c->lock);
+    for (struct conversation *of = conversation_first(c->table); of; of = conversation_after(c->table, of))
+        if (of->made && ARRAY_RESERVE(dirs, cap, n, 1)) memcpy(dirs[n++], of->dir, sizeof of->dir);
+    pthread_mutex_unlock(&c->lock);
+    for (size_t i = 0; i < n; i++) {
+        char path[PATH_BYTES];
+        if (!dir_path(c, dirs[i], path) || !stat(path, &info) || errno != ENOENT) continue;
+        pthread_mutex_lock(&c->lock);
+        struct conversation *of = conversation_find(c->table, dirs[i]);
+        if (of && is_gone_locked(of)) conversation_remove(c->table, of);
+        pthread_mutex_unlock(&c->lock);
+    }
+    free(dirs);
+}
+
 void conversations_scan_all(struct conversations *c) {
+    if (c->root) scan_known(c);
     struct found_dir *dirs = NULL;
     size_t n = 0, cap = 0;
     struct stat info;

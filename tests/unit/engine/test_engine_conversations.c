@@ -181,6 +181,30 @@ static void a_conversation_is_listed_and_removed_with_its_states(void **state) {
     }
 }
 
+static void what_another_engine_removed_is_gone(void **state) {
+    (void)state;
+    struct setup a, b;
+    struct talk t;
+    struct rod_conversation_info info, *infos;
+    struct rod_error err;
+    size_t n;
+    bool more;
+    talk_begin(&t, "thread", 100, 1);
+    talk_text(&t, 20, 2);
+    begin(&a, ROOM), begin(&b, ROOM);
+    talk_ask(&a, &t, 9);
+    assert_int_equal(rod_conversation_get(b.c.engine, "a", "thread", &info, &err), 0);
+    assert_int_equal(rod_conversation_delete(b.c.engine, "a", "thread", &err), 0);
+    assert_int_equal(rod_conversation_list(a.c.engine, "a", NULL, 9, &infos, &n, &more, &err), 0);
+    assert_int_equal(n, 0);
+    talk_text(&t, 20, 2);
+    look(&a, &t);
+    const size_t all = t.n;
+    const uint64_t read = talk_ask(&a, &t, 9);
+    if (read < all - 100) fail_msg("%llu of %zu tokens were read", (unsigned long long)read, all); /* but the head */
+    setup_close(&a), setup_close(&b);
+}
+
 static void no_tenant_and_no_salt_finds_anothers(void **state) {
     (void)state;
     struct setup b;
@@ -332,6 +356,7 @@ int main(void) {
         IN_A_FOLDER(a_restart_reads_nothing_again),
         IN_A_FOLDER(what_was_answered_is_in_files),
         IN_A_FOLDER(a_conversation_is_listed_and_removed_with_its_states),
+        IN_A_FOLDER(what_another_engine_removed_is_gone),
         IN_A_FOLDER(no_tenant_and_no_salt_finds_anothers),
         IN_A_FOLDER(notes_come_back_in_order_and_once),
         IN_A_FOLDER(random_lives),
