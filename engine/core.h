@@ -109,19 +109,20 @@ struct rod_engine {
     struct mailbox mailbox;
     struct engine_counters counters;
     struct mailbox_event *taken;
-    struct state_pool *states;           /* NULL where the device keeps none */
-    struct prefix *prefixes;             /* NULL: no prefix cache */
-    struct pinned *pinned;               /* NULL without `prefixes` */
-    atomic_bool pinning;                 /* one is read */
-    double copy_ns;                      /* a byte of a state, between device and host */
-    bool moves_always;                   /* for tests: entries come and go as moves of their own slots alone */
-    struct sessions *sessions;           /* NULL without `states` */
-    struct conversations *conversations; /* NULL without `prefixes` */
-    uint32_t n_lane_ends;                /* requests whose end waits for a file */
-    struct log_limit outside_limit;      /* states outside of state_host_bytes */
-    struct move *moves;                  /* [n_slots] */
-    uint64_t *parked;                    /* [n_slots] number of the entry whose state is left in a parked slot */
-    uint32_t *moving;                    /* [n_slots], n_moving: slots with a move */
+    struct state_pool *states;               /* NULL where the device keeps none */
+    struct prefix *prefixes;                 /* NULL: no prefix cache */
+    struct pinned *pinned;                   /* NULL without `prefixes` */
+    atomic_bool pinning;                     /* one is read */
+    double copy_ns;                          /* a byte of a state, between device and host */
+    bool moves_always;                       /* for tests: entries come and go as moves of their own slots alone */
+    struct sessions *sessions;               /* NULL without `states` */
+    struct conversations *conversations;     /* NULL without `prefixes` */
+    uint32_t n_lane_ends;                    /* requests whose end waits for a file */
+    atomic_uint_fast64_t conversation_bytes; /* of their files */
+    struct log_limit outside_limit;          /* states outside of state_host_bytes */
+    struct move *moves;                      /* [n_slots] */
+    uint64_t *parked;                        /* [n_slots] number of the entry whose state is left in a parked slot */
+    uint32_t *moving;                        /* [n_slots], n_moving: slots with a move */
     uint32_t n_moving;
     struct flights flights;
     struct mask_pieces masks;
@@ -231,6 +232,7 @@ void prefix_use_left(struct rod_engine *engine, struct active *active, uint64_t 
 /* The buffer has arrived; it is taken over. Requests that prefix_use_next_waiting gives look again. */
 void prefix_use_saved(struct rod_engine *engine, struct prefix_entry *entry, struct state_buffer *buffer);
 struct active *prefix_use_next_waiting(struct rod_engine *engine); /* to be read now; NULL: nobody waits */
+void prefix_use_forget(struct rod_engine *engine);                 /* entries whose conversations were removed */
 void prefix_use_distrust(struct rod_engine *engine, const struct active *active); /* its logits were no numbers */
 
 /* ---- lane_use.c: states of conversations, which the prefix cache has in files, too ---- */
@@ -250,7 +252,7 @@ struct lane_kept *lane_use_detach(struct active *active);
 void lane_use_keep_detached(struct rod_engine *engine, struct lane_kept *kept, struct state_buffer *buffer);
 void lane_use_leave(struct rod_engine *engine, struct active *active); /* the request ends */
 void lane_use_distrust(struct rod_engine *engine, const struct active *active);
-/* Entries that are not wanted any more go. Then each request that waited: *loaded, it is to be read now; else its end
+/* Each request that waited: *loaded, it is to be read now; else its end
  * is in a file. NULL: no more. */
 struct active *lane_use_next(struct rod_engine *engine, bool *loaded);
 

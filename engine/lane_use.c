@@ -23,7 +23,9 @@ int lane_use_open(struct rod_engine *e, struct rod_error *err) {
     if (!e->prefixes) return 0;
     const struct conversations_config config = {.state_dir = e->config.state_dir,
                                                 .form = keep_form(e),
-                                                .disk_bytes = e->config.state_disk_bytes / 2,
+                                                .disk_bytes =
+                                                    e->config.state_disk_bytes / 2 + e->config.state_disk_bytes % 2,
+                                                .file_bytes = &e->conversation_bytes,
                                                 .ttl_s = e->config.session_ttl_s,
                                                 .wake = lane_use_wake,
                                                 .log = lane_use_log,
@@ -173,9 +175,7 @@ void lane_use_distrust(struct rod_engine *e, const struct active *a) {
 /* ---- jobs that are over ---- */
 
 struct active *lane_use_next(struct rod_engine *e, bool *loaded) {
-    uint64_t note;
     if (!e->conversations) return NULL;
-    while (conversations_next_forgotten(e->conversations, &note)) prefix_forget_note(e->prefixes, note);
     for (struct conversation_over over; conversations_next_over(e->conversations, &over);) {
         struct active *a = over.user;
         const bool is_state = over.buffer && !over.rc;

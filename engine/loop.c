@@ -155,6 +155,7 @@ static int loop_take_files(struct rod_engine *e, uint64_t now_ns, struct rod_err
     int rc = 0;
     bool loaded;
     if (!e->conversations || !conversations_have_news(e->conversations)) return 0;
+    prefix_use_forget(e);
     for (struct active *a; !rc && (a = lane_use_next(e, &loaded));) {
         if (loaded)
             rc = loop_read(e, a, now_ns, err);

@@ -401,6 +401,12 @@ void prefix_use_saved(struct rod_engine *e, struct prefix_entry *entry, struct s
     prefix_use_publish(e);
 }
 
+void prefix_use_forget(struct rod_engine *e) {
+    uint64_t note;
+    while (conversations_next_forgotten(e->conversations, &note)) prefix_forget_note(e->prefixes, note);
+    prefix_use_publish(e);
+}
+
 struct active *prefix_use_next_waiting(struct rod_engine *e) {
     for (struct sched_req *r = sched_first(&e->sched.waiting); r; r = sched_after(&e->sched.waiting, r)) {
         struct active *a = active_of_sched(r);

@@ -26,6 +26,7 @@ int turn_open(struct rod_engine *e, struct rod_error *err) {
     if (!e->states) return 0;
     struct sessions_config config = {.dir = e->config.state_dir,
                                      .disk_bytes = e->config.state_disk_bytes,
+                                     .beside_bytes = &e->conversation_bytes,
                                      .ttl_s = e->config.session_ttl_s,
                                      .max_sessions = e->config.max_sessions,
                                      .keep_turns = e->config.session_keep_turns,

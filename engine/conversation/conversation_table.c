@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { BUCKETS = 1 << 14 };
+enum { BUCKETS = 1 << 14, LOOKS = 16 };
 
 struct conversation_table {
     struct conversation_table_config config;
@@ -82,17 +82,23 @@ static void state_free(struct conversation_table *t, struct conversation_state *
     free(s);
 }
 
+/* More or, wrapped around, less. */
+static void files_grow(struct conversation_table *t, uint64_t bytes) {
+    t->counts.file_bytes += bytes;
+    if (t->config.file_bytes) atomic_store(t->config.file_bytes, t->counts.file_bytes);
+}
+
 static void state_set_file(struct conversation_table *t, struct conversation_state *s, uint64_t bytes) {
     t->counts.n_file += bytes != 0;
     t->counts.n_file -= s->file_bytes != 0;
-    t->counts.file_bytes += bytes - s->file_bytes;
+    files_grow(t, bytes - s->file_bytes);
     s->of->file_bytes += bytes - s->file_bytes;
     s->file_bytes = bytes;
     s->ready = false;
 }
 
 void conversation_set_notes(struct conversation_table *t, struct conversation *c, uint64_t bytes) {
-    t->counts.file_bytes += bytes - c->notes_bytes;
+    files_grow(t, bytes - c->notes_bytes);
     c->file_bytes += bytes - c->notes_bytes;
     c->notes_bytes = bytes;
 }
@@ -114,7 +120,7 @@ static void conversation_free(struct conversation_table *t, struct conversation 
     *at = c->next;
     list_remove(&t->used, &c->used);
     t->counts.n_conversations -= *c->name != 0;
-    t->counts.file_bytes -= c->file_bytes;
+    files_grow(t, -c->file_bytes);
     free(c);
 }
 
@@ -316,13 +322,21 @@ static uint64_t tenant_bytes(const struct conversation_table *t, const char *ten
     return bytes;
 }
 
+/* Whose files go: the tenant's own where it has its part, else those of one of the oldest that has, else anybody's. */
+static const char *whose_goes(const struct conversation_table *t, const struct conversation *own) {
+    const uint64_t part = t->config.budget_bytes / CONVERSATION_TENANT_PARTS;
+    if (tenant_bytes(t, own->tenant) >= part) return own->tenant;
+    const struct conversation *c = conversation_first(t);
+    for (int i = 0; c && i < LOOKS; i++, c = conversation_after(t, c))
+        if (c->file_bytes && tenant_bytes(t, c->tenant) >= part) return c->tenant;
+    return NULL;
+}
+
 bool conversation_room(struct conversation_table *t, struct conversation *c, uint64_t bytes) {
-    const uint64_t budget = t->config.budget_bytes, most = budget / CONVERSATION_TENANT_PARTS;
-    if (bytes > most) return false;
-    while (t->counts.file_bytes + bytes > most && tenant_bytes(t, c->tenant) + bytes > most)
-        if (!drop_oldest(t, c->tenant, c)) return false;
+    const uint64_t budget = t->config.budget_bytes;
+    if (bytes > budget) return false;
     while (t->counts.file_bytes + bytes > budget)
-        if (!drop_oldest(t, NULL, c)) return false;
+        if (!drop_oldest(t, whose_goes(t, c), c) && !drop_oldest(t, NULL, c)) return false;
     return true;
 }
 

@@ -8,7 +8,7 @@
  *
  * A state is in host memory (an entry of the prefix cache), in a file, or both; in neither it is forgotten. Files past
  * the budget go: of the tenant's conversation that was used longest ago the lane used longest ago, first those of the
- * tenant that wants room if it has its part. What is to be removed is told to the caller, who has the folder.
+ * tenant that wants room if it has a quarter. What is to be removed is told to the caller, who has the folder.
  *
  * Ownership: a table owns its conversations and states; tenant and name given are copied. Threads: one at a time. No
  * I/O and no clock (now_s: Unix seconds). Invariant: files together take at most budget_bytes, as far as this table
@@ -45,7 +45,8 @@ struct conversation_state {
 };
 
 struct conversation_table_config {
-    uint64_t budget_bytes; /* of files */
+    uint64_t budget_bytes;            /* of files */
+    atomic_uint_fast64_t *file_bytes; /* what they take is written here; NULL: nobody asks */
     uint32_t max_conversations;
     /* The file of a state, or of a conversation all of them and the folder (file ""), is not wanted any more. */
     void (*remove)(void *arg, const char *dir, const char *file);
@@ -81,7 +82,7 @@ void conversation_set_notes(struct conversation_table *t, struct conversation *c
 void conversation_state_gone(struct conversation_table *t, uint64_t tokens_low);
 /* What the lane of this state has no need for now. */
 void conversation_thin(struct conversation_table *t, struct conversation *c, uint64_t lane);
-/* Removes until a file of so many bytes of c fits. False: it is larger than what the tenant may have. */
+/* Removes until a file of so many bytes of c fits. False: it does not. */
 bool conversation_room(struct conversation_table *t, struct conversation *c, uint64_t bytes);
 /* Removes what was not used since then. */
 void conversation_expire(struct conversation_table *t, int64_t before_s);

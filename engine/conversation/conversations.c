@@ -53,6 +53,7 @@ int conversations_open(const struct conversations_config *config, struct convers
     if (getrandom(c->key, sizeof c->key, 0) != (ssize_t)sizeof c->key) c->key[0] = (uint8_t)clock_now_ns();
     const struct conversation_table_config of_table = {.budget_bytes = disk_budget(c),
                                                        .max_conversations = POLICY_CONVERSATIONS,
+                                                       .file_bytes = config->file_bytes,
                                                        .remove = table_remove,
                                                        .forget = table_forget,
                                                        .arg = c};
@@ -229,7 +230,7 @@ struct conversation_job *conversations_keep(struct conversations *c, const char 
     conversations_dir(c, tenant, name, dir);
     conversations_dir(c, tenant, "", heads);
     pthread_mutex_lock(&c->lock);
-    if (c->config.ttl_s) conversation_expire(c->table, now_s - (int64_t)c->config.ttl_s);
+    conversations_expire_locked(c);
     struct conversation *of = conversation_get(c->table, dir, tenant, name, now_s);
     if (of && place->kind == CONVERSATION_HEAD) of = conversation_get(c->table, heads, tenant, "", now_s);
     struct conversation_state *s = of ? conversation_state_add(c->table, of, place) : NULL;
@@ -313,6 +314,9 @@ int conversations_look(struct conversations *c, const char *tenant, const char *
     char dir[CONVERSATION_DIR_BYTES], path[STATE_DISK_MAX_NAME * 8];
     *bytes = NULL;
     *n = 0;
+    pthread_mutex_lock(&c->lock);
+    conversations_expire_locked(c);
+    pthread_mutex_unlock(&c->lock);
     if (!c->root) return 0;
     conversations_dir(c, tenant, "", dir);
     conversations_scan(c, dir, tenant, "");
@@ -378,6 +382,7 @@ int conversations_list(struct conversations *c, const char *tenant, const char *
     *more = false;
     conversations_scan_all(c);
     pthread_mutex_lock(&c->lock);
+    conversations_expire_locked(c);
     for (struct conversation *of = conversation_first(c->table); of && ok; of = conversation_after(c->table, of)) {
         if (!*of->name || strcmp(of->tenant, tenant) != 0 || (after && strcmp(of->name, after) <= 0)) continue;
         ok = ARRAY_RESERVE(all, cap, n_all, 1);

@@ -22,11 +22,12 @@
 #define CONVERSATIONS_FOLDER "conversations"
 
 struct conversations_config {
-    const char *state_dir;   /* NULL or "": states live in host memory alone */
-    struct state_form form;  /* its layout outlives this */
-    uint64_t disk_bytes;     /* 0 = a quarter of what the disk has free */
-    uint64_t ttl_s;          /* 0 = for ever */
-    void (*wake)(void *arg); /* a job is over; any thread */
+    const char *state_dir;            /* NULL or "": states live in host memory alone */
+    struct state_form form;           /* its layout outlives this */
+    uint64_t disk_bytes;              /* 0 = a quarter of what the disk has free */
+    atomic_uint_fast64_t *file_bytes; /* what the files take is written here; NULL: nobody asks */
+    uint64_t ttl_s;                   /* 0 = for ever */
+    void (*wake)(void *arg);          /* a job is over; any thread */
     void (*log)(void *arg, int level, const char *line);
     void *arg;
 };

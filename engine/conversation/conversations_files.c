@@ -18,6 +18,7 @@
 #include <unistd.h>
 
 enum { PATH_BYTES = 4096 };
+#define LOOK_NS ((uint64_t)1000000000) /* between two looks for what its time is over for */
 
 void conversations_say(const struct conversations *c, int level, const char *format, ...) {
     char line[512];
@@ -341,6 +342,11 @@ static void job_run(struct conversations *c, struct conversation_job *job) {
     job_end(c, job, &err);
 }
 
+void conversations_expire_locked(struct conversations *c) {
+    if (c->config.ttl_s) conversation_expire(c->table, clock_unix_s() - (int64_t)c->config.ttl_s);
+    if (c->n_forgotten) c->config.wake(c->config.arg);
+}
+
 void conversations_push_locked(struct conversations *c, struct conversation_job *job) {
     const int queue = job->work == CONVERSATION_READ;
     list_push_last(&c->queues[queue], &job->link);
@@ -358,7 +364,11 @@ static void *files_thread(void *arg) {
     free(arg);
     pthread_mutex_lock(&c->lock);
     for (;;) {
-        while (!c->queues[of.queue].n && !c->ends) pthread_cond_wait(&c->work[of.queue], &c->lock);
+        while (!c->queues[of.queue].n && !c->ends) {
+            const struct timespec until = clock_timespec(clock_now_ns() + LOOK_NS);
+            pthread_cond_timedwait(&c->work[of.queue], &c->lock, &until);
+            conversations_expire_locked(c);
+        }
         if (!c->queues[of.queue].n) break;
         struct conversation_job *job = LIST_OF(list_first(&c->queues[of.queue]), struct conversation_job, link);
         list_remove(&c->queues[of.queue], &job->link);
@@ -397,8 +407,11 @@ int conversations_open_files(struct conversations *c, struct rod_error *err) {
     if (rc) return rc;
     if (!(c->root = file_path(c->config.state_dir, CONVERSATIONS_FOLDER))) return rod_fail_no_memory(err);
     conversations_scan_all(c);
+    pthread_mutex_lock(&c->lock);
+    conversations_expire_locked(c); /* a folder's time is its last use */
+    pthread_mutex_unlock(&c->lock);
     for (int queue = 0; queue < 2 && !rc; queue++) {
-        pthread_cond_init(&c->work[queue], NULL);
+        clock_init_condition(&c->work[queue]);
         rc = start_thread(c, queue, err);
     }
     return rc;

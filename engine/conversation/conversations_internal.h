@@ -58,6 +58,7 @@ void conversations_scan(struct conversations *c, const char *dir, const char *te
 void conversations_scan_all(struct conversations *c);    /* folders that are not known yet */
 void conversations_close_files(struct conversations *c); /* all jobs are done */
 int conversations_open_files(struct conversations *c, struct rod_error *err);
+void conversations_expire_locked(struct conversations *c); /* what its time is over for goes */
 void conversations_push_locked(struct conversations *c, struct conversation_job *job);
 /* Of a folder: all files in it, and itself. */
 void conversations_unlink_all(const struct conversations *c, const char *dir);

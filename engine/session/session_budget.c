@@ -159,7 +159,9 @@ void session_budget_expire_locked(struct sessions *s) {
 
 static bool budget_over_disk_locked(const struct sessions *s) {
     assert(session_lock_held(s));
-    const uint64_t limit = s->config.disk_bytes, n = s->table.files.all + s->table.reserved_bytes;
+    const uint64_t limit = s->config.disk_bytes,
+                   beside = s->config.beside_bytes ? atomic_load(s->config.beside_bytes) : 0,
+                   n = s->table.files.all + s->table.reserved_bytes + beside;
     return limit && n > limit && n - limit > s->leaving_bytes;
 }
 

@@ -58,6 +58,7 @@ void session_turn_fini(struct session_turn *turn);
 struct sessions_config {
     const char *dir;                          /* "" = memory alone */
     uint64_t disk_bytes, ttl_s, max_sessions; /* 0 = no limit, never, no limit */
+    const atomic_uint_fast64_t *beside_bytes; /* of other files that count in disk_bytes; NULL: there are none */
     uint32_t keep_turns;                      /* of a session that says nothing of it; at most SESSION_MAX_KEPT */
     bool lazy, reject;
     struct state_form form; /* its layout is copied */

@@ -261,7 +261,7 @@ const char *http_host(const struct http *h) { return h->host; }
 unsigned http_connection_limit(const struct http *h) { return h->limit; }
 size_t http_connections(const struct http *h) { return h->n_connections; }
 
-static void on_daemon_log(void *cls, const char *format, va_list args) {
+__attribute__((nonnull(2))) static void on_daemon_log(void *cls, const char *format, va_list args) {
     struct http *h = cls;
     char line[256];
     va_list again;

@@ -31,9 +31,12 @@ static void folder_forget(void *arg, uint64_t tokens_low) {
     (void)tokens_low;
     ((struct folder *)arg)->n_forgotten++;
 }
+static atomic_uint_fast64_t file_bytes; /* as the table says */
+
 static struct conversation_table *open_table(struct folder *f, uint64_t budget_bytes) {
     *f = (struct folder){.n = 0};
     const struct conversation_table_config config = {.budget_bytes = budget_bytes,
+                                                     .file_bytes = &file_bytes,
                                                      .max_conversations = 100,
                                                      .remove = folder_remove,
                                                      .forget = folder_forget,
@@ -110,23 +113,23 @@ static void a_turn_to_go_back_to_is_near_and_few_stay(void **state) {
 static void a_tenants_oldest_lane_goes_for_its_own_states(void **state) {
     (void)state;
     struct folder f;
-    struct conversation_table *t = open_table(&f, 40 * BYTES); /* a quarter: 10 states */
+    struct conversation_table *t = open_table(&f, 40 * BYTES);
     struct conversation_place others = place(9, 1, 640, CONVERSATION_PROMPT);
     assert_true(keep(t, &f, "b", "mine", &others, 0));
-    for (uint32_t i = 0; i < 30; i++) {
+    for (uint32_t i = 0; i < 60; i++) {
         char name[16];
         snprintf(name, sizeof name, "n%u", i);
         const struct conversation_place p = place(100 + i, 1, 64 * (i + 1), CONVERSATION_PROMPT);
         assert_true(keep(t, &f, "a", name, &p, 1 + (int64_t)i));
     }
-    assert_int_equal(f.n, 11);
+    assert_int_equal(f.n, 40);
     struct conversation_place found;
     assert_int_equal(conversation_places(t, "b", 9, 0, 1000, &found, 1), 1);
     assert_int_equal(conversation_places(t, "a", 9, 0, 1000, &found, 1), 0); /* another tenant's */
-    assert_int_equal(conversation_places(t, "a", 129, 0, 10000, &found, 1), 1);
+    assert_int_equal(conversation_places(t, "a", 159, 0, 10000, &found, 1), 1);
     assert_int_equal(conversation_places(t, "a", 101, 0, 10000, &found, 1), 0);
-    conversation_expire(t, 25);
-    assert_int_equal(f.n, 6); /* those used at 25 to 30 */
+    conversation_expire(t, 55);
+    assert_int_equal(f.n, 6); /* those used at 55 to 60 */
     conversation_table_close(t);
 }
 
@@ -164,6 +167,7 @@ static void counts_follow_any_life(void **state) {
             n += *k->name != 0;
         }
         const struct conversation_counts counts = conversation_count(t);
+        assert_int_equal(atomic_load(&file_bytes), bytes);
         if (counts.n_file != f.n || counts.file_bytes != bytes || counts.n_conversations != n)
             fail_msg("seed %llu, %llu: %llu files of %zu, %llu bytes of %llu, %llu conversations of %llu",
                      (unsigned long long)seed, (unsigned long long)at, (unsigned long long)counts.n_file, f.n,

@@ -205,6 +205,70 @@ static void what_another_engine_removed_is_gone(void **state) {
     setup_close(&a), setup_close(&b);
 }
 
+static void a_conversation_ends_by_its_time_in_an_idle_engine(void **state) {
+    (void)state;
+    struct setup b;
+    struct talk t;
+    struct rod_conversation_info *infos;
+    struct rod_error err;
+    size_t n = 1;
+    bool more;
+    const struct rod_engine_config config =
+        CONFIG(.state_host_bytes = ROOM, .prefix_cache_bytes = ROOM, .session_ttl_s = 1);
+    talk_begin(&t, "thread", 100, 1);
+    talk_text(&t, 20, 2);
+    begin_with(&b, config);
+    talk_ask(&b, &t, 9);
+    for (int ms = 0; n || stats_of(b.c.engine).prefix_entries; ms += 100) {
+        if (ms > 10000) fail_msg("after 10 s there are %zu conversations and their states", n);
+        usleep(100000);
+        assert_int_equal(rod_conversation_list(b.c.engine, "a", NULL, 9, &infos, &n, &more, &err), 0);
+        free(infos);
+    }
+    talk_ask(&b, &t, 9);
+    setup_close(&b);
+    sleep(3); /* it ends while no engine has the folder */
+    begin_with(&b, config);
+    assert_int_equal(rod_conversation_list(b.c.engine, "a", NULL, 9, &infos, &n, &more, &err), 0);
+    assert_int_equal(n, 0);
+    setup_close(&b);
+}
+
+static void files_of_sessions_and_conversations_have_one_budget(void **state) {
+    (void)state;
+    enum { BUDGET = 800 << 10 };
+    struct setup b;
+    begin_with(&b, CONFIG(.state_host_bytes = ROOM, .prefix_cache_bytes = ROOM, .state_disk_bytes = BUDGET));
+    uint64_t most_lanes = 0;
+    for (int round = 0; round < 3; round++)
+        for (int i = 0; i < 30; i++) {
+            char name[16];
+            int32_t ids[20] = {2};
+            struct answer a;
+            snprintf(name, sizeof name, "s%d-%d", round, i);
+            turn_run(&b.c, turn_request(&a, name, ids, 20, 3), &a);
+            if (a.failed) fail_msg("%s: %s", name, a.end.error.message);
+            collect_free(&a);
+            struct talk t;
+            talk_begin(&t, name, 20, 1);
+            talk_text(&t, 20, (uint64_t)(round * 100 + i));
+            talk_ask(&b, &t, 9);
+            const uint64_t lanes = stats_of(b.c.engine).lane_file_bytes;
+            if (lanes > most_lanes) most_lanes = lanes;
+        }
+    for (int ms = 0; stats_of(b.c.engine).state_file_bytes + stats_of(b.c.engine).lane_file_bytes > BUDGET; ms += 10) {
+        if (ms > 5000)
+            fail_msg("sessions take %llu, conversations %llu of %d bytes",
+                     (unsigned long long)stats_of(b.c.engine).state_file_bytes,
+                     (unsigned long long)stats_of(b.c.engine).lane_file_bytes, BUDGET);
+        usleep(10000);
+    }
+    if (most_lanes > BUDGET / 2 || most_lanes < BUDGET / 4)
+        fail_msg("conversations took %llu of %d bytes", (unsigned long long)most_lanes, BUDGET);
+    assert_true(stats_of(b.c.engine).state_file_bytes > BUDGET / 4);
+    setup_close(&b);
+}
+
 static void no_tenant_and_no_salt_finds_anothers(void **state) {
     (void)state;
     struct setup b;
@@ -357,6 +421,8 @@ int main(void) {
         IN_A_FOLDER(what_was_answered_is_in_files),
         IN_A_FOLDER(a_conversation_is_listed_and_removed_with_its_states),
         IN_A_FOLDER(what_another_engine_removed_is_gone),
+        IN_A_FOLDER(a_conversation_ends_by_its_time_in_an_idle_engine),
+        IN_A_FOLDER(files_of_sessions_and_conversations_have_one_budget),
         IN_A_FOLDER(no_tenant_and_no_salt_finds_anothers),
         IN_A_FOLDER(notes_come_back_in_order_and_once),
         IN_A_FOLDER(random_lives),
