@@ -15,7 +15,7 @@
 #include <unistd.h>
 #include <xxhash.h>
 
-#define FILE_NAME "notes"
+#define FILE_NAME CONVERSATION_NOTES_FILE
 #define MARK      "RODNOTES"
 enum {
     MARK_BYTES = 8,
@@ -164,15 +164,16 @@ static int notes_halve(const char *dir, const struct file_bytes *file, size_t wh
     return item.rc;
 }
 
-/* Where the next record goes: behind the whole ones. Looks at the file where somebody else wrote, or it is full. *whole
- * 0: the file was written anew, or is at fault. */
+/* Where the next record goes: behind the complete ones. Looks at the file where somebody else wrote, or it is full.
+ * *whole 0 without an error: the file was written anew, shorter. */
 static int notes_end(const char *dir, int fd, const struct rod_notes_seen *seen, size_t *whole, struct rod_error *err) {
     struct stat info;
     struct file_bytes file;
     size_t n_first;
     if (fstat(fd, &info)) return io_fail(err, dir, errno);
     *whole = (size_t)info.st_size;
-    if (seen->inode == (uint64_t)info.st_ino && seen->n_bytes == *whole && *whole < CONVERSATION_NOTES_BYTES) return 0;
+    if (seen->inode == (uint64_t)info.st_ino && seen->n_bytes == *whole && *whole && *whole < CONVERSATION_NOTES_BYTES)
+        return 0;
     int rc = notes_file_read(dir, &file, err);
     if (rc) return rc;
     *whole = notes_whole(file.data, file.n, &n_first);

@@ -14,6 +14,7 @@
 
 #include "engine/rodimus.h"
 
+#define CONVERSATION_NOTES_FILE  "notes"
 #define CONVERSATION_NOTES_BYTES ((size_t)16 << 20)
 #define CONVERSATION_FIRST_BYTES 1024 /* the first record at most */
 
@@ -26,7 +27,7 @@ int notes_make(const char *dir, const void *first, size_t n_first, struct rod_er
 int notes_read_first(const char *dir, void **first, size_t *n, struct rod_error *err);
 /* All records but the first, if the file is another than *seen; else, or where it has none, *bytes NULL. */
 int notes_read(const char *dir, struct rod_notes_seen *seen, void **bytes, size_t *n, struct rod_error *err);
-/* *seen: moved on if it was the file before. */
+/* *seen: moved on if it was the file before. ROD_ENOTFOUND; ROD_ESTATE: the file is damaged. */
 int notes_add(const char *dir, const void *record, size_t n, struct rod_notes_seen *seen, struct rod_error *err);
 
 #endif

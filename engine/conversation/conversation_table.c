@@ -190,6 +190,7 @@ struct conversation_state *conversation_state_add(struct conversation_table *t, 
                                                   const struct conversation_place *p) {
     struct conversation_state *s = conversation_state_find(t, p);
     if (s) { /* of a fork, perhaps: one file is enough */
+        s->used_s = c->used_s;
         list_remove(&s->of->states, &s->link);
         list_push_last(&s->of->states, &s->link);
         return s;
@@ -200,6 +201,7 @@ struct conversation_state *conversation_state_add(struct conversation_table *t, 
         t->counts.n_lanes++;
     }
     s->of = c;
+    s->used_s = c->used_s;
     s->place = *p;
     s->of_lane = *lane_bucket(t, p->lane);
     *lane_bucket(t, p->lane) = s;
@@ -302,17 +304,29 @@ void conversation_thin(struct conversation_table *t, struct conversation *c, uin
     if (*c->name && c->n_lanes > CONVERSATION_MAX_LANES) lane_drop_oldest(t, c, lane);
 }
 
-/* Of the conversation used longest ago, of this tenant unless NULL, the lane used longest ago; or what is left of it.
- * False: there is nothing but c's notes. */
-static bool drop_oldest(struct conversation_table *t, const char *tenant, const struct conversation *but) {
-    for (struct conversation *c = conversation_first(t); c; c = conversation_after(t, c)) {
-        if (!c->file_bytes || (tenant && strcmp(c->tenant, tenant) != 0)) continue;
-        if (lane_drop_oldest(t, c, 0)) return true;
-        if (c == but) continue;
-        conversation_remove(t, c);
+/* The oldest state of heads that was not used since then; false: there is none. */
+static bool head_drop_oldest(struct conversation_table *t, struct conversation *heads, int64_t before_s) {
+    for (struct conversation_state *s = state_first(heads); s; s = state_after(s)) {
+        if (!s->file_bytes) continue;
+        if (s->used_s >= before_s) return false;
+        state_drop(t, s, false);
         return true;
     }
     return false;
+}
+
+/* Of the conversation used longest ago, of this tenant unless NULL, the lane used longest ago, or what is left of it;
+ * before it a head that was not used since then. False: there is nothing but c's notes. */
+static bool drop_oldest(struct conversation_table *t, const char *tenant, const struct conversation *but) {
+    struct conversation *oldest = NULL;
+    for (struct conversation *c = conversation_first(t); c; c = conversation_after(t, c)) {
+        if (!c->file_bytes || (tenant && strcmp(c->tenant, tenant) != 0)) continue;
+        if (!*c->name && head_drop_oldest(t, c, oldest ? oldest->used_s : INT64_MAX)) return true;
+        if (!oldest && *c->name && (c != but || c->file_bytes > c->notes_bytes)) oldest = c;
+    }
+    if (!oldest) return false;
+    if (!lane_drop_oldest(t, oldest, 0)) conversation_remove(t, oldest);
+    return true;
 }
 
 static uint64_t tenant_bytes(const struct conversation_table *t, const char *tenant) {

@@ -42,6 +42,7 @@ struct conversation_state {
     uint64_t file_bytes; /* 0: it has no file */
     bool ready;          /* the file is written */
     bool in_memory;
+    int64_t used_s;
 };
 
 struct conversation_table_config {

@@ -187,6 +187,7 @@ struct conversation_job *conversations_load(struct conversations *c, const struc
     if (s && s->ready) job = job_new(CONVERSATION_READ, place, s->of->dir, buffer, user);
     if (job) {
         conversation_get(c->table, s->of->dir, s->of->tenant, s->of->name, clock_unix_s());
+        conversation_state_add(c->table, s->of, place); /* it is used */
         conversations_push_locked(c, job);
     }
     pthread_mutex_unlock(&c->lock);
@@ -334,7 +335,9 @@ int conversations_note(struct conversations *c, const char *tenant, const char *
     conversations_dir(c, tenant, name, dir);
     if (snprintf(path, sizeof path, "%s/%s", c->root, dir) >= (int)sizeof path) return 0;
     int rc = notes_add(path, record, n, seen, err);
-    if (rc == ROD_ENOTFOUND) {
+    if (rc == ROD_ESTATE)
+        state_disk_drop(path, CONVERSATION_NOTES_FILE); /* what was said is read as text from now on */
+    if (rc == ROD_ENOTFOUND || rc == ROD_ESTATE) {
         char *whose = conversations_whose(tenant, name, &n_whose);
         rc = whose ? conversations_make_dir(c, dir, whose, n_whose, err) : rod_fail_no_memory(err);
         if (!rc) rc = notes_add(path, record, n, seen, err);

@@ -17,7 +17,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-enum { PATH_BYTES = 4096 };
+enum { PATH_BYTES = 4096, LEFT_S = 60 };
 #define LOOK_NS ((uint64_t)1000000000) /* between two looks for what its time is over for */
 
 void conversations_say(const struct conversations *c, int level, const char *format, ...) {
@@ -103,7 +103,8 @@ static struct scan *scan_read(const char *path, size_t *n, uint64_t *notes_bytes
     for (struct dirent *d; (d = readdir(list));) {
         struct scan one;
         const bool is_state = conversation_file_parse(d->d_name, &one.place);
-        if ((!is_state && strcmp(d->d_name, "notes") != 0) || fstatat(dirfd(list), d->d_name, &info, 0)) continue;
+        if ((!is_state && strcmp(d->d_name, CONVERSATION_NOTES_FILE) != 0) || fstatat(dirfd(list), d->d_name, &info, 0))
+            continue;
         one.bytes = (uint64_t)info.st_size;
         if (!is_state)
             *notes_bytes = one.bytes;
@@ -173,13 +174,19 @@ void conversations_scan(struct conversations *c, const char *dir, const char *te
     if (c->root) scan_dir(c, dir, tenant, name, clock_unix_s());
 }
 
-/* The first note, checked: it is of this folder, and so of this model. */
-static char *whose_is(const struct conversations *c, const char *dir, const char **name) {
+/* The first note, checked: it is of this folder, and so of this model. A folder that does not say whose it is, and that
+ * nobody is making just now, is what a crash or a fault of the disk left: nobody would ever find it. */
+static char *whose_is(const struct conversations *c, const char *dir, int64_t used_s, const char **name) {
     char path[PATH_BYTES], own[CONVERSATION_DIR_BYTES];
     void *first;
     size_t n;
     struct rod_error err;
-    if (!dir_path(c, dir, path) || notes_read_first(path, &first, &n, &err)) return NULL;
+    if (!dir_path(c, dir, path)) return NULL;
+    const int rc = notes_read_first(path, &first, &n, &err);
+    if (rc) {
+        if (rc != ROD_EIO && used_s + LEFT_S < clock_unix_s()) conversations_unlink_all(c, dir);
+        return NULL;
+    }
     char *tenant = first;
     const size_t n_tenant = n ? strnlen(tenant, n) + 1 : 0;
     if (n && n_tenant < n && !tenant[n - 1] && strlen(tenant + n_tenant) + 1 == n - n_tenant) {
@@ -241,7 +248,7 @@ void conversations_scan_all(struct conversations *c) {
     if (n) qsort(dirs, n, sizeof *dirs, by_use);
     for (size_t i = 0; i < n; i++) {
         const char *name;
-        char *tenant = whose_is(c, dirs[i].dir, &name), path[PATH_BYTES];
+        char *tenant = whose_is(c, dirs[i].dir, dirs[i].used_s, &name), path[PATH_BYTES];
         if (tenant && dir_path(c, dirs[i].dir, path)) state_disk_sweep(path, NULL, NULL);
         if (tenant) scan_dir(c, dirs[i].dir, tenant, name, dirs[i].used_s);
         free(tenant);

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <cmocka.h>
 
 enum { BYTES = 1000, MOST_FILES = 4096 };
@@ -227,6 +228,9 @@ static void a_part_of_a_record_is_not_read(void **state) {
     assert_int_equal(n, 14);
     assert_memory_equal(bytes, "\x03\0\0\0one\x03\0\0\0two", 14);
     free(bytes);
+    assert_int_equal(truncate(path, 0), 0);
+    assert_int_equal(notes_read(dir, &seen, &bytes, &n, &err), 0);
+    assert_int_equal(notes_add(dir, "three", 5, &seen, &err), ROD_ESTATE);
     remove(path);
     remove(dir);
 }
