@@ -186,7 +186,8 @@ static uint32_t sched_piece_tok(const struct sched *s, const struct sched_req *r
     if (r->stop_tok > r->pos && end > r->stop_tok) end = r->stop_tok;
     if (r->handover_tok > r->pos && end > r->handover_tok) end = r->handover_tok;
     const uint32_t chunk_tok = s->config.chunk_tok, inside = (uint32_t)(r->pos % chunk_tok);
-    if (inside && end > r->pos && end - r->pos >= POLICY_PIECE_ALIGNS_TOK) return chunk_tok - inside;
+    const uint64_t most = end < r->n_prompt ? end : r->n_prompt;
+    if (inside && most >= r->pos + POLICY_PIECE_ALIGNS_TOK) return chunk_tok - inside;
     if (end >= r->n_prompt && n_out && !r->no_end) return (uint32_t)(r->n_prompt - r->pos);
     if (end >= r->n_prompt) end = r->n_prompt - 1; /* no row of logits left for its end, or no mask */
     end -= end % chunk_tok;

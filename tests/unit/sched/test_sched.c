@@ -573,8 +573,35 @@ static void only_a_prompt_that_is_alone_has_a_large_step(void **state) {
     sched_fini(&s);
 }
 
+/* Behind a state that ends inside a chunk; a short rest is one piece, however large a step may be. */
+static void a_long_piece_from_inside_a_chunk_ends_the_chunk_first(void **state) {
+    (void)state;
+    for (uint64_t from = 60; from < 70; from++)
+        for (uint64_t more = 1; more < 2 * POLICY_PIECE_ALIGNS_TOK; more += more < 130 ? 1 : 509) {
+            struct sched s;
+            make(&s, 1, 8192, 4, 64);
+            struct sched_req r = request(from + more);
+            struct sched_row rows[1];
+            uint32_t n;
+            sched_submit(&s, &r, 0);
+            sched_admit(&s, 0);
+            sched_skip(&s, &r, from);
+            run_step(&s, rows, &n);
+            const bool ends = from % 64 && more >= POLICY_PIECE_ALIGNS_TOK;
+            assert_int_equal(n, 1);
+            if (rows[0].n_tok != (ends ? 64 - from % 64 : more))
+                fail_msg("from %llu, %llu more: a piece of %u", (unsigned long long)from, (unsigned long long)more,
+                         rows[0].n_tok);
+            if (ends) run_step(&s, rows, &n);
+            assert_int_equal(r.pos, from + more);
+            sched_remove(&s, &r);
+            sched_fini(&s);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_long_piece_from_inside_a_chunk_ends_the_chunk_first),
         cmocka_unit_test(requests_get_slots_first_come_first_served),
         cmocka_unit_test(logits_come_for_the_last_prompt_token_and_for_decode_rows_only),
         cmocka_unit_test(a_beginning_that_is_skipped_is_not_served),
