@@ -540,7 +540,8 @@ static void on_gone(void *arg, struct http_request *r) {
 
 static void log_access(struct http_call *call, unsigned status) {
     char peer[64];
-    struct log_field fields[24];
+    enum { OF_CALLS = 10 };
+    struct log_field fields[OF_CALLS + COMPLETION_LOG_FIELDS];
     int n = 0;
     http_peer(call->http, peer, sizeof peer);
     fields[n++] = log_words("id", call->id);
@@ -553,7 +554,8 @@ static void log_access(struct http_call *call, unsigned status) {
     fields[n++] = log_words("outcome", call->outcome ? call->outcome : http_left(call->http) ? "client_left" : "ok");
     fields[n++] = log_number("ms", (double)((uv_hrtime() - http_started_ns(call->http)) / 10000) / 100);
     fields[n++] = log_number("bytes", (double)http_sent_bytes(call->http));
-    if (call->completion) n += completion_log_fields(call->completion, fields + n, 24 - n);
+    assert(n <= OF_CALLS);
+    if (call->completion) n += completion_log_fields(call->completion, fields + n);
     /* Probes and scrapes come every few seconds: their lines are of level debug. */
     bool probe =
         call->route < N_ROUTES && status == 200 && (routes[call->route].open || routes[call->route].run == get_metrics);

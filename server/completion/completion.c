@@ -120,8 +120,7 @@ void completion_free_all(struct server *server) {
     while (server->completions.n) completion_free(completion_first(server));
 }
 
-int completion_log_fields(const struct completion *c, struct log_field *fields, int max) {
-    assert(max >= 15); /* all that follow */
+int completion_log_fields(const struct completion *c, struct log_field fields[COMPLETION_LOG_FIELDS]) {
     uint64_t completion = 0;
     int n = 0;
     const struct answer *a = &c->answer;
@@ -148,6 +147,7 @@ int completion_log_fields(const struct completion *c, struct log_field *fields, 
     if (!c->working && c->grammar && *rod_grammar_notes(c->grammar)) {
         fields[n++] = log_words("weakened", rod_grammar_notes(c->grammar));
     }
+    assert(n <= COMPLETION_LOG_FIELDS);
     return n;
 }
 

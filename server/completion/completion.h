@@ -16,6 +16,7 @@ void completion_end_all(struct server *server);         /* after the drain's dea
 bool completion_any_works(const struct server *server); /* has work on the pool */
 void completion_free_all(struct server *server);        /* after the engine is closed */
 void completion_session_free(struct rod_turn *turn);    /* a turn that no request has */
-int completion_log_fields(const struct completion *completion, struct log_field *fields, int max);
+enum { COMPLETION_LOG_FIELDS = 15 };
+int completion_log_fields(const struct completion *completion, struct log_field fields[COMPLETION_LOG_FIELDS]);
 
 #endif

@@ -47,11 +47,20 @@ def test_the_examples_of_requests_work(server, openapi):  # noqa: F811
             continue
         if "{id}" in path:
             make_session(server)
+        if path.endswith("/rewind"):
+            assert server.ask("PATCH", "/v1/sessions/tales", {"keep_turns": 8}).status == 200
+            for _ in range(4):
+                server.complete(session_id="tales")
+        if path == "/finish_session":  # a conversation of this name
+            messages = [{"role": "user", "content": "Tell me of a fox. " * 30}]
+            assert server.post("/v1/chat/completions", {"messages": messages, "max_tokens": 2}, headers={"X-Session-Id": "thread-1"}).status == 200
         examples = list(examples_of(deref(openapi, operation["requestBody"])["content"]["application/json"]))
         assert examples, f"{path} has no example"
         for example in examples:
             validate(example, body_schema(openapi, path))
             shorter = {k: 4 for k in ("max_tokens", "max_output_tokens") if example.get(k, 0) > 4}
+            if "expected_version" in example:  # of a session as the example has it
+                example = {**example, "expected_version": server.get("/v1/sessions/tales").json["version"]}
             answer = server.ask(method.upper(), filled(path), {**example, **shorter})
             assert answer.status == 200, (path, example, answer)
             n += 1
