@@ -52,9 +52,10 @@ struct active_cache {
 
 /* What lane_use.c keeps. */
 struct active_lane {
-    bool looked; /* for a state in a file */
-    bool keeps;  /* the state on its way is kept at `place` */
-    bool ends;   /* its end waits until that state is in a file */
+    uint64_t since; /* conversations_now when it looked */
+    bool looked;    /* for a state in a file */
+    bool keeps;     /* the state on its way is kept at `place` */
+    bool ends;      /* its end waits until that state is in a file */
     struct conversation_place place;
     struct conversation_job *job; /* a file is read or written, and this request waits for it */
     struct state_buffer *loaded;  /* of a file, after loaded_place's tokens */

@@ -62,9 +62,11 @@ static struct state_buffer *lane_use_buffer(struct rod_engine *e, uint64_t n_tok
 }
 
 bool lane_use_look(struct rod_engine *e, struct active *a, uint64_t than) {
-    if (!e->conversations || a->lane.looked || active_device_counts(a)) return false;
+    if (!e->conversations || a->lane.looked) return false;
     assert(!a->lane.job && !a->lane.loaded);
     a->lane.looked = true;
+    a->lane.since = conversations_now(e->conversations);
+    if (active_device_counts(a)) return false;
     const struct conversation_prompt prompt = lane_use_prompt(a, a->prompt, a->n_prompt);
     if (!conversations_find(e->conversations, &prompt, than, &a->lane.loaded_place)) return false;
     struct state_buffer *buffer = lane_use_buffer(e, a->lane.loaded_place.n_tok);
@@ -130,13 +132,14 @@ void lane_use_keep(struct rod_engine *e, struct active *a, struct state_buffer *
     assert(!a->lane.job);
     a->lane.keeps = false;
     a->lane.job = conversations_keep(e->conversations, key.tenant ? key.tenant : "", a->request->conversation,
-                                     &a->lane.place, buffer, a->lane.ends ? a : NULL);
+                                     &a->lane.place, buffer, a->lane.since, a->lane.ends ? a : NULL);
     if (!a->lane.ends) a->lane.job = NULL; /* nobody waits */
     e->n_lane_ends += a->lane.job != NULL;
 }
 
 struct lane_kept {
     struct conversation_place place;
+    uint64_t since;
     const char *name; /* behind tenant */
     char tenant[];
 };
@@ -150,13 +153,14 @@ struct lane_kept *lane_use_detach(struct active *a) {
     struct lane_kept *kept = malloc(sizeof *kept + n_tenant + n_name);
     if (!kept) return NULL;
     kept->place = a->lane.place;
+    kept->since = a->lane.since;
     memcpy(kept->tenant, tenant ? tenant : "", n_tenant);
     kept->name = memcpy(kept->tenant + n_tenant, name, n_name);
     return kept;
 }
 
 void lane_use_keep_detached(struct rod_engine *e, struct lane_kept *kept, struct state_buffer *buffer) {
-    if (kept) conversations_keep(e->conversations, kept->tenant, kept->name, &kept->place, buffer, NULL);
+    if (kept) conversations_keep(e->conversations, kept->tenant, kept->name, &kept->place, buffer, kept->since, NULL);
     free(kept);
 }
 

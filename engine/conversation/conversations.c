@@ -221,9 +221,23 @@ static struct conversation_job *keep_write_locked(struct conversations *c, struc
     return job;
 }
 
+uint64_t conversations_now(struct conversations *c) {
+    pthread_mutex_lock(&c->lock);
+    const uint64_t now = c->n_removed;
+    pthread_mutex_unlock(&c->lock);
+    return now;
+}
+
+/* Of many removals since then the earliest are not known any more: what is kept wrongly is found and removed again. */
+static bool was_removed_locked(const struct conversations *c, const char *dir, uint64_t since) {
+    for (int i = 0; i < CONVERSATIONS_REMOVED; i++)
+        if (c->removed[i].number > since && !strcmp(c->removed[i].dir, dir)) return true;
+    return false;
+}
+
 struct conversation_job *conversations_keep(struct conversations *c, const char *tenant, const char *name,
                                             const struct conversation_place *place, struct state_buffer *buffer,
-                                            void *user) {
+                                            uint64_t since, void *user) {
     char dir[CONVERSATION_DIR_BYTES], heads[CONVERSATION_DIR_BYTES];
     const int64_t now_s = clock_unix_s();
     struct conversation_job *job = NULL;
@@ -232,6 +246,12 @@ struct conversation_job *conversations_keep(struct conversations *c, const char 
     conversations_dir(c, tenant, "", heads);
     pthread_mutex_lock(&c->lock);
     conversations_expire_locked(c);
+    if (was_removed_locked(c, dir, since)) {
+        table_forget(c, place->tokens.low);
+        atomic_store(&c->has_news, true);
+        pthread_mutex_unlock(&c->lock);
+        return NULL;
+    }
     struct conversation *of = conversation_get(c->table, dir, tenant, name, now_s);
     if (of && place->kind == CONVERSATION_HEAD) of = conversation_get(c->table, heads, tenant, "", now_s);
     struct conversation_state *s = of ? conversation_state_add(c->table, of, place) : NULL;
@@ -337,6 +357,7 @@ int conversations_note(struct conversations *c, const char *tenant, const char *
     int rc = notes_add(path, record, n, seen, err);
     if (rc == ROD_ESTATE)
         state_disk_drop(path, CONVERSATION_NOTES_FILE); /* what was said is read as text from now on */
+    if (rc == ROD_ENOTFOUND && seen->inode) return 0;   /* it was removed while the answer was made */
     if (rc == ROD_ENOTFOUND || rc == ROD_ESTATE) {
         char *whose = conversations_whose(tenant, name, &n_whose);
         rc = whose ? conversations_make_dir(c, dir, whose, n_whose, err) : rod_fail_no_memory(err);
@@ -424,7 +445,12 @@ int conversations_remove(struct conversations *c, const char *tenant, const char
     conversations_scan(c, dir, tenant, name);
     pthread_mutex_lock(&c->lock);
     struct conversation *of = *name ? conversation_find(c->table, dir) : NULL;
-    if (of) conversation_remove(c->table, of);
+    if (of) {
+        conversation_remove(c->table, of);
+        const uint64_t number = ++c->n_removed;
+        memcpy(c->removed[number % CONVERSATIONS_REMOVED].dir, dir, sizeof dir);
+        c->removed[number % CONVERSATIONS_REMOVED].number = number;
+    }
     pthread_mutex_unlock(&c->lock);
     if (of && c->root) conversations_unlink_all(c, dir);
     c->config.wake(c->config.arg);

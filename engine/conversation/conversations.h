@@ -65,11 +65,14 @@ struct conversation_over {
  */
 struct conversation_job *conversations_load(struct conversations *c, const struct conversation_place *place,
                                             struct state_buffer *buffer, void *user);
+/* How many conversations were removed so far: for what a request keeps later. */
+uint64_t conversations_now(struct conversations *c);
 /* The state is in host memory, as an entry named place.tokens.low, and belongs to this conversation; with a folder it
- * is written. user: told when it is. NULL: nothing is to be waited for. The caller keeps its reference. */
+ * is written, but not if the conversation was removed since `since`, of conversations_now. user: told when it is. NULL:
+ * nothing is to be waited for. The caller keeps its reference. */
 struct conversation_job *conversations_keep(struct conversations *c, const char *tenant, const char *name,
                                             const struct conversation_place *place, struct state_buffer *buffer,
-                                            void *user);
+                                            uint64_t since, void *user);
 /* The entry is in host memory again; has left it. */
 void conversations_there(struct conversations *c, const struct conversation_place *place);
 void conversations_gone(struct conversations *c, uint64_t tokens_low);

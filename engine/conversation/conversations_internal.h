@@ -11,6 +11,8 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+enum { CONVERSATIONS_REMOVED = 64 };
+
 enum conversation_work {
     CONVERSATION_WRITE,
     CONVERSATION_READ,
@@ -41,6 +43,11 @@ struct conversations {
     atomic_bool has_news; /* over, or forgotten */
     struct log_limit failed;
     uint64_t n_saves, n_failures, n_loads;
+    struct {
+        char dir[CONVERSATION_DIR_BYTES];
+        uint64_t number;
+    } removed[CONVERSATIONS_REMOVED]; /* the latest, a ring */
+    uint64_t n_removed;
     bool ends;
     pthread_cond_t work[2];
     pthread_t threads[2];

@@ -181,6 +181,33 @@ static void a_conversation_is_listed_and_removed_with_its_states(void **state) {
     }
 }
 
+/* The engine sleeps, so this thread may call in its place. */
+static void what_ran_while_it_was_removed_is_not_kept(void **state) {
+    (void)state;
+    struct setup b;
+    struct talk t;
+    struct rod_conversation_info info;
+    struct rod_error err;
+    begin(&b, ROOM);
+    struct conversations *c = b.c.engine->conversations;
+    const uint64_t since = conversations_now(c);
+    talk_begin(&t, "thread", 100, 1);
+    talk_text(&t, 20, 2);
+    talk_ask(&b, &t, 9);
+    assert_int_equal(rod_conversation_delete(b.c.engine, "a", "thread", &err), 0);
+    const struct conversation_prompt prompt = {
+        .tenant = "a", .ids = t.ids, .n = t.n, .n_head = 100, .n_first = 120, .turn = 1};
+    const struct conversation_place place = conversations_place(c, &prompt, 112, CONVERSATION_PROMPT, false);
+    struct state_buffer *buffer = state_buffer_new(NULL, b.c.engine->parts.ops->state_bytes(b.be, 112));
+    memset(buffer->bytes, 0, buffer->n_bytes);
+    conversations_keep(c, "a", "thread", &place, buffer, since, NULL);
+    assert_int_equal(rod_conversation_get(b.c.engine, "a", "thread", &info, &err), ROD_ENOTFOUND);
+    conversations_keep(c, "a", "thread", &place, buffer, conversations_now(c), NULL);
+    assert_int_equal(rod_conversation_get(b.c.engine, "a", "thread", &info, &err), 0);
+    state_buffer_release(buffer);
+    setup_close(&b);
+}
+
 static void what_another_engine_removed_is_gone(void **state) {
     (void)state;
     struct setup a, b;
@@ -420,6 +447,7 @@ int main(void) {
         IN_A_FOLDER(a_restart_reads_nothing_again),
         IN_A_FOLDER(what_was_answered_is_in_files),
         IN_A_FOLDER(a_conversation_is_listed_and_removed_with_its_states),
+        IN_A_FOLDER(what_ran_while_it_was_removed_is_not_kept),
         IN_A_FOLDER(what_another_engine_removed_is_gone),
         IN_A_FOLDER(a_conversation_ends_by_its_time_in_an_idle_engine),
         IN_A_FOLDER(files_of_sessions_and_conversations_have_one_budget),
