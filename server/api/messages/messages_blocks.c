@@ -273,6 +273,22 @@ static bool take_tool_result(struct reader *r, const struct messages_place *at, 
     return ok;
 }
 
+/* Of a tool that the API's owner ran: a history that was begun there goes on without it. */
+static bool is_server_call(const json_t *type) {
+    static const char *const types[] = {"server_tool_use",
+                                        "web_search_tool_result",
+                                        "web_fetch_tool_result",
+                                        "code_execution_tool_result",
+                                        "bash_code_execution_tool_result",
+                                        "text_editor_code_execution_tool_result",
+                                        "tool_search_tool_result",
+                                        "mcp_tool_use",
+                                        "mcp_tool_result"};
+    for (size_t i = 0; i < sizeof types / sizeof *types; i++)
+        if (field_is(type, types[i])) return true;
+    return false;
+}
+
 struct blocks { /* of one message */
     struct texts texts;
     struct rod_message calls; /* its calls alone */
@@ -294,6 +310,10 @@ static bool take_block(struct reader *r, const struct messages_place *at, bool u
             out->marked_at = *at;
         }
         return take_tool_use(at, block, &out->calls);
+    }
+    if (!user && is_server_call(type)) {
+        r->out->ignored |= 1u << API_IGNORED_SERVER_CALL;
+        return true;
     }
     if (!user && (field_is(type, "thinking") || field_is(type, "redacted_thinking"))) return true; /* as others do */
     return messages_bad(at, user ? "must be of type text, tool_result, image or document"

@@ -372,3 +372,15 @@ def test_what_is_left_out_is_in_the_log_once_and_in_a_metric(own_server):
     found = {k: v for k, v in metrics.items() if k.startswith("rodimus_request_parts_ignored_total")}
     assert found == {f'rodimus_request_parts_ignored_total{{part="{part}"}}': 2 for part in ("web_search", "thinking")}
     assert [s.log().count(f"A request had {part},") for part in ("web_search", "thinking")] == [1, 1]
+
+
+def test_a_history_with_a_search_of_anothers_server_goes_on_without_it(server):
+    said = {"type": "text", "text": "It rains."}
+    call = {"type": "server_tool_use", "id": "srvtoolu_1", "name": "web_search", "input": {"query": "weather"}}
+    result = {"type": "web_search_tool_result", "tool_use_id": "srvtoolu_1", "content": [{"type": "web_search_result", "title": "x", "url": "y"}]}
+    ask, go_on = {"role": "user", "content": "What is the weather?"}, {"role": "user", "content": "And now?"}
+    plain, searched = [[ask, {"role": "assistant", "content": content}, go_on] for content in ([said], [call, result, said])]
+    assert counted(server, messages=searched) == counted(server, messages=plain)
+    assert server.post(PATH, {**ASK, "messages": searched, "max_tokens": 2}).status == 200
+    wrong = server.post(PATH, {**ASK, "messages": [{"role": "user", "content": [call]}]})
+    assert wrong.status == 400 and "text, tool_result, image or document" in wrong.error["message"], wrong
