@@ -216,7 +216,7 @@ const struct option config_options[] = {
     {"state_host_bytes", OPTION_AUTO, AT(state_host_bytes), SESSIONS, .fallback = "auto", RANGE(1, HUGE),
      .help = "host memory for states that are in no slot, and for all else that sessions take; auto = a part of the machine's"},
     {"state_disk_bytes", OPTION_UINT, AT(state_disk_bytes), SESSIONS, .fallback = "0", RANGE(0, HUGE),
-     .help = "what the files of sessions in state_dir take of the disk; those used longest ago go first; 0 = no limit"},
+     .help = "what files of sessions and conversations take of the disk, conversations half of it; those used longest ago go first; 0 = no limit"},
     {"prefix_cache_bytes", OPTION_UINT, AT(prefix_cache_bytes), SESSIONS, .fallback = "4294967296", RANGE(0, HUGE),
      .help = "host memory for states of beginnings of prompts, for clients that send the whole history: at most half of "
              "state-host-bytes, and taken as it fills; 0 = every prompt is read from its first token"},
