@@ -175,7 +175,7 @@ deps: # the Debian packages that building and testing need
 run: deps # build, and serve the demo model on PORT=8080, with FLAGS; the part for GPUs, where there is one or CUDA=1
 	@$(MAKE) --no-print-directory -j$(JOBS) $(if $(GPU),all,$(BUILD)/rodimus)
 	@$(if $(and $(CUDA_SO),$(if $(GPU),,none)),echo "no GPU is here: the part for GPUs is not built (make run CUDA=1 builds it, as make does)")
-	@$(BUILD)/rodimus serve --port $(PORT) $(FLAGS)
+	@$(BUILD)/rodimus serve --port $(PORT)$(if $(FLAGS), $(FLAGS))
 
 # ---- tests: each cmocka program prints its own counts; tests/run adds them up and prints the closing line ----
 # Compiling them is half of the build; what they measure and compare is in the libraries.
