@@ -108,8 +108,8 @@ static bool lane_use_kind(const struct rod_engine *e, const struct active *a, si
         *kind = CONVERSATION_HEAD;
         return true;
     }
-    const struct prefix_reading whole = {.n_tok = a->n_prompt, .marks = r->marks, .n_marks = r->n_marks, .named = true};
-    if (n == whole_chunks(e, prefix_end(&whole))) return true;
+    if (n == whole_chunks(e, a->n_prompt - 1)) return true;
+    if (r->n_marks && n == whole_chunks(e, r->marks[r->n_marks - 1])) return true; /* before what opens the answer */
     if (r->n_marks < 2 || n != whole_chunks(e, r->marks[r->n_marks - 2])) return false;
     prompt->turn -= prompt->turn > 0; /* before the user's last text, in whose place an edit or a summary may come */
     return true;

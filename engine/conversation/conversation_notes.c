@@ -27,7 +27,7 @@ enum {
 
 static uint32_t record_check(const void *bytes, size_t n) { return (uint32_t)XXH3_64bits(bytes, n); }
 
-/* The length of the whole record that begins here; 0: there is none. */
+/* The length of the record at this place. 0: no complete record begins here. */
 static size_t record_at(const unsigned char *at, size_t n) {
     if (n < FRAME_BYTES) return 0;
     const size_t length = (size_t)bytes_get(at, 4);

@@ -249,7 +249,7 @@ struct lane_view {
     uint64_t lane;
     uint32_t last;                                           /* turn */
     const struct conversation_state *newest[3], *longest[3]; /* by kind */
-    const struct conversation_state *before;                 /* the newest answer but one */
+    const struct conversation_state *before[3];              /* the newest but one */
 };
 
 static bool in_lane(const struct conversation_state *s, uint64_t lane) {
@@ -261,7 +261,7 @@ static struct lane_view lane_look(const struct conversation *c, uint64_t lane) {
     for (struct conversation_state *s = state_first(c); s; s = state_after(s)) {
         if (!in_lane(s, lane)) continue;
         const enum conversation_kind kind = s->place.kind;
-        if (kind == CONVERSATION_ANSWER) v.before = v.newest[kind];
+        v.before[kind] = v.newest[kind];
         v.newest[kind] = s;
         if (!v.longest[kind] || s->place.n_tok > v.longest[kind]->place.n_tok) v.longest[kind] = s;
         if (s->place.turn > v.last) v.last = s->place.turn;
@@ -271,7 +271,7 @@ static struct lane_view lane_look(const struct conversation *c, uint64_t lane) {
 
 static bool state_stays(const struct lane_view *v, const struct conversation_state *s) {
     const struct conversation_place *p = &s->place;
-    if (s == v->newest[p->kind] || s == v->longest[p->kind] || s == v->before) return true;
+    if (s == v->newest[p->kind] || s == v->longest[p->kind] || s == v->before[p->kind]) return true;
     if (p->turn >= v->last || !turn_stays(p->turn, v->last)) return false;
     for (const struct conversation_state *other = s; (other = state_after(other));)
         if (in_lane(other, v->lane) && other->place.turn == p->turn) return false; /* what came later went on */
@@ -285,7 +285,7 @@ static void lane_drop(struct conversation_table *t, struct conversation *c, uint
     }
 }
 
-/* The one that was used longest ago and has files, but not this one; false: there is none. */
+/* Removes the files of the oldest lane, but never of the lane `but`. False: no lane has files. */
 static bool lane_drop_oldest(struct conversation_table *t, struct conversation *c, uint64_t but) {
     for (struct conversation_state *s = state_first(c); s; s = state_after(s)) {
         if (!s->file_bytes || s->place.lane == but) continue;
@@ -304,7 +304,7 @@ void conversation_thin(struct conversation_table *t, struct conversation *c, uin
     if (*c->name && c->n_lanes > CONVERSATION_MAX_LANES) lane_drop_oldest(t, c, lane);
 }
 
-/* The oldest state of heads that was not used since then; false: there is none. */
+/* Removes the file of the oldest head, if its last use was before before_s. False: nothing was removed. */
 static bool head_drop_oldest(struct conversation_table *t, struct conversation *heads, int64_t before_s) {
     for (struct conversation_state *s = state_first(heads); s; s = state_after(s)) {
         if (!s->file_bytes) continue;

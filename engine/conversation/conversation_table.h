@@ -1,14 +1,14 @@
 /* conversation_table.h - the conversations that an engine knows, and their kept states: by name, by lane, by use.
  *
  * A lane is what begins with the same system, tools and first message: a name may have several, as titles and
- * sub-agents come under one. Of a lane there stay the newest and the longest state behind a prompt and behind an
- * answer, the newest answer but one, in case the newest is left out, and of earlier turns the latest state each,
+ * sub-agents come under one. Of a lane there stay the longest and the two newest states behind a prompt and behind an
+ * answer, because a client may leave out the newest answer; and of earlier turns the latest state each,
  * thinned out: the number of a turn is a power of two, or its distance from the last turn is at most twice the largest
  * power of two that divides it. So n turns leave some 3 log2(n) states, and an edit of any turn finds one near it.
  *
  * A state is in host memory (an entry of the prefix cache), in a file, or both; in neither it is forgotten. Files past
  * the budget go: of the tenant's conversation that was used longest ago the lane used longest ago, first those of the
- * tenant that wants room if it has a quarter. What is to be removed is told to the caller, who has the folder.
+ * tenant that wants room if it has a quarter. The caller has the folder and removes what the table names.
  *
  * Ownership: a table owns its conversations and states; tenant and name given are copied. Threads: one at a time. No
  * I/O and no clock (now_s: Unix seconds). Invariant: files together take at most budget_bytes, as far as this table
@@ -81,7 +81,7 @@ void conversation_state_in_memory(struct conversation_table *t, struct conversat
 void conversation_set_notes(struct conversation_table *t, struct conversation *c, uint64_t bytes);
 /* The entry in host memory of these tokens is gone. */
 void conversation_state_gone(struct conversation_table *t, uint64_t tokens_low);
-/* What the lane of this state has no need for now. */
+/* Removes the files that the lane does not need. */
 void conversation_thin(struct conversation_table *t, struct conversation *c, uint64_t lane);
 /* Removes until a file of so many bytes of c fits. False: it does not. */
 bool conversation_room(struct conversation_table *t, struct conversation *c, uint64_t bytes);

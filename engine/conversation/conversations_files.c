@@ -318,7 +318,7 @@ static void job_over_locked(struct conversations *c, const struct conversation_j
                           writes ? "written" : "read", err->message, (unsigned long long)n_left_out);
 }
 
-/* What nobody waits for goes here; a read's buffer is told of in any case. */
+/* Frees a job without a user. A read always goes to `over`, because the engine owns its buffer. */
 static void job_end(struct conversations *c, struct conversation_job *job, const struct rod_error *err) {
     if (job->work == CONVERSATION_WRITE) {
         state_buffer_release(job->buffer);

@@ -518,18 +518,14 @@ static void stops_try(const struct prefix_reading *r, uint64_t at_tok, uint64_t 
 
 static uint64_t saturating_product(uint64_t a, uint64_t n) { return a > UINT64_MAX / n ? UINT64_MAX : a * n; }
 
-uint64_t prefix_end(const struct prefix_reading *r) {
-    const uint64_t last = r->n_tok - 1;
-    return r->named && r->n_marks && r->marks[r->n_marks - 1] < last ? r->marks[r->n_marks - 1] : last;
-}
-
 uint32_t prefix_stops(const struct prefix_reading *r, uint64_t stops[PREFIX_MAX_STOPS]) {
     uint32_t n = 0;
     const uint64_t pays_tok = r->pays_tok ? r->pays_tok : 1,
                    least_tok = saturating_product(pays_tok, POLICY_PREFIX_PAYS);
     if (r->n_tok < 2) return 0;
     for (uint32_t i = 0; i < r->n_wanted; i++) stops_try(r, r->wanted_tok[i], 1, stops, &n);
-    if (!r->open_end) stops_try(r, prefix_end(r), r->named ? 1 : least_tok, stops, &n);
+    if (!r->open_end) stops_try(r, r->n_tok - 1, r->named ? 1 : least_tok, stops, &n);
+    if (r->named && r->n_marks) stops_try(r, r->marks[r->n_marks - 1], 1, stops, &n); /* the answer may be left out */
     stops_try(r, r->branch_tok, least_tok, stops, &n);
     if (r->n_marks) stops_try(r, r->marks[0], r->named ? 1 : least_tok, stops, &n);
     if (r->named && r->n_marks > 1) stops_try(r, r->marks[r->n_marks - 2], r->chunk_tok, stops, &n);

@@ -110,9 +110,6 @@ struct prefix_reading {
     bool open_end; /* the end is kept elsewhere */
     bool named; /* of a conversation, which keeps head, end and the beginning of the last message whatever they cost */
 };
-/* Up to where the prompt's end is kept: of a conversation before what opens the answer, as the client may leave the
- * answer out. */
-uint64_t prefix_end(const struct prefix_reading *reading);
 /* Rising multiples of chunk_tok in (from_tok, n_tok): what the client asks for; then the prompt's end, a branch and the
  * first mark where they save at least 2 pays_tok, then other marks, newest first, for 8 pays_tok: a prompt waits for
  * each copy. */

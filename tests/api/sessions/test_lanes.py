@@ -75,8 +75,7 @@ def test_two_requests_of_one_conversation_at_once_are_both_right(own_server):
             assert got[:2] == want[:2], f"RODIMUS_TEST_SEED={SEED}, round {i}"
         longer = max(range(2), key=lambda k: both[k][1])
         _, n_tok, cached = chats(on, ways[longer], prompt_cache_key="lane")
-        opens = 8  # a prompt's end is kept before what opens the answer, as a client may leave the answer out
-        assert cached >= n_tok - CHUNK - opens, f"RODIMUS_TEST_SEED={SEED}, round {i}: {cached} of {n_tok}"
+        assert cached >= n_tok - CHUNK, f"RODIMUS_TEST_SEED={SEED}, round {i}: {cached} of {n_tok}"
         settle(on)
         messages = [*ways[longer], {"role": "assistant", "content": f"No. {i}"}]
 
