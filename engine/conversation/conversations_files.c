@@ -365,17 +365,24 @@ struct thread_of {
     int queue;
 };
 
+/* The thread that writes also looks, once a second, for conversations whose time is over. */
+static void wait_locked(struct conversations *c, int queue) {
+    if (queue || !c->config.ttl_s) {
+        pthread_cond_wait(&c->work[queue], &c->lock);
+        return;
+    }
+    const struct timespec until = clock_timespec(clock_now_ns() + LOOK_NS);
+    pthread_cond_timedwait(&c->work[queue], &c->lock, &until);
+    conversations_expire_locked(c);
+}
+
 static void *files_thread(void *arg) {
     struct thread_of of = *(struct thread_of *)arg;
     struct conversations *c = of.c;
     free(arg);
     pthread_mutex_lock(&c->lock);
     for (;;) {
-        while (!c->queues[of.queue].n && !c->ends) {
-            const struct timespec until = clock_timespec(clock_now_ns() + LOOK_NS);
-            pthread_cond_timedwait(&c->work[of.queue], &c->lock, &until);
-            conversations_expire_locked(c);
-        }
+        while (!c->queues[of.queue].n && !c->ends) wait_locked(c, of.queue);
         if (!c->queues[of.queue].n) break;
         struct conversation_job *job = LIST_OF(list_first(&c->queues[of.queue]), struct conversation_job, link);
         list_remove(&c->queues[of.queue], &job->link);

@@ -1,9 +1,6 @@
 /* test_sessions.c - turns of sessions, over both kinds of fake device, in memory and in a folder: what they read, what
  * they leave, who may have them. */
-#include "tests/sessions_setup.h"
-
-static bool on_file;
-static char *dir; /* of the test, where on_file */
+#include "tests/sessions_places.h"
 
 static void begin(struct setup *b, struct setup_options o, struct rod_engine_config config) {
     if (on_file && !dir) dir = make_dir();
@@ -647,28 +644,6 @@ static void tools_are_read_once(void **state) {
     collect_free(&a);
     setup_close(&b);
 }
-
-static int setup(void **state, bool device, bool file) {
-    (void)state;
-    setup_on_device = device;
-    on_file = file;
-    return 0;
-}
-static int host_memory(void **state) { return setup(state, false, false); }
-static int host_file(void **state) { return setup(state, false, true); }
-static int device_file(void **state) { return setup(state, true, true); }
-static int teardown(void **state) {
-    (void)state;
-    if (dir) remove_dir(dir);
-    dir = NULL;
-    return 0;
-}
-
-#define ALL(test)                                                                                                      \
-    cmocka_unit_test_setup_teardown(test, host_memory, teardown),                                                      \
-        {#test " in files", test, host_file, teardown, NULL}, {                                                        \
-#test " in files, on a device that samples", test, device_file, teardown, NULL                                 \
-    }
 
 int main(void) {
     const struct CMUnitTest tests[] = {

@@ -1,9 +1,6 @@
 /* test_sessions_ask.c - questions beside a session, in memory and in a folder: they answer as a fork of it would, and
  * the session is to the bit as if nobody had asked. */
-#include "tests/sessions_setup.h"
-
-static bool on_file;
-static char *dir; /* of the test, where on_file */
+#include "tests/sessions_places.h"
 
 static const int32_t text[] = {5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, question[] = {20, 21, 22};
 
@@ -229,28 +226,6 @@ static void a_question_brings_the_state_from_its_file(void **state) {
     collect_free(&a), collect_free(&want);
     setup_close(&b);
 }
-
-static int setup(void **state, bool device, bool file) {
-    (void)state;
-    setup_on_device = device;
-    on_file = file;
-    return 0;
-}
-static int host_memory(void **state) { return setup(state, false, false); }
-static int host_file(void **state) { return setup(state, false, true); }
-static int device_file(void **state) { return setup(state, true, true); }
-static int teardown(void **state) {
-    (void)state;
-    if (dir) remove_dir(dir);
-    dir = NULL;
-    return 0;
-}
-
-#define ALL(test) cmocka_unit_test_setup_teardown(test, host_memory, teardown), IN_FILES(test)
-#define IN_FILES(test)                                                                                                 \
-    {#test " in files", test, host_file, teardown, NULL}, {                                                            \
-#test " in files, on a device that samples", test, device_file, teardown, NULL                                 \
-    }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
