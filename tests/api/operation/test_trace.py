@@ -15,7 +15,7 @@ GOOD = {"prompt": [300], "max_tokens": 2}
 def lines(s, log_format):
     """Of the log, the lines of requests: {id: trace, or None}."""
     s.get("/version", headers={"X-Request-Id": "last"})
-    s.wait_log("last")
+    s.wait_log('"id":"last"' if log_format == "json" else "id=last")
     if log_format == "json":
         parsed = [json.loads(line) for line in s.log().splitlines()]
         return {line["id"]: line.get("trace_id") for line in parsed if line["message"] == "request"}
