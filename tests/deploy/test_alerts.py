@@ -18,6 +18,8 @@ STEP_S = 15  # between two samples
 MUST_NOT_MOVE = {
     "RodimusNotANumber": ("rodimus_engine_requests_nan_total", "logits were not numbers", 60),
     "RodimusStatesNotSaved": ("rodimus_state_save_failures_total", "turns of sessions fail, as their states cannot be written", 10),
+    "RodimusConversationsNotSaved": ("rodimus_conversation_save_failures_total",
+                                     "states of conversations are in no file: after a restart their prompts are read again", 10),
     "RodimusStatesNoRoom": ("rodimus_state_no_room_total", "turns of sessions are refused, as pinned ones use up state_disk_bytes", 10),
     "RodimusStatesRefused": ("rodimus_state_refused_total", "files in state_dir are damaged or of another model", 60),
     "RodimusReloadFailed": ("rodimus_config_reload_failures_total", "SIGHUP took nothing over: keys and certificates are the old ones", 60),
@@ -94,7 +96,7 @@ def test_an_alert_fires_when_it_should(tmp_path, alert):
 
 
 def test_each_alert_is_made_to_fire_and_to_keep_silent():
-    assert len(RULES) == 14
+    assert len(RULES) == 15
     for kind in (True, False):
         assert {alert for alert, _, _, _, wanted in CASES if bool(wanted) == kind} == set(RULES)
 
