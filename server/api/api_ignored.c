@@ -24,6 +24,7 @@ const char *const api_ignored_names[API_N_IGNORED] = {
     [API_IGNORED_SERVER_CALL] = "server_call",
     [API_IGNORED_ITEM_REFERENCE] = "item_reference",
     [API_IGNORED_COMPACTION] = "compaction",
+    [API_IGNORED_GHOST_SNAPSHOT] = "ghost_snapshot",
 };
 
 /* Nothing, or a date: digits behind underscores. */

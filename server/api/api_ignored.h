@@ -32,6 +32,7 @@ enum api_ignored { /* bits of api_request.ignored, by number */
                    API_IGNORED_SERVER_CALL,
                    API_IGNORED_ITEM_REFERENCE,
                    API_IGNORED_COMPACTION,
+                   API_IGNORED_GHOST_SNAPSHOT,
                    API_N_IGNORED
 };
 

@@ -256,7 +256,8 @@ static enum api_ignored left_out(const json_t *type) {
                  {"compaction", API_IGNORED_COMPACTION},
                  {"compaction_summary", API_IGNORED_COMPACTION},
                  {"compaction_trigger", API_IGNORED_COMPACTION},
-                 {"context_compaction", API_IGNORED_COMPACTION}};
+                 {"context_compaction", API_IGNORED_COMPACTION},
+                 {"ghost_snapshot", API_IGNORED_GHOST_SNAPSHOT}};
     for (size_t i = 0; i < sizeof items / sizeof *items; i++)
         if (field_is(type, items[i].type)) return items[i].as;
     return API_N_IGNORED;
@@ -328,10 +329,17 @@ bool responses_take_items(const struct api_fields *p, struct api_request *out) {
     }
     put_text(&said, instructions);
     bool ok = !instructions || push(p, "system", &said, &messages);
-    const size_t before = messages.n;
     ok = ok && (json_is_string(input) ? take_user : take_array)(p, input, &messages);
     out->n_messages = messages.n;
     if (ok) api_order_results(messages.first, messages.n, messages.ranks);
     free(messages.ranks);
-    return ok && (messages.n > before || field_bad(p, "input", "is empty"));
+    return ok;
+}
+
+bool responses_check_items(const struct api_fields *p, const struct api_request *q) {
+    const json_t *input = field_get(p, "input"), *type = json_object_get(json_array_get(input, 0), "type");
+    if (q->n_messages > (field_get(p, "instructions") != NULL)) return true;
+    if (!json_array_size(input)) return field_bad(p, "input", "is empty");
+    return field_bad(p, "input[0].type", "is %.40s, and no item of the input is one that the model answers",
+                     json_string_value(type));
 }

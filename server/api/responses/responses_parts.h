@@ -24,6 +24,8 @@ bool responses_lark(const char *grammar, size_t len, struct buf *out);
 
 /* The input and the instructions before it. */
 bool responses_take_items(const struct api_fields *p, struct api_request *out);
+/* Whether the input, whose items and tools are taken, has left a message. */
+bool responses_check_items(const struct api_fields *p, const struct api_request *request);
 
 /* A custom tool's text, of the arguments {"input": "..."} that the model writes: what has come behind the first `from`
  * bytes of them. Returns how many have been read; from 0: from the beginning. */

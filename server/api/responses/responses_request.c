@@ -114,7 +114,7 @@ static bool read_input(const struct api_fields *p, struct api_request *out) {
         !field_bool(p, "store", &store) || !take_previous(p, &out->session) || !responses_take_items(p, out))
         return false;
     out->session.discard = !store;
-    return responses_take_tools(p, field_get(p, "input"), &out->tools);
+    return responses_take_tools(p, field_get(p, "input"), &out->tools) && responses_check_items(p, out);
 }
 
 /* ---- the fields that the answer repeats ---- */
