@@ -37,14 +37,14 @@
     X(ROD_EVERSION, -15, 412, "invalid_request_error", "version_mismatch")                                             \
     /* never 409: clients repeat it by themselves */                                                                   \
     X(ROD_EEXISTS, -16, 412, "invalid_request_error", "session_exists")                                                \
-    X(ROD_ENOROOM, -17, 503, "unavailable", "no_room") /* for a session's state, in memory or in files, at the moment  \
-                                                        */                                                             \
+    X(ROD_ENOROOM, -17, 503, "unavailable", "no_room") /* for a session's state, in memory or files, at the moment */  \
     X(ROD_EUNSURE, -18, 500, "server_error", "unsure") /* a turn is done, and a power cut may undo it */               \
     X(ROD_ESESSIONS, -19, 429, "rate_limit", "max_sessions")    /* of all */                                           \
     X(ROD_EKEYSESSIONS, -20, 429, "rate_limit", "key_sessions") /* of the tenant */                                    \
     X(ROD_EGRAMMARS, -21, 503, "unavailable", "grammars")       /* memory of all compiled grammars in use */           \
     X(ROD_EKEYGRAMMARS, -22, 429, "rate_limit", "key_grammars") /* of those of a key */                                \
-    X(ROD_ENOTKEPT, -23, 412, "invalid_request_error", "turn_not_kept")
+    X(ROD_ENOTKEPT, -23, 412, "invalid_request_error", "turn_not_kept")                                                \
+    X(ROD_ECONFLICT, -24, 503, "unavailable", "conflict") /* another server's turn came first: to be repeated */
 
 enum rod_code {
 #define ROD_X(name, value, http, type, code) name = value,

@@ -120,7 +120,7 @@ static int beside_write(const char *dir, struct state_disk_item *item, struct be
 static struct state_disk_version version_of(const struct stat *info) {
     return (struct state_disk_version){
         (uint64_t)info->st_ino, (uint64_t)info->st_mtim.tv_sec * 1000000000u + (uint64_t)info->st_mtim.tv_nsec,
-        (uint64_t)info->st_size, info->st_blocks ? (uint64_t)info->st_blocks * 512 : (uint64_t)info->st_size};
+        (uint64_t)info->st_size, info->st_blocks ? (uint64_t)info->st_blocks * 512 : (uint64_t)info->st_size, ""};
 }
 
 /* 0: it has the name, which nothing had; else errno. Some folders have no links. */

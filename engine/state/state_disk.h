@@ -14,10 +14,13 @@
 
 #define STATE_DISK_MAX_NAME 200 /* [A-Za-z0-9._-], not beginning with "." and without ".tmp-" */
 
+enum { STATE_DISK_ETAG_BYTES = 64 };
+
 /* Which file it is: another one stands under the name when any of these differs. */
 struct state_disk_version {
     uint64_t inode, mtime_ns, n_bytes;
-    uint64_t disk_bytes; /* in blocks, as the disk has them */
+    uint64_t disk_bytes;              /* in blocks, as the disk has them */
+    char etag[STATE_DISK_ETAG_BYTES]; /* of an object in a store (state_home.h), whose inode is a hash of it; else "" */
 };
 
 /* dir/name := the parts one after the other, for many files at once, each well or badly for itself: all are written
@@ -28,8 +31,9 @@ struct state_disk_item {
     const char *name;
     const struct state_bytes *parts;
     size_t n_parts;
-    bool only_new;   /* one that is there stays, and this is ROD_EEXISTS */
-    bool not_synced; /* a power cut may take it, or leave a part of it: readers check what they read */
+    bool only_new;        /* one that is there stays, and this is ROD_EEXISTS */
+    const char *replaces; /* of a store: the etag of the version that this replaces; NULL or "": whatever is there */
+    bool not_synced;      /* a power cut may take it, or leave a part of it: readers check what they read */
     struct state_disk_version version; /* afterwards: of the new file */
     int rc;
     bool in_place;
