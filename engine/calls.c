@@ -124,7 +124,7 @@ void rod_engine_stats(const struct rod_engine *e, struct rod_stats *out) {
         const struct pinned_counts pinned = pinned_count(e->pinned);
         out->pinned_prefixes = pinned.n;
         out->pinned_bytes = pinned.bytes;
-        out->pinned_used = pinned.n_found;
+        out->pinned_used = pinned.n_used;
     }
     uint64_t sum = 0;
     for (int i = 0; i < 20; i++) out->step_ns_bucket[i] = sum += counter_get(&c->bucket[i]);

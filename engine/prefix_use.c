@@ -85,8 +85,10 @@ static void prefix_use_count_miss(struct rod_engine *e, const struct active *a, 
                (unsigned long long)a->cache.cached_tok, a->n_prompt, rod_prefix_miss_name(why));
 }
 
-static void prefix_use_count_look_up(struct rod_engine *e, const struct active *a, const struct prefix_found *found) {
+static void prefix_use_count_look_up(struct rod_engine *e, const struct active *a, const struct prefix_found *found,
+                                     bool pinned) {
     if (found->n_tok) {
+        if (pinned) pinned_use(e->pinned, a->prompt, found->n_tok);
         engine_count(&e->counters.prefix_hits, 1);
         engine_count(&e->counters.prefix_tok_saved, found->n_tok);
     }
@@ -207,19 +209,20 @@ static int prefix_use_load(struct rod_engine *e, struct active *a, uint64_t n_to
     return rc;
 }
 
-/* A pinned prefix that is longer than the entry takes the entry's place. */
-static void prefix_use_find_pinned(struct rod_engine *e, const struct active *a, struct prefix_found *found) {
+/* A pinned prefix that is longer than the entry takes the entry's place. False: there is none. */
+static bool prefix_use_find_pinned(struct rod_engine *e, const struct active *a, struct prefix_found *found) {
     struct state_buffer *buffer;
     uint64_t n_tok;
-    if (!pinned_find(e->pinned, a->prompt, a->n_prompt, found->n_tok, &buffer, &n_tok)) return;
+    if (!pinned_find(e->pinned, a->prompt, a->n_prompt, found->n_tok, &buffer, &n_tok)) return false;
     state_buffer_release(found->buffer);
     found->buffer = buffer;
     found->n_tok = n_tok;
     found->generated = false;
     found->number = 0;
-    if (found->branch_tok > n_tok) return;
+    if (found->branch_tok > n_tok) return true;
     found->branch_tok = 0;
     found->complete = true;
+    return true;
 }
 
 /* What came from a file becomes an entry, if there is room. */
@@ -244,7 +247,7 @@ int prefix_use_admit(struct rod_engine *e, struct active *a, uint64_t now_ns, st
     const struct prefix_key key = active_prefix_key(a);
     struct prefix_found found;
     prefix_find(e->prefixes, &key, a->prompt, a->n_prompt, now_ns, &found);
-    prefix_use_find_pinned(e, a, &found);
+    bool pinned = prefix_use_find_pinned(e, a, &found);
     prefix_note(e->prefixes, &key, a->prompt, a->n_prompt, a->n_prompt);
     if (found.waits && !a->cache.waited) { /* a copy takes less than reading */
         state_buffer_release(found.buffer);
@@ -257,7 +260,10 @@ int prefix_use_admit(struct rod_engine *e, struct active *a, uint64_t now_ns, st
         sched_wait(&e->sched, &a->sched);
         return 0;
     }
-    if (lane_use_take(e, a, &found)) prefix_use_put(e, a, &found, now_ns);
+    if (lane_use_take(e, a, &found)) {
+        prefix_use_put(e, a, &found, now_ns);
+        pinned = false;
+    }
     if (found.buffer && active_device_counts(a)) {
         state_buffer_release(found.buffer);
         found = (struct prefix_found){.reason = ROD_PREFIX_PENALTY};
@@ -276,7 +282,7 @@ int prefix_use_admit(struct rod_engine *e, struct active *a, uint64_t now_ns, st
     a->cache.cached_tok = a->cache.saved_tok = found.n_tok;
     a->cache.has_answer = found.generated;
     a->cache.cacheable = true;
-    prefix_use_count_look_up(e, a, &found);
+    prefix_use_count_look_up(e, a, &found, pinned);
     prefix_use_hold(e, a, &key, now_ns);
     prefix_use_plan_stops(e, a, &found);
     return 0;

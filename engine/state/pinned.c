@@ -34,7 +34,7 @@ struct pinned_entry {
     struct pinned_prefix *prefix; /* NULL: a file that was refused */
     char file[STATE_DISK_MAX_NAME + 1];
     struct state_disk_version version; /* of its file; inode 0: it has none */
-    uint64_t n_found;
+    uint64_t n_used;
     bool seen; /* in a scan: its file is there */
 };
 
@@ -50,7 +50,7 @@ struct pinned {
     struct pinned_entry entries[PINNED_MAX + MAX_REFUSED];
     uint32_t n, n_prefixes; /* n_prefixes: of them not refused */
     struct log_limit left_out;
-    uint64_t n_found;
+    uint64_t n_used;
 };
 
 static void pinned_log(const struct pinned *p, int level, const char *format, ...)
@@ -116,7 +116,7 @@ static struct rod_prefix_info entry_info(const struct pinned_entry *e) {
     struct rod_prefix_info info = {.n_tok = e->prefix->n_tok,
                                    .state_bytes = e->prefix->buffer->n_bytes,
                                    .created_unix_s = e->prefix->created_unix_s,
-                                   .n_used = e->n_found,
+                                   .n_used = e->n_used,
                                    .durable = e->version.inode != 0};
     memcpy(info.id, e->prefix->id, sizeof info.id);
     return info;
@@ -334,10 +334,9 @@ void pinned_close(struct pinned *p) {
     free(p);
 }
 
-bool pinned_find(struct pinned *p, const int32_t *ids, size_t n, uint64_t than, struct state_buffer **buffer,
-                 uint64_t *n_tok) {
+/* The longest prefix of fewer than n tokens that ids begin with, longer than `than`; NULL: none. */
+static struct pinned_entry *entry_longest(struct pinned *p, const int32_t *ids, size_t n, uint64_t than) {
     struct pinned_entry *best = NULL;
-    pthread_mutex_lock(&p->lock);
     for (uint32_t i = 0; i < p->n; i++) {
         struct pinned_entry *e = &p->entries[i];
         if (!e->prefix || e->prefix->n_tok >= n || e->prefix->n_tok <= than) continue;
@@ -345,14 +344,28 @@ bool pinned_find(struct pinned *p, const int32_t *ids, size_t n, uint64_t than, 
         best = e;
         than = e->prefix->n_tok;
     }
+    return best;
+}
+
+bool pinned_find(struct pinned *p, const int32_t *ids, size_t n, uint64_t than, struct state_buffer **buffer,
+                 uint64_t *n_tok) {
+    pthread_mutex_lock(&p->lock);
+    const struct pinned_entry *best = entry_longest(p, ids, n, than);
     if (best) {
-        best->n_found++;
-        p->n_found++;
         *buffer = state_buffer_ref(best->prefix->buffer);
         *n_tok = best->prefix->n_tok;
     }
     pthread_mutex_unlock(&p->lock);
     return best != NULL;
+}
+
+/* It may have been removed since it was found. */
+void pinned_use(struct pinned *p, const int32_t *ids, uint64_t n_tok) {
+    pthread_mutex_lock(&p->lock);
+    struct pinned_entry *e = entry_longest(p, ids, n_tok + 1, n_tok - 1);
+    if (e) e->n_used++;
+    p->n_used++;
+    pthread_mutex_unlock(&p->lock);
 }
 
 /* The folder is made with its first file, and its own name is synced. */
@@ -493,7 +506,7 @@ struct pinned_counts pinned_count(struct pinned *p) {
         counts.n++;
         counts.bytes += entry_bytes(&p->entries[i]);
     }
-    counts.n_found = p->n_found;
+    counts.n_used = p->n_used;
     pthread_mutex_unlock(&p->lock);
     return counts;
 }

@@ -38,6 +38,8 @@ void pinned_close(struct pinned *p); /* NULL: nothing */
  * caller's reference, *n_tok its tokens. False: no such prefix. */
 bool pinned_find(struct pinned *p, const int32_t *ids, size_t n, uint64_t than, struct state_buffer **buffer,
                  uint64_t *n_tok);
+/* A prompt goes on from the prefix of n_tok tokens that was found: counts it. */
+void pinned_use(struct pinned *p, const int32_t *ids, uint64_t n_tok);
 
 /* Whether id is one; n, unless 0: whether a prefix of n tokens would fit. ROD_EINVALID. */
 int pinned_check(struct pinned *p, const char *id, size_t n, struct rod_error *err);
@@ -51,7 +53,7 @@ int pinned_list(struct pinned *p, struct rod_prefix_info **infos, size_t *n, str
 int pinned_remove(struct pinned *p, const char *id, struct rod_error *err);
 
 struct pinned_counts {
-    uint64_t n, bytes, n_found;
+    uint64_t n, bytes, n_used;
 };
 struct pinned_counts pinned_count(struct pinned *p);
 

@@ -301,7 +301,8 @@ static void breakpoints_leave_entries_whatever_they_cost(void **state) {
     setup_close(&b);
 }
 
-/* The next turn comes before the state of the last answer is copied: it waits for it, and others do not. */
+/* The next turn comes before the state of the last answer is copied: it waits for it, and others do not. A shorter
+ * pinned prefix that it sees meanwhile is not used. */
 static void a_turn_waits_for_the_copy_of_the_last_answer(void **state) {
     (void)state;
     struct setup b, cold;
@@ -313,13 +314,21 @@ static void a_turn_waits_for_the_copy_of_the_last_answer(void **state) {
     finish(&b, request(&a, ids, 30, 1), &a); /* its end is not kept, so the next one has no stops */
     settle(&b);
     collect_free(&a);
+    finish(&cold, request(&z, ids, 30, 10), &z);
+    memcpy(ids + 30, z.ids, 10 * sizeof *ids);
+    collect_free(&z);
+    struct rod_prefix_info pinned;
+    struct rod_error err;
+    assert_int_equal(
+        rod_prefix_pin(b.c.engine, &(struct rod_prefix_new){.id = "p", .ids = ids, .n_ids = 40}, &pinned, &err), 0);
+    assert_int_equal(pinned.n_tok, 32);
+    settle(&b);
     atomic_store(&b.be->hold_moves, true);
     const unsigned moves = atomic_load(&b.be->n_moves);
     collect_submit(&b.c, request(&a, ids, 30, 10)); /* begins from an entry */
     while (atomic_load(&b.be->n_moves) == moves) collect_wait(&b.c, 1);
     fake_end_moves(b.be, false);
     collect_until(&b.c, &a, 1);
-    memcpy(ids + 30, a.ids, 10 * sizeof *ids);
     fill(ids, 40, 50, 2);
     while (atomic_load(&b.be->n_moves) == moves + 1) collect_wait(&b.c, 1);
     for (int i = 0; i < 2; i++) collect_submit(&b.c, request(&next[i], ids, 50, 5));
@@ -334,6 +343,7 @@ static void a_turn_waits_for_the_copy_of_the_last_answer(void **state) {
     finish(&cold, request(&z, ids, 50, 5), &z);
     assert_same(&next[0], &z, "the next turn");
     assert_int_equal(next[0].end.cached_tok, 39);
+    assert_int_equal(stats_of(b.c.engine).pinned_used, 0);
     assert_int_equal(misses(&b.c, ROD_PREFIX_UNFINISHED), 0);
     collect_free(&a), collect_free(&z), collect_free(&next[0]), collect_free(&next[1]), collect_free(&other);
     setup_close(&b), setup_close(&cold);
