@@ -132,9 +132,10 @@ struct rod_engine {
     struct draft_chances chances;            /* of all requests */
     struct draft_account draft_account;
     struct draft_tries draft_tries;
-    bool put_off;         /* the next plan waits for a step's tokens because of drafts */
-    bool drafts_always;   /* for tests: each draft is read, whether it pays or not */
-    struct step steps[2]; /* step number n is steps[n % 2] */
+    bool put_off;            /* the next plan waits for a step's tokens because of drafts */
+    bool drafts_always;      /* for tests: each draft is read, whether it pays or not */
+    uint64_t test_conflicts; /* turns to come that are told that another server was first */
+    struct step steps[2];    /* step number n is steps[n % 2] */
     uint64_t n_planned, n_collected;
     struct active *idle_source;   /* shared_prefill.c; NULL = none */
     float *source_logits;         /* [V] behind the idle source's prompt, where the host sees logits */

@@ -5,6 +5,7 @@
  * posted.
  */
 #include "core.h"
+#include "engine/base/test_hooks.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -38,6 +39,7 @@ int turn_open(struct rod_engine *e, struct rod_error *err) {
                                      .back = turn_give_back,
                                      .log = turn_log,
                                      .arg = e};
+    e->test_conflicts = test_hooks_conflicts();
     const int rc = sessions_open(&config, &e->sessions, err);
     if (!rc) state_pool_on_full(e->states, sessions_make_room, e->sessions);
     return rc;
@@ -249,12 +251,20 @@ static void turn_send_replay(struct rod_engine *e, struct active *a) {
     t->replay = (struct mailbox_events){0};
 }
 
+/* To the client it is as if another server had committed it. */
+static void turn_test_conflict(struct rod_engine *e, struct session_turn *t) {
+    if (!e->test_conflicts) return;
+    e->test_conflicts--;
+    t->rc = rod_fail(&t->err, ROD_ECONFLICT, "RODIMUS_TEST_CONFLICTS is set.");
+}
+
 enum turn_back turn_back(struct rod_engine *e, struct active *a) {
     struct session_turn *t = a->session.turn;
     assert(a->session.in_sessions && a->sched.state == SCHED_NONE);
     a->session.in_sessions = false;
     if (a->session.ran) {
         const bool finished = a->end->pub.kind == ROD_EVENT_FINISH && a->end->pub.reason != ROD_FINISH_CANCEL;
+        if (finished && !t->rc) turn_test_conflict(e, t);
         if (finished && t->rc) return TURN_UNSAVED;
         if (finished) turn_name_session(&a->end->pub, t);
         return TURN_ENDED;

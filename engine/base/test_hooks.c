@@ -3,10 +3,13 @@
 
 #include <stdlib.h>
 
-uint64_t test_hooks_fault_step(void) {
-    const char *text = getenv("RODIMUS_TEST_FAULT_STEP");
+static uint64_t number_of(const char *name) {
+    const char *text = getenv(name);
     return text ? strtoull(text, NULL, 10) : 0;
 }
+
+uint64_t test_hooks_fault_step(void) { return number_of("RODIMUS_TEST_FAULT_STEP"); }
+uint64_t test_hooks_conflicts(void) { return number_of("RODIMUS_TEST_CONFLICTS"); }
 
 bool test_hooks_entries_pay(void) { return getenv("RODIMUS_TEST_CHECKPOINTS_PAY") != NULL; }
 bool test_hooks_drafts_pay(void) { return getenv("RODIMUS_TEST_DRAFTS_PAY") != NULL; }

@@ -11,5 +11,7 @@ uint64_t test_hooks_fault_step(void);
 bool test_hooks_entries_pay(void);
 /* RODIMUS_TEST_DRAFTS_PAY: each draft is read, whatever it costs. */
 bool test_hooks_drafts_pay(void);
+/* RODIMUS_TEST_CONFLICTS=N: the first N turns of sessions that are committed are told that another server was first. */
+uint64_t test_hooks_conflicts(void);
 
 #endif

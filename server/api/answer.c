@@ -197,11 +197,25 @@ static void choice_fini(struct answer_choice *choice) {
     free(choice->stop_string);
 }
 
-void answer_fini(struct answer *a) {
+static void drop_choices(struct answer *a) {
     if (a->state && a->form->close) a->form->close(a);
     for (uint32_t i = 0; i < a->n_choices; i++) choice_fini(&a->choices[i]);
     free(a->choices);
     free(a->state);
+    a->choices = NULL;
+    a->state = NULL;
+}
+
+bool answer_restart(struct answer *a) {
+    assert(!a->frame.len && !a->request->stream);
+    const uint32_t n = a->n_choices;
+    drop_choices(a);
+    a->n_choices = 0;
+    return answer_begin(a, n);
+}
+
+void answer_fini(struct answer *a) {
+    drop_choices(a);
     free(a->model);
     buf_fini(&a->frame);
 }

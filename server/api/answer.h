@@ -99,6 +99,8 @@ struct answer {
 
 /* Choices and the form's state. False: out of memory. */
 bool answer_begin(struct answer *answer, uint32_t n_choices);
+/* Nothing has been said. Before the first frame. False: out of memory. */
+bool answer_restart(struct answer *answer);
 /* Gives a choice its prompt, before its first token. */
 void answer_set_prompt(struct answer_choice *choice, const struct answer_prompt *prompt);
 void answer_fini(struct answer *answer);

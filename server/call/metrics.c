@@ -84,6 +84,8 @@ static void render_sessions(struct buf *out, const struct metrics *m, const stru
     put(out, "rodimus_session_asks_total", "Questions beside sessions that began.", s->session_asks);
     put(out, "rodimus_session_rewinds_total", "Sessions that went back to an earlier turn.", s->session_rewinds);
     put(out, "rodimus_kept_turns", "States of earlier turns.", s->kept_turns);
+    put(out, "rodimus_session_conflicts_total", "Turns that lost to another server's of the same session.",
+        m->conflicts);
     put(out, "rodimus_idempotent_replays_total",
         "Turns, and requests of conversations, answered again from their idempotency key.",
         s->idempotent_replays + m->replays);

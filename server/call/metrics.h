@@ -25,7 +25,7 @@ struct metrics_histogram { /* seconds; count[i] is not cumulative; the last one 
 
 struct metrics {
     _Atomic uint64_t requests[METRICS_ROUTES][METRICS_CODES]; /* by route number and place of the status in metrics.c */
-    _Atomic uint64_t prompt_tok, completion_tok, disconnects, slow_clients, pings, replays;
+    _Atomic uint64_t prompt_tok, completion_tok, disconnects, slow_clients, pings, replays, conflicts;
     _Atomic uint64_t refused_early; /* for a full queue, before the body was read */
     _Atomic uint64_t streams;       /* now */
     _Atomic uint64_t reloads, reloads_failed;

@@ -73,6 +73,7 @@ static void completion_free(struct completion *c) {
     buf_fini(&c->notes);
     buf_fini(&c->sent);
     completion_session_free(c->turn.asked);
+    completion_session_free(c->turn.again);
     if (c->account.n_counted) key_end(c->account.key, c->account.n_counted);
     if (c->account.key) key_drop(&s->keys, c->account.key);
     free(c);
@@ -466,6 +467,18 @@ static const char *restricting_field(const struct api_request *q) {
     return q->grammar.text ? q->grammar.param : "";
 }
 
+/* Another server has gone on with the session. True: the answer is made again, or that has failed. */
+static bool make_again(struct completion *c) {
+    struct rod_error rod = {0};
+    struct api_error err;
+    c->server->metrics.conflicts++;
+    if (!c->turn.again || c->over || !c->call) return false;
+    if (!completion_request_again(c, &rod)) return true;
+    api_error_from(&err, &rod);
+    completion_fail(c, &err);
+    return true;
+}
+
 void completion_event(struct rod_event *e) {
     struct completion_choice *choice = e->user;
     struct completion *c = choice->completion;
@@ -490,7 +503,7 @@ void completion_event(struct rod_event *e) {
         take_tokens(c, choice, e);
     } else if (e->kind == ROD_EVENT_FINISH) {
         take_finish(c, choice, e);
-    } else {
+    } else if (e->error.code != ROD_ECONFLICT || !make_again(c)) {
         struct api_error err;
         if (e->error.code == ROD_EINVALID && !e->error.param[0])
             snprintf(e->error.param, sizeof e->error.param, "%s", restricting_field(&c->request));

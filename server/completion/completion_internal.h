@@ -66,7 +66,10 @@ struct completion_way { /* in: from the body to requests of the engine */
 
 struct completion_turn {    /* of a session */
     struct rod_turn *asked; /* for the engine, until its request has it; NULL = none */
-    bool is, replayed;      /* is: the completion is a turn */
+    struct rod_turn
+        *again;        /* of a whole answer: for its second try, if another server goes on with the session first */
+    bool is, replayed; /* is: the completion is a turn */
+    bool tried;        /* once before */
 };
 
 struct completion_times {
@@ -103,10 +106,17 @@ bool completion_session_check(struct completion *c);
 int completion_session_open(struct completion *c, struct rod_error *err); /* fills turn, if the request is one */
 int completion_session_encode(struct completion *c, const char *text, size_t len, int32_t **ids, size_t *n_ids,
                               struct rod_error *err);
+/* For a second try: without a label. NULL: out of memory. */
+struct rod_turn *completion_session_copy(const struct rod_turn *turn);
 /* On the loop thread, when the answer's id is known. */
 int completion_session_label(struct completion *c, struct rod_error *err);
 void completion_session_error(const struct completion *c, struct api_error *err, int code);
 void completion_session_discard(struct server *server, const char *tenant, const char *id); /* in the background */
+
+/* ---- completion_request.c ---- */
+int completion_request_submit(struct completion *c, struct rod_error *err); /* all choices at once */
+/* The turn.again of a whole answer: nothing has been said. */
+int completion_request_again(struct completion *c, struct rod_error *err);
 
 /* ---- completion_cache.c ---- */
 void completion_cache_places(struct completion *c, struct completion_prompt *p); /* the breakpoints of its prompt */

@@ -86,6 +86,38 @@ int completion_session_open(struct completion *c, struct rod_error *err) {
     return rod_fail_no_memory(err);
 }
 
+static bool copy_ids(int32_t **to, const int32_t *from, size_t n) {
+    if (!from) return true;
+    *to = malloc((n ? n : 1) * sizeof **to);
+    if (*to) memcpy(*to, from, n * sizeof **to);
+    return *to != NULL;
+}
+
+static bool copy_texts(struct rod_turn *to, const struct rod_turn *from) {
+    to->tenant = copy_text(from->tenant);
+    to->session = copy_text(from->session);
+    to->from = copy_text(from->from);
+    to->idempotency_key = copy_text(from->idempotency_key);
+    to->text = copy_text(from->text);
+    return to->tenant && to->session && (to->from || !from->from) && (to->text || !from->text) &&
+           (to->idempotency_key || !from->idempotency_key);
+}
+
+struct rod_turn *completion_session_copy(const struct rod_turn *from) {
+    struct rod_turn *to = malloc(sizeof *to);
+    if (!to) return NULL;
+    *to = *from;
+    to->label = NULL;
+    to->if_empty = to->if_open = to->if_known = to->if_known_open = NULL;
+    if (copy_texts(to, from) && copy_ids(&to->if_empty, from->if_empty, from->n_if_empty) &&
+        copy_ids(&to->if_open, from->if_open, from->n_if_open) &&
+        copy_ids(&to->if_known, from->if_known, from->n_if_known) &&
+        copy_ids(&to->if_known_open, from->if_known_open, from->n_if_known_open))
+        return to;
+    completion_session_free(to);
+    return NULL;
+}
+
 void completion_session_free(struct rod_turn *r) {
     if (!r) return;
     free(r->tenant);
@@ -121,6 +153,11 @@ int completion_session_encode(struct completion *c, const char *text, size_t len
 void completion_session_error(const struct completion *c, struct api_error *err, int code) {
     assert(c->turn.is);
     if (code == ROD_EIO) http_call_hide_files(c->server, c->request.session.id, err);
+    if (code == ROD_ECONFLICT)
+        snprintf(
+            err->message, sizeof err->message,
+            "Another server has gone on with the session, so this answer is no part of it. Send the request again, "
+            "with its Idempotency-Key if it has one: an answer that was kept for it comes again.");
     c->answer.form->session_fault(err, code);
     if (c->request.session.beside && !strcmp(err->param, "session_id")) err->param[0] = 0; /* it is in the path */
 }
