@@ -277,21 +277,22 @@ static int job_write(struct conversations *c, struct conversation_job *job, stru
 static int job_read(const struct conversations *c, struct conversation_job *job, struct rod_error *err) {
     const struct state_file_expected here = {c->config.form.fingerprint, c->config.form.layout};
     char path[PATH_BYTES];
-    struct state_disk_file f;
+    struct state_home_file f;
     struct state_file state;
     void *header = NULL;
     size_t n = 0, got = 0;
     if (!dir_path(c, job->dir, path)) return rod_fail(err, ROD_EIO, "state_dir makes too long a path");
-    int rc = state_disk_open(path, job->file, &f, err);
+    const struct state_home home = state_home_folder(path);
+    int rc = state_home_open(&home, job->file, NULL, &f, err);
     if (rc) return rc;
     rc = state_read_header(&f, job->file, &header, &n, err);
     if (!rc) rc = state_file_parse_header(header, n, f.version.n_bytes, job->file, &here, &state, err);
     if (!rc) rc = conversation_file_check(&c->config.form, &state, job->file, &job->place, err);
     if (!rc && state.payload.n != job->buffer->n_bytes)
         rc = rod_fail(err, ROD_ESTATE, "%.150s: a state of %zu bytes", job->file, state.payload.n);
-    if (!rc) rc = state_disk_get(&f, n, job->buffer->bytes, job->buffer->n_bytes, &got, err);
+    if (!rc) rc = state_home_get(&f, job->buffer->bytes, job->buffer->n_bytes, &got, err);
     if (!rc) rc = state_file_check_payload(header, &(struct state_bytes){job->buffer->bytes, got}, job->file, err);
-    state_disk_close(&f);
+    state_home_close(&f);
     free(header);
     return rc;
 }
@@ -413,8 +414,9 @@ int conversations_open_files(struct conversations *c, struct rod_error *err) {
     struct session_names names;
     session_names_init(&names);
     pthread_mutex_lock(&names.lock);
-    int rc = session_names_read_key_locked(&names, c->config.state_dir, err);
-    if (rc == ROD_ENOTFOUND) rc = session_names_make_key_locked(&names, c->config.state_dir, err);
+    const struct state_home home = state_home_folder(c->config.state_dir);
+    int rc = session_names_read_key_locked(&names, &home, err);
+    if (rc == ROD_ENOTFOUND) rc = session_names_make_key_locked(&names, &home, err);
     memcpy(c->key, names.key, sizeof c->key);
     pthread_mutex_unlock(&names.lock);
     session_names_fini(&names);

@@ -130,7 +130,8 @@ static int budget_remove_locked(struct sessions *s, struct session *x, bool expi
     char id[SESSION_MAX_ID + 1];
     memcpy(id, x->metadata.id, sizeof id);
     session_unlock(s);
-    if (go && session_on_disk(s) && known.n_bytes) rc = session_store_remove(&s->store, x->name, &err);
+    if (go && session_on_disk(s) && known.n_bytes)
+        rc = session_store_remove(&s->store, x->name, &x->file_version, &err);
     struct session_snapshot *old = NULL;
     session_lock(s);
     assert(s->leaving_bytes >= own_bytes);

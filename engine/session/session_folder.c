@@ -40,9 +40,10 @@ static void folder_sweep_one(void *arg, const uint8_t name[SESSION_NAME_BYTES]) 
     const struct sessions *s = arg;
     char text[SESSION_FILE_NAME_BYTES];
     int lease;
-    if (session_lease_take(s->store.dir, session_store_name(name, text), &lease, NULL)) return; /* it is being made */
+    if (session_lease_take(s->dir, session_store_name(&s->store, name, text), &lease, NULL))
+        return; /* it is being made */
     session_store_remove_left(&s->store, name);
-    session_lease_end(s->store.dir, text, lease);
+    session_lease_end(s->dir, text, lease);
 }
 
 void session_folder_sweep(struct sessions *s) { session_store_list_left(&s->store, folder_sweep_one, s); }
@@ -59,19 +60,17 @@ int session_folder_here(const struct sessions *s, struct rod_error *err) {
     struct stat info;
     if (!session_on_disk(s)) return 0;
     assert(s->dir_fd >= 0);
-    if (stat(s->store.dir, &info))
-        return rod_fail(err, ROD_EIO, "state_dir %.300s is gone: %s", s->store.dir, strerror(errno));
+    if (stat(s->dir, &info)) return rod_fail(err, ROD_EIO, "state_dir %.300s is gone: %s", s->dir, strerror(errno));
     if ((uint64_t)info.st_dev != s->dir_device)
         return rod_fail(err, ROD_EIO, "state_dir %.300s is on another disk than at the start: is its own not mounted?",
-                        s->store.dir);
+                        s->dir);
     if ((uint64_t)info.st_ino != s->dir_inode && !folder_was_removed(s))
         return rod_fail(err, ROD_EIO,
                         "state_dir %.300s is another folder than at the start: restore its own, or restart the server",
-                        s->store.dir);
+                        s->dir);
     bool restored;
-    const int rc = session_names_keep(s->store.names, s->store.dir, &restored, err);
-    if (restored)
-        session_log(s, 2, "state_dir: " SESSION_NAMES_FILE " was gone from %.300s, and is put back", s->store.dir);
+    const int rc = session_names_keep(s->store.names, &s->store.home, &restored, err);
+    if (restored) session_log(s, 2, "state_dir: " SESSION_NAMES_FILE " was gone from %.300s, and is put back", s->dir);
     return rc;
 }
 

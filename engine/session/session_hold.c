@@ -31,7 +31,7 @@ void session_hold_end_lease(struct sessions *s, struct session *x) {
     if (keep) return;
     assert(x->named);
     char name[SESSION_FILE_NAME_BYTES];
-    session_lease_end(s->store.dir, session_store_name(x->name, name), x->lease_fd);
+    session_lease_end(s->dir, session_store_name(&s->store, x->name, name), x->lease_fd);
     x->lease_fd = -1;
 }
 
@@ -57,12 +57,12 @@ int session_hold_take_lease(struct sessions *s, struct session *x, struct rod_er
     while (!rc) {
         bool changed = false;
         rc = x->named ? 0 : hold_locate(s, x, &changed, err);
-        if (!rc) rc = session_lease_take(s->store.dir, session_store_name(x->name, text), &x->lease_fd, err);
+        if (!rc) rc = session_lease_take(s->dir, session_store_name(&s->store, x->name, text), &x->lease_fd, err);
         /* A file of an earlier name may have gone since, and other servers hold the session under its other name. */
         if (rc || memcmp(x->name, earlier, sizeof earlier) != 0) return rc;
         rc = hold_locate(s, x, &changed, err);
         if (!rc && !changed) return 0;
-        session_lease_end(s->store.dir, text, x->lease_fd);
+        session_lease_end(s->dir, text, x->lease_fd);
         x->lease_fd = -1;
     }
     return rc;

@@ -24,7 +24,7 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { SESSIONS_MAX_THREADS = 8, SESSIONS_BATCH = 16 };
+enum { SESSIONS_DIR_BYTES = 1024, SESSIONS_MAX_THREADS = 8, SESSIONS_BATCH = 16 };
 /* Each dirty session keeps a lease, which is an open file. At MANY dirty sessions all are written; at MOST a lazy turn
  * is written as any other. */
 enum { SESSIONS_MANY_DIRTY = 128, SESSIONS_MOST_DIRTY = 256 };
@@ -46,7 +46,8 @@ enum session_trouble {
 
 struct sessions {
     struct sessions_config config;
-    struct session_store store; /* dir "" = none */
+    struct session_store store;   /* whose home may be none */
+    char dir[SESSIONS_DIR_BYTES]; /* of a home that is a folder */
     struct session_names names;
     char layout[256];
     pthread_mutex_t lock;
@@ -109,7 +110,9 @@ void session_wait_locked(struct sessions *s, pthread_cond_t *condition, uint64_t
 static inline void session_count(atomic_uint_fast64_t *counter, uint64_t n) {
     atomic_fetch_add_explicit(counter, n, memory_order_relaxed);
 }
-static inline bool session_on_disk(const struct sessions *s) { return s->store.dir[0] != 0; }
+static inline bool session_on_disk(const struct sessions *s) { return s->store.home.calls != NULL; }
+/* By conditions of its writes instead of leases. */
+static inline bool session_fenced(const struct sessions *s) { return s->store.home.fenced; }
 static inline struct session_turn *session_turn_of(struct list_link *link) {
     return link ? LIST_OF(link, struct session_turn, link) : NULL;
 }

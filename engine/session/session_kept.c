@@ -121,9 +121,9 @@ static void kept_sweep_one(void *arg, const uint8_t name[SESSION_NAME_BYTES], ui
     const struct session *x = session_table_find_name(&s->table, name);
     const bool listed = x && x->exists && session_places_find(&x->metadata, version) < x->metadata.n_kept;
     session_unlock(s);
-    if (listed || session_lease_take(s->store.dir, session_store_name(name, text), &lease, NULL)) return;
+    if (listed || session_lease_take(s->dir, session_store_name(&s->store, name, text), &lease, NULL)) return;
     if (session_store_kept_left(&s->store, name, version)) session_store_drop_kept(&s->store, name, version);
-    session_lease_end(s->store.dir, text, lease);
+    session_lease_end(s->dir, text, lease);
 }
 
 void session_kept_sweep(struct sessions *s) { session_store_list_kept(&s->store, kept_sweep_one, s); }

@@ -200,8 +200,8 @@ static void scan_changed_file(void *arg, const char *file) {
     uint8_t name[SESSION_NAME_BYTES];
     struct session_file_version known = {0}, file_version;
     uint64_t version;
-    if (session_store_parse_kept(file, name, &version)) session_kept_changed(s, name, version);
-    if (!session_store_parse_name(file, name)) return;
+    if (session_store_parse_kept(&s->store, file, name, &version)) session_kept_changed(s, name, version);
+    if (!session_store_parse_name(&s->store, file, name)) return;
     session_lock(s);
     const struct session *x = session_table_find_name(&s->table, name);
     if (x) known = x->file_version;
@@ -227,7 +227,7 @@ int session_scan_changes(struct sessions *s, bool asked, struct rod_error *err) 
     session_lock(s);
     struct scan scan = {.s = s, .number = s->n_scans};
     session_unlock(s);
-    const bool known = session_watch_take(&s->watch, s->store.dir, scan_changed_file, &scan);
+    const bool known = session_watch_take(&s->watch, s->dir, scan_changed_file, &scan);
     scan_learn(&scan);
     scan_log_refused(&scan);
     s->unread |= !known;

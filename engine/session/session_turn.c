@@ -62,7 +62,7 @@ static int turn_replay(struct sessions *s, struct session_turn *t, const struct 
 
 /* The session has expired: it is as if it had been removed then. */
 static int turn_expire_session(struct sessions *s, struct session *x, struct rod_error *err) {
-    int rc = session_on_disk(s) ? session_store_remove(&s->store, x->name, err) : 0;
+    int rc = session_on_disk(s) ? session_store_remove(&s->store, x->name, &x->file_version, err) : 0;
     if (rc == ROD_ENOTFOUND) rc = 0;
     if (rc) return rc;
     session_hold_forget(s, x);

@@ -15,8 +15,9 @@
 static int sessions_open_folder(struct sessions *s, struct rod_error *err) {
     const char *dir = s->config.dir ? s->config.dir : "";
     if (!*dir) return 0;
-    if (strlen(dir) >= sizeof s->store.dir) return rod_fail(err, ROD_EINVALID, "state_dir: the path is too long.");
-    snprintf(s->store.dir, sizeof s->store.dir, "%s", dir);
+    if (strlen(dir) >= sizeof s->dir) return rod_fail(err, ROD_EINVALID, "state_dir: the path is too long.");
+    snprintf(s->dir, sizeof s->dir, "%s", dir);
+    s->store.home = state_home_folder(s->dir);
     int rc = session_folder_open(s, dir, err);
     if (rc) return rc;
     uint32_t n_swept = 0;
@@ -26,7 +27,7 @@ static int sessions_open_folder(struct sessions *s, struct rod_error *err) {
     session_lease_sweep(dir);
     session_folder_sweep(s);
     if (n_swept) session_log(s, 1, "state_dir: removed %u files that a crash left half written", n_swept);
-    const int keyless = session_locate_key(&s->names, dir, err);
+    const int keyless = session_locate_key(&s->names, &s->store.home, err);
     if (keyless == ROD_EIO)
         session_log(s, 2, "state_dir: %s", err->message);
     else if (keyless)
@@ -126,7 +127,7 @@ uint64_t sessions_close(struct sessions *s) {
     for (struct session *x = session_oldest(&s->table, SESSION_ALL); x; x = session_newer(&s->table, x, SESSION_ALL))
         if (x->lease_fd >= 0) {
             char name[SESSION_FILE_NAME_BYTES];
-            session_lease_end(s->store.dir, session_store_name(x->name, name), x->lease_fd);
+            session_lease_end(s->dir, session_store_name(&s->store, x->name, name), x->lease_fd);
             x->lease_fd = -1;
         }
     const uint64_t n_lost = s->n_lost;

@@ -62,7 +62,9 @@ static void calls_link_source(struct sessions *s, struct session *x, const struc
                               struct session_write *write) {
     struct rod_error err;
     if (!source || !source->file_version.n_bytes) return;
-    if (x->file_version.n_bytes && session_store_remove(&s->store, x->name, &err) && err.code != ROD_ENOTFOUND) return;
+    if (x->file_version.n_bytes && session_store_remove(&s->store, x->name, &x->file_version, &err) &&
+        err.code != ROD_ENOTFOUND)
+        return;
     if (session_store_link(&s->store, source->name, &source->file_version, write, &err))
         session_log(s, 0, "session %s: the fork is written whole: %s", write->metadata->id, err.message);
 }
@@ -226,7 +228,7 @@ int sessions_delete(struct sessions *s, const char *tenant, const char *id, stru
     const bool has_file = x->file_version.n_bytes != 0 || damaged;
     session_unlock(s);
     if ((!rc || damaged) && exists && session_on_disk(s) && has_file)
-        rc = session_store_remove(&s->store, x->name, err);
+        rc = session_store_remove(&s->store, x->name, &x->file_version, err);
     if (rc == ROD_ENOTFOUND) rc = 0;
     if (!rc && exists) {
         session_lock(s);

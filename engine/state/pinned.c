@@ -159,13 +159,14 @@ static bool file_is_ours(const struct pinned *p, const char *name) {
 static int file_read(struct pinned *p, const char *name, struct pinned_prefix **out, struct state_disk_version *version,
                      struct rod_error *err) {
     const struct state_file_expected here = {p->config.form.fingerprint, p->config.form.layout};
-    struct state_disk_file f;
+    const struct state_home home = state_home_folder(p->dir);
+    struct state_home_file f;
     struct state_file state;
     struct pinned_prefix *prefix = NULL;
     char own_name[STATE_DISK_MAX_NAME + 1];
     void *header = NULL;
     size_t n = 0;
-    int rc = state_disk_open(p->dir, name, &f, err);
+    int rc = state_home_open(&home, name, NULL, &f, err);
     if (rc) return rc;
     *version = f.version;
     rc = state_read_header(&f, name, &header, &n, err);
@@ -182,8 +183,8 @@ static int file_read(struct pinned *p, const char *name, struct pinned_prefix **
             rc = rod_fail(err, full.code, "%.180s: %.200s", name, full.message);
         pthread_mutex_unlock(&p->lock);
     }
-    if (!rc) rc = state_read_payload(&f, name, header, n, state.payload.n, p->config.pool, &prefix->buffer, err);
-    state_disk_close(&f);
+    if (!rc) rc = state_read_payload(&f, name, header, state.payload.n, p->config.pool, &prefix->buffer, err);
+    state_home_close(&f);
     free(header);
     if (rc) pinned_prefix_free(prefix);
     if (!rc) *out = prefix;

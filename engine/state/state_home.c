@@ -85,6 +85,13 @@ struct state_home state_home_folder(const char *dir) {
     return (struct state_home){.calls = &folder_calls, .arg = (void *)(uintptr_t)dir};
 }
 
+void state_home_label(const struct state_home *home, char *text, size_t n_text) {
+    if (home->fenced)
+        snprintf(text, n_text, "the store, below %s", home->below);
+    else
+        snprintf(text, n_text, "state_dir %s", (const char *)home->arg);
+}
+
 /* ---- names ---- */
 
 struct state_home state_home_below(const struct state_home *home, const char *more) {

@@ -58,6 +58,8 @@ struct state_home {
 
 /* dir is the caller's, and stays. */
 struct state_home state_home_folder(const char *dir);
+/* For messages: "state_dir DIR", or "the store". */
+void state_home_label(const struct state_home *home, char *text, size_t n_text);
 /* A fenced home, deeper. more: "FOLDER/". */
 struct state_home state_home_below(const struct state_home *home, const char *more);
 

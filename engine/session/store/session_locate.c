@@ -20,46 +20,57 @@ static void locate_check_file(void *arg, const uint8_t name[SESSION_NAME_BYTES])
     struct rod_error err;
     uint8_t earlier[SESSION_NAME_BYTES];
     if (*scan->file) return;
+    if (scan->store->home.fenced) {
+        session_store_name(scan->store, name, scan->file);
+        return;
+    }
     const int rc = session_store_peek_metadata(scan->store, name, &metadata, &err);
     if (rc == ROD_EIO && !scan->rc) scan->rc = rc, scan->err = err;
     if (rc) return; /* a damaged file names no session */
     session_names_earlier(metadata.tenant, metadata.id, earlier);
-    if (memcmp(name, earlier, sizeof earlier) != 0) session_store_name(name, scan->file);
+    if (memcmp(name, earlier, sizeof earlier) != 0) session_store_name(scan->store, name, scan->file);
 }
 
 /* The folder has no key. A new one is made only where no file was named with a key: else that file's session would
  * begin again, here or on a server that has the old key. Another server may have made key and file, the key first,
  * since the key was looked for. */
-static int locate_may_make_key(const char *dir, struct session_names *names, struct rod_error *err) {
-    struct session_store store = {.names = names};
+static int locate_may_make_key(const struct state_home *home, struct session_names *names, struct rod_error *err) {
+    const struct session_store store = {.home = *home, .names = names};
     struct locate_scan scan = {.store = &store};
-    snprintf(store.dir, sizeof store.dir, "%s", dir);
+    char where[256];
     int rc = session_store_list(&store, locate_check_file, &scan, err);
     if (rc) return rc;
     if (!*scan.file) return scan.rc ? rod_fail(err, scan.rc, "%.400s", scan.err.message) : 0;
-    rc = session_names_read_key_locked(names, dir, err);
+    rc = session_names_read_key_locked(names, home, err);
     if (rc != ROD_ENOTFOUND) return rc;
+    state_home_label(home, where, sizeof where);
     return rod_fail(err, ROD_ESTATE,
-                    "state_dir %.200s: " SESSION_NAMES_FILE " is missing, and files were named with it (%s): it "
+                    "%.210s: " SESSION_NAMES_FILE " is missing, and files were named with it (%s): it "
                     "belongs to every backup of the folder; restore it, or, if it is lost, use another folder",
-                    dir, scan.file);
+                    where, scan.file);
 }
 
-static int locate_key_locked(struct session_names *names, const char *dir, struct rod_error *err) {
+static int locate_key_locked(struct session_names *names, const struct state_home *home, struct rod_error *err) {
+    char where[256];
     assert(!names->known);
-    int rc = session_names_read_key_locked(names, dir, err);
-    if (rc == ROD_EIO) return rod_fail(err, ROD_ESTATE, "state_dir %.200s: " SESSION_NAMES_FILE " cannot be read", dir);
-    if (rc == ROD_ENOTFOUND && !(rc = locate_may_make_key(dir, names, err)))
-        rc = session_names_make_key_locked(names, dir, err);
+    names->halves = home->fenced;
+    int rc = session_names_read_key_locked(names, home, err);
+    if (rc == ROD_EIO && home->fenced) return rc;
+    if (rc == ROD_EIO) {
+        state_home_label(home, where, sizeof where);
+        return rod_fail(err, ROD_ESTATE, "%.210s: " SESSION_NAMES_FILE " cannot be read", where);
+    }
+    if (rc == ROD_ENOTFOUND && !(rc = locate_may_make_key(home, names, err)))
+        rc = session_names_make_key_locked(names, home, err);
     if (!rc) names->known = true;
     return rc;
 }
 
-int session_locate_key(struct session_names *names, const char *dir, struct rod_error *err) {
+int session_locate_key(struct session_names *names, const struct state_home *home, struct rod_error *err) {
     bool restored;
     pthread_mutex_lock(&names->lock);
     const int rc =
-        names->known ? session_names_keep_locked(names, dir, &restored, err) : locate_key_locked(names, dir, err);
+        names->known ? session_names_keep_locked(names, home, &restored, err) : locate_key_locked(names, home, err);
     assert(rc || names->known);
     pthread_mutex_unlock(&names->lock);
     return rc;
@@ -96,7 +107,11 @@ int session_locate_name(const struct session_store *store, const char *tenant, c
     struct session_file_version version;
     uint8_t earlier[SESSION_NAME_BYTES];
     assert(session_id_ok(id));
-    const int keyless = session_locate_key(store->names, store->dir, &why);
+    if (store->home.fenced) { /* where all names are the key's, which is known since the start */
+        session_names_name(store->names, tenant, id, name);
+        return 0;
+    }
+    const int keyless = session_locate_key(store->names, &store->home, &why);
     if (!keyless) {
         session_names_name(store->names, tenant, id, name);
         const int rc = session_store_glance(store, name, &version, err);

@@ -14,7 +14,7 @@
 /* Finds the folder's key, or makes one where there is none and no file was named with one. ROD_ESTATE: the key is
  * damaged, unreadable, or missing where a file was named with it; ROD_EIO: the key cannot be made now; a later search
  * for a name tries again. */
-int session_locate_key(struct session_names *names, const char *dir, struct rod_error *err);
+int session_locate_key(struct session_names *names, const struct state_home *home, struct rod_error *err);
 
 /* The name of a session's file, there or to be made. ROD_EIO. */
 int session_locate_name(const struct session_store *store, const char *tenant, const char *id,

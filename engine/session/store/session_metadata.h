@@ -10,7 +10,13 @@
 #include <stdint.h>
 #include <string.h>
 
-enum { SESSION_NAME_BYTES = 16, SESSION_MAX_ID = 128, SESSION_MAX_TENANT = 255, SESSION_MAX_KEPT = 16 };
+enum {
+    SESSION_NAME_BYTES = 16,
+    SESSION_NAME_HALF_BYTES = 8,
+    SESSION_MAX_ID = 128,
+    SESSION_MAX_TENANT = 255,
+    SESSION_MAX_KEPT = 16
+};
 
 /* An earlier version that the session can go back to, and how many turns had been then (session_places.h). */
 struct session_place {
@@ -41,6 +47,7 @@ struct session_file_version {
     uint64_t disk_bytes;               /* what the file takes of the disk */
     uint64_t version, check;           /* of the header: files with the same check are alike */
     uint64_t base_inode, base_bytes;   /* of the file that has the state, where it is apart; else 0 */
+    char etag[64];                     /* of an object in a store, which alone tells its versions apart; else "" */
 };
 
 /* [A-Za-z0-9._-]{1,128} */
@@ -68,11 +75,12 @@ static inline int64_t session_end_s(const struct session_metadata *m) {
 /* Whether it is one file that nobody used since, as far as inode, time and size tell. */
 static inline bool session_file_version_alike(const struct session_file_version *a,
                                               const struct session_file_version *b) {
-    return a->inode == b->inode && a->mtime_ns == b->mtime_ns && a->n_bytes == b->n_bytes;
+    return a->inode == b->inode && a->mtime_ns == b->mtime_ns && a->n_bytes == b->n_bytes && !strcmp(a->etag, b->etag);
 }
 /* Whether it is one version of the session, used since or not. */
 static inline bool session_file_version_same(const struct session_file_version *a,
                                              const struct session_file_version *b) {
+    if (*a->etag || *b->etag) return !strcmp(a->etag, b->etag);
     return a->n_bytes == b->n_bytes && a->version == b->version && a->check == b->check;
 }
 static inline int64_t session_file_version_used_s(const struct session_file_version *v) {

@@ -1,6 +1,5 @@
 /* session_names.c - see session_names.h. */
 #include "session_names.h"
-#include "engine/state/state_disk.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -10,7 +9,7 @@
 
 /* "rodimus names 1 KEY CHECK\n": one line that a person can read, and whose damage shows. */
 #define KEY_BEGIN "rodimus names 1 "
-enum { KEY_TEXT_BYTES = sizeof KEY_BEGIN - 1 + 2 * SIPHASH_KEY_BYTES + 1 + 16 + 1 };
+enum { KEY_TEXT_BYTES = sizeof KEY_BEGIN - 1 + 2 * SIPHASH_KEY_BYTES + 1 + 16 + 1, LABEL_BYTES = 256 };
 
 void session_names_init(struct session_names *names) {
     *names = (struct session_names){0};
@@ -43,34 +42,33 @@ static bool names_parse_key(const char *text, size_t n, uint8_t key[SIPHASH_KEY_
     return !memcmp(again, text, KEY_TEXT_BYTES); /* a character that is no digit is not written like this */
 }
 
-int session_names_read_key_locked(struct session_names *names, const char *dir, struct rod_error *err) {
+int session_names_read_key_locked(struct session_names *names, const struct state_home *home, struct rod_error *err) {
     char text[KEY_TEXT_BYTES + 1];
-    struct state_disk_file f;
+    struct state_disk_version version;
+    char where[LABEL_BYTES];
     size_t n = 0;
-    int rc = state_disk_open(dir, SESSION_NAMES_FILE, &f, err);
-    if (rc) return rc;
-    rc = state_disk_get(&f, 0, text, sizeof text, &n, err);
-    state_disk_close(&f);
+    const int rc = state_home_peek(home, SESSION_NAMES_FILE, text, sizeof text, &n, &version, err);
     uint8_t key[SIPHASH_KEY_BYTES];
     if (rc) return rc;
+    state_home_label(home, where, sizeof where);
     if (!names_parse_key(text, n, key))
         return rod_fail(err, ROD_ESTATE,
-                        "state_dir %.200s: " SESSION_NAMES_FILE " is damaged: restore it from a backup of the folder, "
+                        "%.210s: " SESSION_NAMES_FILE " is damaged: restore it from a backup of the folder, "
                         "or use another folder: without the key the files that were named with it are not found",
-                        dir);
+                        where);
     if (names->known && memcmp(names->key, key, sizeof key) != 0)
         return rod_fail(err, ROD_EIO,
-                        "state_dir %.200s: " SESSION_NAMES_FILE " is another one than at the start: restore the "
+                        "%.210s: " SESSION_NAMES_FILE " is another one than at the start: restore the "
                         "folder's own",
-                        dir);
+                        where);
     memcpy(names->key, key, sizeof key);
-    names->inode = f.version.inode;
-    names->mtime_ns = f.version.mtime_ns;
+    names->inode = version.inode;
+    names->mtime_ns = version.mtime_ns;
     return 0;
 }
 
 /* The bytes of the key's file are on the disk before the file has its name; the writes of sessions sync the name. */
-int session_names_make_key_locked(struct session_names *names, const char *dir, struct rod_error *err) {
+int session_names_make_key_locked(struct session_names *names, const struct state_home *home, struct rod_error *err) {
     char text[KEY_TEXT_BYTES + 1];
     uint8_t key[SIPHASH_KEY_BYTES];
     memcpy(key, names->key, sizeof key);
@@ -79,28 +77,30 @@ int session_names_make_key_locked(struct session_names *names, const char *dir, 
     names_write_key(key, text);
     const struct state_bytes bytes = {text, KEY_TEXT_BYTES};
     struct state_disk_item item = {.name = SESSION_NAMES_FILE, .parts = &bytes, .n_parts = 1, .only_new = true};
-    state_disk_write_all(dir, &item, 1);
+    state_home_write(home, &item, 1);
     if (item.rc && item.rc != ROD_EEXISTS) return rod_fail(err, item.rc, "%.400s", item.err.message);
-    return session_names_read_key_locked(names, dir, err);
+    return session_names_read_key_locked(names, home, err);
 }
 
-int session_names_keep_locked(struct session_names *names, const char *dir, bool *restored, struct rod_error *err) {
+int session_names_keep_locked(struct session_names *names, const struct state_home *home, bool *restored,
+                              struct rod_error *err) {
     struct state_disk_version found;
     struct rod_error why;
     assert(names->known);
     *restored = false;
-    int rc = state_disk_stat(dir, SESSION_NAMES_FILE, &found, &why);
+    int rc = state_home_stat(home, SESSION_NAMES_FILE, &found, &why);
     if (!rc && found.inode == names->inode && found.mtime_ns == names->mtime_ns) return 0;
     const bool gone = rc == ROD_ENOTFOUND;
-    rc = gone ? session_names_make_key_locked(names, dir, &why) : session_names_read_key_locked(names, dir, &why);
+    rc = gone ? session_names_make_key_locked(names, home, &why) : session_names_read_key_locked(names, home, &why);
     *restored = gone && !rc;
     return rc ? rod_fail(err, ROD_EIO, "%.400s", why.message) : 0;
 }
 
-int session_names_keep(struct session_names *names, const char *dir, bool *restored, struct rod_error *err) {
+int session_names_keep(struct session_names *names, const struct state_home *home, bool *restored,
+                       struct rod_error *err) {
     *restored = false;
     pthread_mutex_lock(&names->lock);
-    const int rc = names->known ? session_names_keep_locked(names, dir, restored, err) : 0;
+    const int rc = names->known ? session_names_keep_locked(names, home, restored, err) : 0;
     pthread_mutex_unlock(&names->lock);
     return rc;
 }
@@ -115,19 +115,33 @@ static size_t names_join(const char *tenant, const char *id, char both[SESSION_M
     return n_tenant + 1 + n_id;
 }
 
+/* The first half; the other is of tenant and id. */
+static void names_tenant_half(const uint8_t key[SIPHASH_KEY_BYTES], const char *tenant,
+                              uint8_t name[SESSION_NAME_BYTES]) {
+    uint8_t digest[SIPHASH_BYTES];
+    siphash(key, tenant, strlen(tenant), digest);
+    memcpy(name, digest, SESSION_NAME_HALF_BYTES);
+}
+
 void session_names_name(struct session_names *names, const char *tenant, const char *id,
                         uint8_t name[SESSION_NAME_BYTES]) {
     char both[SESSION_MAX_TENANT + 1 + SESSION_MAX_ID];
     uint8_t key[SIPHASH_KEY_BYTES];
     const size_t n = names_join(tenant, id, both);
     pthread_mutex_lock(&names->lock);
-    const bool known = names->known;
+    const bool known = names->known, halves = names->halves;
     memcpy(key, names->key, sizeof key);
     pthread_mutex_unlock(&names->lock);
-    if (known)
-        siphash(key, both, n, name);
-    else
-        memset(name, 0, SESSION_NAME_BYTES);
+    memset(name, 0, SESSION_NAME_BYTES);
+    if (!known) return;
+    siphash(key, both, n, name);
+    if (halves) names_tenant_half(key, tenant, name);
+}
+
+void session_names_tenant(struct session_names *names, const char *tenant, uint8_t half[SESSION_NAME_HALF_BYTES]) {
+    uint8_t name[SESSION_NAME_BYTES];
+    session_names_name(names, tenant, "", name);
+    memcpy(half, name, SESSION_NAME_HALF_BYTES);
 }
 
 void session_names_earlier(const char *tenant, const char *id, uint8_t name[SESSION_NAME_BYTES]) {

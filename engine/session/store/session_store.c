@@ -4,8 +4,6 @@
 #include "engine/state/state_read.h"
 
 #include <assert.h>
-#include <dirent.h>
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -14,29 +12,41 @@
 #define BASE_END ".base"
 enum { MOST_WRITES = 64 };
 
-static char *store_file_name(const uint8_t name[SESSION_NAME_BYTES], const char *end,
-                             char text[SESSION_FILE_NAME_BYTES]) {
-    for (int i = 0; i < SESSION_NAME_BYTES; i++) snprintf(text + 2 * i, 3, "%02x", name[i]);
-    memcpy(text + 2 * SESSION_NAME_BYTES, end, strlen(end) + 1);
+char *session_store_file(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES], const char *end,
+                         char text[SESSION_FILE_NAME_BYTES]) {
+    char *at = text;
+    for (int i = 0; i < SESSION_NAME_BYTES; i++, at += 2) {
+        if (i == SESSION_NAME_HALF_BYTES && store->home.fenced) *at++ = '/';
+        snprintf(at, 3, "%02x", name[i]);
+    }
+    snprintf(at, (size_t)(text + SESSION_FILE_NAME_BYTES - at), "%s", end);
     return text;
 }
 
-char *session_store_name(const uint8_t name[SESSION_NAME_BYTES], char text[SESSION_FILE_NAME_BYTES]) {
-    return store_file_name(name, FILE_END, text);
+char *session_store_name(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
+                         char text[SESSION_FILE_NAME_BYTES]) {
+    return session_store_file(store, name, FILE_END, text);
 }
 
-static bool store_parse_name(const char *file, const char *end, uint8_t name[SESSION_NAME_BYTES]) {
-    char text[SESSION_FILE_NAME_BYTES];
-    for (int i = 0; i < SESSION_NAME_BYTES; i++) {
-        const char two[3] = {file[2 * i], file[2 * i] ? file[2 * i + 1] : 0, 0};
-        if (strspn(two, "0123456789abcdef") != 2) return false;
+const char *session_store_parse_file(const struct session_store *store, const char *file,
+                                     uint8_t name[SESSION_NAME_BYTES]) {
+    for (int i = 0; i < SESSION_NAME_BYTES; i++, file += 2) {
+        if (i == SESSION_NAME_HALF_BYTES && store->home.fenced && *file++ != '/') return NULL;
+        const char two[3] = {file[0], file[0] ? file[1] : 0, 0};
+        if (strspn(two, "0123456789abcdef") != 2) return NULL;
         name[i] = (uint8_t)strtoul(two, NULL, 16);
     }
-    return !strcmp(store_file_name(name, end, text), file);
+    return file;
 }
 
-bool session_store_parse_name(const char *file, uint8_t name[SESSION_NAME_BYTES]) {
-    return store_parse_name(file, FILE_END, name);
+static bool store_parse_name(const struct session_store *store, const char *file, const char *end,
+                             uint8_t name[SESSION_NAME_BYTES]) {
+    const char *rest = session_store_parse_file(store, file, name);
+    return rest && !strcmp(rest, end);
+}
+
+bool session_store_parse_name(const struct session_store *store, const char *file, uint8_t name[SESSION_NAME_BYTES]) {
+    return store_parse_name(store, file, FILE_END, name);
 }
 
 /* header: all of it, n bytes; a shorter one is refused by its reader. */
@@ -46,6 +56,8 @@ static struct session_file_version store_file_version(const struct state_disk_ve
                                                 .mtime_ns = s->mtime_ns,
                                                 .n_bytes = s->n_bytes,
                                                 .disk_bytes = s->disk_bytes + SESSION_ENTRY_BYTES};
+    static_assert(sizeof file_version.etag == sizeof s->etag, "one is the other");
+    memcpy(file_version.etag, s->etag, sizeof s->etag);
     if (n < STATE_FILE_MIN_BYTES) return file_version;
     file_version.version = state_file_peek_version(header);
     file_version.check = state_file_peek_check((const unsigned char *)header + n - STATE_FILE_CHECK_BYTES);
@@ -56,19 +68,21 @@ int session_store_stat(const struct session_store *store, const uint8_t name[SES
                        struct session_file_version *file_version, struct rod_error *err) {
     char text[SESSION_FILE_NAME_BYTES];
     unsigned char start[STATE_FILE_FIXED_BYTES], check[STATE_FILE_CHECK_BYTES];
-    struct state_disk_file f;
+    struct state_home_file f;
     size_t n;
     uint64_t n_header, n_file;
-    int rc = state_disk_open(store->dir, session_store_name(name, text), &f, err);
+    if (store->home.fenced) return session_store_glance(store, name, file_version, err);
+    int rc = state_home_open(&store->home, session_store_name(store, name, text), NULL, &f, err);
     if (rc) return rc;
     *file_version = store_file_version(&f.version, NULL, 0);
-    rc = state_disk_get(&f, 0, start, sizeof start, &n, err);
+    rc = state_home_get(&f, start, sizeof start, &n, err);
     if (!rc && !state_file_measure(start, n, text, &n_header, &n_file, NULL)) { /* else its reader says what it is */
-        rc = state_disk_get(&f, n_header - sizeof check, check, sizeof check, &n, err);
+        state_home_seek(&f, n_header - sizeof check);
+        rc = state_home_get(&f, check, sizeof check, &n, err);
         file_version->version = state_file_peek_version(start);
         if (!rc && n == sizeof check) file_version->check = state_file_peek_check(check);
     }
-    state_disk_close(&f);
+    state_home_close(&f);
     return rc;
 }
 
@@ -76,14 +90,14 @@ int session_store_glance(const struct session_store *store, const uint8_t name[S
                          struct session_file_version *file_version, struct rod_error *err) {
     char text[SESSION_FILE_NAME_BYTES];
     struct state_disk_version found;
-    const int rc = state_disk_stat(store->dir, session_store_name(name, text), &found, err);
+    const int rc = state_home_stat(&store->home, session_store_name(store, name, text), &found, err);
     if (!rc) *file_version = store_file_version(&found, NULL, 0);
     return rc;
 }
 
 void session_store_touch(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES], int64_t now_s) {
     char text[SESSION_FILE_NAME_BYTES];
-    state_disk_touch(store->dir, session_store_name(name, text), now_s);
+    state_home_touch(&store->home, session_store_name(store, name, text), now_s);
 }
 
 /* ---- reading ---- */
@@ -104,8 +118,8 @@ static int store_read_base(const struct session_store *store, const char *file, 
                            bool with_state, const void *header, size_t n_payload, struct session_read *out,
                            struct rod_error *err) {
     char text[SESSION_FILE_NAME_BYTES];
-    struct state_disk_file base;
-    int rc = state_disk_open(store->dir, store_file_name(name, BASE_END, text), &base, err);
+    struct state_home_file base;
+    int rc = state_home_open(&store->home, session_store_file(store, name, BASE_END, text), NULL, &base, err);
     if (rc == ROD_ENOTFOUND)
         rc = rod_fail(err, ROD_ESTATE, "%.150s: the file of its state, %.150s, is missing", file, text);
     if (rc) return rc;
@@ -114,36 +128,57 @@ static int store_read_base(const struct session_store *store, const char *file, 
     if (base.version.n_bytes < n_payload)
         rc = rod_fail(err, ROD_ESTATE, "%.150s: truncated: the file has %llu bytes, the state %zu", text,
                       (unsigned long long)base.version.n_bytes, n_payload);
-    if (!rc && with_state)
-        rc = state_read_payload(&base, text, header, base.version.n_bytes - n_payload, n_payload, store->pool,
-                                &out->snapshot->buffer, err);
-    state_disk_close(&base);
+    if (!rc && with_state) {
+        state_home_seek(&base, base.version.n_bytes - n_payload);
+        rc = state_read_payload(&base, text, header, n_payload, store->pool, &out->snapshot->buffer, err);
+    }
+    state_home_close(&base);
     return rc;
 }
 
-/* name NULL: whatever its name is, and then its header alone. */
-static int store_read_open(const struct session_store *store, struct state_disk_file *f, const char *file,
-                           const uint8_t name[SESSION_NAME_BYTES], bool with_state, struct session_read *out,
-                           struct rod_error *err) {
-    void *header = NULL;
-    size_t n_header = 0;
+/* f: open behind the header, NULL: the state is not wanted. name NULL: whatever its name is, with its state in it. */
+static int store_read_parts(const struct session_store *store, struct state_home_file *f,
+                            const struct state_disk_version *version, const char *file,
+                            const uint8_t name[SESSION_NAME_BYTES], const struct state_bytes *header,
+                            struct session_read *out, struct rod_error *err) {
     struct state_file state;
     const struct state_file_expected here = store_expected(store);
-    out->file_version = store_file_version(&f->version, NULL, 0); /* also of what has no header: it is looked at once */
-    int rc = state_read_header(f, file, &header, &n_header, err);
-    if (rc) return rc;
-    out->file_version = store_file_version(&f->version, header, n_header);
-    rc = state_file_parse_header(header, n_header, f->version.n_bytes, file, &here, &state, err);
+    out->file_version = store_file_version(version, header->data, header->n);
+    int rc = state_file_parse_header(header->data, header->n, version->n_bytes, file, &here, &state, err);
     if (!rc) rc = session_file_read(store->form, &state, file, &out->metadata, &out->snapshot, &out->answers, err);
-    if (!rc && session_file_version_used_s(&out->file_version) > out->metadata.used_s)
+    if (!rc && !store->home.fenced && session_file_version_used_s(&out->file_version) > out->metadata.used_s)
         out->metadata.used_s = session_file_version_used_s(&out->file_version);
     if (!rc && name && !session_names_fit(store->names, out->metadata.tenant, out->metadata.id, name))
         rc = rod_fail(err, ROD_ESTATE, "%.150s: the header names another session", file);
     if (!rc && state.apart && name)
-        rc = store_read_base(store, file, name, with_state, header, state.payload.n, out, err);
-    else if (!rc && with_state && state.n_tok) /* a device may have states of no bytes: they are states all the same */
-        rc = state_read_payload(f, file, header, n_header, state.payload.n, store->pool, &out->snapshot->buffer, err);
-    free(header);
+        return store_read_base(store, file, name, f, header->data, state.payload.n, out, err);
+    if (!rc && f && state.n_tok) /* a device may have states of no bytes: they are states all the same */
+        rc = state_read_payload(f, file, header->data, state.payload.n, store->pool, &out->snapshot->buffer, err);
+    return rc;
+}
+
+/* known: NULL, or an object's version that need not be read again. */
+static int store_read_file(const struct session_store *store, const char *file, const uint8_t name[SESSION_NAME_BYTES],
+                           bool with_state, const struct state_disk_version *known, struct session_read *out,
+                           struct rod_error *err) {
+    struct state_home_file f = {0};
+    struct state_bytes header = {0};
+    void *bytes = NULL;
+    *out = (struct session_read){0};
+    int rc = with_state ? state_home_open(&store->home, file, known, &f, err) : 0;
+    if (rc) return rc;
+    out->unchanged = f.unchanged;
+    if (f.unchanged) return 0;
+    rc = with_state ? state_read_header(&f, file, &bytes, &header.n, err)
+                    : state_peek_header(&store->home, file, &bytes, &header.n, &f.version, err);
+    header.data = bytes;
+    if (!rc)
+        rc = store_read_parts(store, with_state ? &f : NULL, &f.version, file, name, &header, out, err);
+    else if (rc == ROD_ESTATE) /* what has no header is looked at once, too */
+        out->file_version = store_file_version(&f.version, NULL, 0);
+    free(bytes);
+    if (with_state) state_home_close(&f);
+    if (rc) session_read_fini(out);
     return rc;
 }
 
@@ -151,7 +186,7 @@ static int store_read_open(const struct session_store *store, struct state_disk_
 static bool store_has_changed(const struct session_store *store, const char *file,
                               const struct session_file_version *read) {
     struct state_disk_version now;
-    return state_disk_stat(store->dir, file, &now, NULL) || now.inode != read->inode ||
+    return state_home_stat(&store->home, file, &now, NULL) || now.inode != read->inode ||
            now.mtime_ns != read->mtime_ns || now.n_bytes != read->n_bytes;
 }
 
@@ -159,61 +194,61 @@ int session_store_read(const struct session_store *store, const uint8_t name[SES
                        struct session_read *out, struct rod_error *err) {
     enum { TRIES = 100 };
     char text[SESSION_FILE_NAME_BYTES];
-    struct state_disk_file f;
     int rc = 0;
+    session_store_name(store, name, text);
     for (int i = 0; i < TRIES; i++) {
-        *out = (struct session_read){0};
-        rc = state_disk_open(store->dir, session_store_name(name, text), &f, err);
-        if (rc) return rc;
-        rc = store_read_open(store, &f, text, name, with_state, out, err);
-        state_disk_close(&f);
-        if (rc) session_read_fini(out);
-        if (rc != ROD_ESTATE || !store_has_changed(store, text, &out->file_version)) break;
+        rc = store_read_file(store, text, name, with_state, NULL, out, err);
+        if (rc != ROD_ESTATE || store->home.fenced || !store_has_changed(store, text, &out->file_version)) break;
     }
     return rc;
 }
 
+int session_store_read_new(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
+                           const struct session_file_version *known, struct session_read *out, struct rod_error *err) {
+    char text[SESSION_FILE_NAME_BYTES];
+    struct state_disk_version version = {0};
+    assert(store->home.fenced);
+    memcpy(version.etag, known->etag, sizeof version.etag);
+    return store_read_file(store, session_store_name(store, name, text), name, true, &version, out, err);
+}
+
 int session_store_read_any(const struct session_store *store, const char *file, struct session_read *out,
                            struct rod_error *err) {
-    struct state_disk_file f;
-    *out = (struct session_read){0};
-    int rc = state_disk_open(store->dir, file, &f, err);
-    if (rc) return rc;
-    rc = store_read_open(store, &f, file, NULL, true, out, err);
-    state_disk_close(&f);
-    if (rc) session_read_fini(out);
-    return rc;
+    return store_read_file(store, file, NULL, true, NULL, out, err);
 }
 
 int session_store_read_metadata(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
                                 struct session_metadata *metadata, struct rod_error *err) {
     char text[SESSION_FILE_NAME_BYTES];
-    struct state_disk_file f;
-    struct session_read read = {0};
-    int rc = state_disk_open(store->dir, session_store_name(name, text), &f, err);
-    if (rc) return rc;
-    rc = store_read_open(store, &f, text, NULL, false, &read, err);
-    state_disk_close(&f);
+    struct session_read read;
+    const int rc = store_read_file(store, session_store_name(store, name, text), NULL, false, NULL, &read, err);
     *metadata = read.metadata;
     session_read_fini(&read);
+    return rc;
+}
+
+/* A file's header; the sections of *state point into *header. */
+static int store_peek(const struct session_store *store, const char *file, const struct state_file_expected *expected,
+                      struct state_file *state, void **header, struct session_file_version *file_version,
+                      struct rod_error *err) {
+    size_t n_header = 0;
+    struct state_disk_version version;
+    int rc = state_peek_header(&store->home, file, header, &n_header, &version, err);
+    if (!rc) rc = state_file_parse_header(*header, n_header, version.n_bytes, file, expected, state, err);
+    if (!rc) *file_version = store_file_version(&version, *header, n_header);
     return rc;
 }
 
 int session_store_peek_metadata(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
                                 struct session_metadata *metadata, struct rod_error *err) {
     char text[SESSION_FILE_NAME_BYTES];
-    struct state_disk_file f;
     struct state_file state;
+    struct session_file_version version;
     const struct state_file_expected any = {0};
     void *header = NULL;
-    size_t n_header = 0;
-    int rc = state_disk_open(store->dir, session_store_name(name, text), &f, err);
-    if (rc) return rc;
-    rc = state_read_header(&f, text, &header, &n_header, err);
-    if (!rc) rc = state_file_parse_header(header, n_header, f.version.n_bytes, text, &any, &state, err);
+    int rc = store_peek(store, session_store_name(store, name, text), &any, &state, &header, &version, err);
     if (!rc) rc = session_file_read_metadata(&state, text, metadata, err);
     free(header);
-    state_disk_close(&f);
     return rc;
 }
 
@@ -253,7 +288,7 @@ static int store_render(const struct session_store *store, const struct session_
 /* The session's file is complete, or was not made: it needs no base. */
 static void store_drop_base(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES]) {
     char text[SESSION_FILE_NAME_BYTES];
-    state_disk_drop(store->dir, store_file_name(name, BASE_END, text));
+    if (!store->home.fenced) state_home_drop(&store->home, session_store_file(store, name, BASE_END, text));
 }
 
 static void store_finish_write(const struct session_store *store, struct session_write *w,
@@ -269,6 +304,10 @@ static void store_finish_write(const struct session_store *store, struct session
         w->file_version.base_bytes = base.base_bytes;
     }
     if (w->apart ? !w->in_place : !w->rc) store_drop_base(store, w->name);
+    if (w->rc == ROD_EEXISTS || w->rc == ROD_ECONFLICT)
+        w->rc = rod_fail(&w->err, ROD_ECONFLICT,
+                         "Another server changed session %.64s in between. Nothing of this request is kept: repeat it.",
+                         w->metadata->id);
 }
 
 static void store_write_batch(const struct session_store *store, struct session_write *writes, size_t n) {
@@ -284,10 +323,14 @@ static void store_write_batch(const struct session_store *store, struct session_
         if (w->rc && w->apart) store_drop_base(store, w->name);
         if (w->rc) continue;
         items[n_items] = (struct state_disk_item){
-            .name = session_store_name(w->name, names[n_items]), .parts = parts[n_items], .n_parts = 2};
+            .name = session_store_name(store, w->name, names[n_items]), .parts = parts[n_items], .n_parts = 2};
+        if (store->home.fenced && w->replaces) {
+            items[n_items].only_new = !w->replaces->n_bytes;
+            items[n_items].replaces = w->replaces->etag;
+        }
         of[n_items++] = w;
     }
-    state_disk_write_all(store->dir, items, n_items);
+    state_home_write(&store->home, items, n_items);
     for (size_t i = 0; i < n_items; i++) {
         store_finish_write(store, of[i], &items[i], &parts[i][0]);
         free((void *)(uintptr_t)parts[i][0].data);
@@ -318,29 +361,26 @@ int session_store_export(const struct session_store *store, const struct session
 }
 
 int session_store_remove(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
-                         struct rod_error *err) {
+                         const struct session_file_version *known, struct rod_error *err) {
     char text[SESSION_FILE_NAME_BYTES];
-    const int rc = state_disk_remove(store->dir, session_store_name(name, text), err);
+    struct state_disk_version version = {0};
+    if (known) memcpy(version.etag, known->etag, sizeof version.etag);
+    int rc = state_home_remove(&store->home, session_store_name(store, name, text), &version, err);
+    if (rc == ROD_ECONFLICT)
+        rc = rod_fail(err, rc, "Another server changed the session in between: repeat the request.");
     if (!rc) store_drop_base(store, name); /* else the file may still need it */
     return rc;
 }
 
 /* ---- forks ---- */
 
-/* A file's header; the sections of *state point nowhere afterwards. */
+/* The sections of *state point nowhere afterwards. */
 static int store_open_header(const struct session_store *store, const char *file, struct state_file *state,
                              struct session_file_version *file_version, struct rod_error *err) {
     const struct state_file_expected here = store_expected(store);
-    struct state_disk_file f;
     void *header = NULL;
-    size_t n_header = 0;
-    int rc = state_disk_open(store->dir, file, &f, err);
-    if (rc) return rc;
-    rc = state_read_header(&f, file, &header, &n_header, err);
-    if (!rc) rc = state_file_parse_header(header, n_header, f.version.n_bytes, file, &here, state, err);
-    if (!rc) *file_version = store_file_version(&f.version, header, n_header);
+    const int rc = store_peek(store, file, &here, state, &header, file_version, err);
     free(header);
-    state_disk_close(&f);
     return rc;
 }
 
@@ -356,12 +396,14 @@ int session_store_link(const struct session_store *store, const uint8_t from[SES
     char source[SESSION_FILE_NAME_BYTES], base[SESSION_FILE_NAME_BYTES];
     struct state_file state, linked;
     struct session_file_version found, of_base;
-    int rc = store_open_header(store, session_store_name(from, source), &state, &found, err);
+    if (store->home.fenced) return rod_fail(err, ROD_EUNSUPPORTED, "an object has one name");
+    int rc = store_open_header(store, session_store_name(store, from, source), &state, &found, err);
     if (!rc && !session_file_version_same(&found, file_version)) rc = store_other_version(source, err);
     if (!rc && !state.payload.n) rc = rod_fail(err, ROD_EUNSUPPORTED, "%.150s has no state to share", source);
     if (rc) return rc;
-    store_file_name(w->name, BASE_END, base);
-    rc = state_disk_link(store->dir, state.apart ? store_file_name(from, BASE_END, source) : source, base, err);
+    session_store_file(store, w->name, BASE_END, base);
+    if (state.apart) session_store_file(store, from, BASE_END, source);
+    rc = state_home_copy(&store->home, source, NULL, base, err);
     if (rc) return rc;
     rc = store_open_header(store, base, &linked, &of_base, err);
     if (!rc && (linked.apart || linked.payload.n != state.payload.n || linked.payload_check != state.payload_check ||
@@ -382,38 +424,54 @@ int session_store_link(const struct session_store *store, const uint8_t from[SES
 static bool store_base_needed(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES]) {
     char text[SESSION_FILE_NAME_BYTES];
     unsigned char start[STATE_FILE_FIXED_BYTES];
-    struct state_disk_file f;
+    struct state_disk_version version;
     size_t n = 0;
-    const int rc = state_disk_open(store->dir, session_store_name(name, text), &f, NULL);
-    if (rc) return rc != ROD_ENOTFOUND;
-    const bool unread = state_disk_get(&f, 0, start, sizeof start, &n, NULL) != 0;
-    state_disk_close(&f);
+    const int rc =
+        state_home_peek(&store->home, session_store_name(store, name, text), start, sizeof start, &n, &version, NULL);
     uint64_t n_header, n_file;
-    return unread || state_file_measure(start, n, text, &n_header, &n_file, NULL) || state_file_peek_apart(start);
+    if (rc) return rc != ROD_ENOTFOUND;
+    return state_file_measure(start, n, text, &n_header, &n_file, NULL) || state_file_peek_apart(start);
+}
+
+/* ---- lists ---- */
+
+struct store_found {
+    const struct session_store *store;
+    const char *end;
+    void (*found)(void *arg, const uint8_t name[SESSION_NAME_BYTES]);
+    void *arg;
+};
+
+static void store_found_file(void *arg, const char *file, const struct state_disk_version *version) {
+    const struct store_found *f = arg;
+    uint8_t name[SESSION_NAME_BYTES];
+    (void)version;
+    if (store_parse_name(f->store, file, f->end, name)) f->found(f->arg, name);
+}
+
+static void store_found_left(void *arg, const char *file, const struct state_disk_version *version) {
+    const struct store_found *f = arg;
+    uint8_t name[SESSION_NAME_BYTES];
+    (void)version;
+    if (store_parse_name(f->store, file, f->end, name) && !store_base_needed(f->store, name)) f->found(f->arg, name);
 }
 
 void session_store_list_left(const struct session_store *store,
                              void (*found)(void *arg, const uint8_t name[SESSION_NAME_BYTES]), void *arg) {
-    DIR *list = opendir(store->dir);
-    if (!list) return;
-    uint8_t name[SESSION_NAME_BYTES];
-    for (struct dirent *entry; (entry = readdir(list));)
-        if (store_parse_name(entry->d_name, BASE_END, name) && !store_base_needed(store, name)) found(arg, name);
-    closedir(list);
+    struct store_found bases = {store, BASE_END, found, arg};
+    bool more;
+    state_home_list(&store->home, "", "", store_found_left, &bases, &more, NULL);
 }
 
 void session_store_remove_left(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES]) {
     if (!store_base_needed(store, name)) store_drop_base(store, name);
 }
 
+/* Of a fenced home its first page, which has one if there is any. */
 int session_store_list(const struct session_store *store,
                        void (*found)(void *arg, const uint8_t name[SESSION_NAME_BYTES]), void *arg,
                        struct rod_error *err) {
-    DIR *list = opendir(store->dir);
-    if (!list) return rod_fail(err, ROD_EIO, "cannot open state_dir %.300s: %s", store->dir, strerror(errno));
-    uint8_t name[SESSION_NAME_BYTES];
-    for (struct dirent *entry; (entry = readdir(list));)
-        if (store_parse_name(entry->d_name, FILE_END, name)) found(arg, name);
-    closedir(list);
-    return 0;
+    struct store_found files = {store, FILE_END, found, arg};
+    bool more;
+    return state_home_list(&store->home, "", "", store_found_file, &files, &more, err);
 }

@@ -14,12 +14,12 @@
 
 #include "session_file.h"
 #include "session_names.h"
-#include "engine/state/state_disk.h"
+#include "engine/state/state_home.h"
 
-enum { SESSION_DIR_BYTES = 1024, SESSION_FILE_NAME_BYTES = 2 * SESSION_NAME_BYTES + 24 };
+enum { SESSION_FILE_NAME_BYTES = 2 * SESSION_NAME_BYTES + 28 };
 
 struct session_store {
-    char dir[SESSION_DIR_BYTES];
+    struct state_home home;
     const struct state_form *form;
     struct session_names *names;
     struct state_pool *pool;
@@ -32,9 +32,16 @@ static inline uint64_t session_store_disk_bytes(uint64_t n_bytes) {
     return (n_bytes + SESSION_BLOCK_BYTES - 1) / SESSION_BLOCK_BYTES * SESSION_BLOCK_BYTES + SESSION_ENTRY_BYTES;
 }
 
-char *session_store_name(const uint8_t name[SESSION_NAME_BYTES], char text[SESSION_FILE_NAME_BYTES]);
+char *session_store_name(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
+                         char text[SESSION_FILE_NAME_BYTES]);
 /* The reverse; false: not the name of a session's file. */
-bool session_store_parse_name(const char *file, uint8_t name[SESSION_NAME_BYTES]);
+bool session_store_parse_name(const struct session_store *store, const char *file, uint8_t name[SESSION_NAME_BYTES]);
+/* Of any file of a session, which ends so: in a fenced home the halves of the name have "/" between them. */
+char *session_store_file(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES], const char *end,
+                         char text[SESSION_FILE_NAME_BYTES]);
+/* The reverse; the end, or NULL. */
+const char *session_store_parse_file(const struct session_store *store, const char *file,
+                                     uint8_t name[SESSION_NAME_BYTES]);
 
 /* From its first bytes. ROD_ENOTFOUND: there is none. */
 int session_store_stat(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
@@ -56,10 +63,14 @@ struct session_read {
     struct session_file_version file_version;
     struct session_snapshot *snapshot; /* its state buffer only with_state */
     struct session_answers *answers;
+    bool unchanged; /* of session_store_read_new: it is the known version, and nothing was read */
 };
 /* ROD_ENOTFOUND; ROD_ESTATE: damaged, foreign, or another session's; ROD_ENOROOM: for its state buffer. */
 int session_store_read(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES], bool with_state,
                        struct session_read *out, struct rod_error *err);
+/* Likewise with its state, of a fenced home: unless it is the known version (etag ""; none) still. One round trip. */
+int session_store_read_new(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
+                           const struct session_file_version *known, struct session_read *out, struct rod_error *err);
 /* Likewise of any file, whatever its name is; its state is in it. */
 int session_store_read_any(const struct session_store *store, const char *file, struct session_read *out,
                            struct rod_error *err);
@@ -73,6 +84,8 @@ struct session_write {
     const struct session_metadata *metadata;
     const struct session_snapshot *snapshot;
     const struct session_answers *answers;
+    /* Of a fenced home: ROD_ECONFLICT unless this is there, n_bytes 0: none is; NULL: whatever is there. */
+    const struct session_file_version *replaces;
     bool apart; /* session_store_link: its state is in its base, which has this check */
     uint64_t payload_check;
     struct session_file_version file_version; /* afterwards: of the new file; before, where it is apart: of its base */
@@ -87,8 +100,9 @@ int session_store_link(const struct session_store *store, const uint8_t from[SES
                        struct rod_error *err);
 /* Writes the files whose rc is 0, and syncs them. Each has its own outcome. */
 void session_store_write(const struct session_store *store, struct session_write *writes, size_t n);
+/* known: NULL or, of a fenced home, ROD_ECONFLICT unless this is there. */
 int session_store_remove(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
-                         struct rod_error *err);
+                         const struct session_file_version *known, struct rod_error *err);
 /* The bytes of the file that would be written. */
 int session_store_export(const struct session_store *store, const struct session_write *write, void **bytes, size_t *n,
                          struct rod_error *err);
@@ -118,7 +132,8 @@ int session_store_glance_kept(const struct session_store *store, const uint8_t n
 void session_store_drop_kept(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES],
                              uint64_t version);
 /* Of a file's name: false where it is none of a kept turn. */
-bool session_store_parse_kept(const char *file, uint8_t name[SESSION_NAME_BYTES], uint64_t *version);
+bool session_store_parse_kept(const struct session_store *store, const char *file, uint8_t name[SESSION_NAME_BYTES],
+                              uint64_t *version);
 /* Calls found for each kept file in the folder. */
 void session_store_list_kept(const struct session_store *store,
                              void (*found)(void *arg, const uint8_t name[SESSION_NAME_BYTES], uint64_t version),

@@ -34,9 +34,10 @@ static void the_hash_is_siphash_2_4(void **state) {
 /* ---- the key ---- */
 
 static int open_key(const char *folder, uint8_t key[SIPHASH_KEY_BYTES], struct rod_error *err) {
+    const struct state_home home = state_home_folder(folder);
     struct session_names names;
     session_names_init(&names);
-    const int rc = session_locate_key(&names, folder, err);
+    const int rc = session_locate_key(&names, &home, err);
     memcpy(key, names.key, SIPHASH_KEY_BYTES);
     session_names_fini(&names);
     return rc;
@@ -283,15 +284,17 @@ static void a_running_server_takes_no_other_key(void **state) {
 static void path_of(const char *id, bool earlier, char path[512]) {
     uint8_t name[SESSION_NAME_BYTES];
     char text[SESSION_FILE_NAME_BYTES];
+    const struct state_home home = state_home_folder(dir);
+    const struct session_store store = {.home = home};
     struct session_names names;
     session_names_init(&names);
-    assert_int_equal(session_locate_key(&names, dir, NULL), 0);
+    assert_int_equal(session_locate_key(&names, &home, NULL), 0);
     if (earlier)
         session_names_earlier("", id, name);
     else
         session_names_name(&names, "", id, name);
     session_names_fini(&names);
-    snprintf(path, 512, "%s/%s", dir, session_store_name(name, text));
+    snprintf(path, 512, "%s/%s", dir, session_store_name(&store, name, text));
 }
 
 static bool is_there(const char *id, bool earlier) {

@@ -96,9 +96,10 @@ static void an_answer_survives_a_restart(void **state) {
 /* ---- files that are not as they were written ---- */
 
 static void name_of(const char *id, uint8_t name[SESSION_NAME_BYTES]) {
+    const struct state_home home = state_home_folder(dir);
     struct session_names names;
     session_names_init(&names);
-    assert_int_equal(session_locate_key(&names, dir, NULL), 0);
+    assert_int_equal(session_locate_key(&names, &home, NULL), 0);
     session_names_name(&names, "", id, name);
     session_names_fini(&names);
 }
@@ -107,7 +108,8 @@ static char *path_of(const char *id, char path[512]) {
     uint8_t name[SESSION_NAME_BYTES];
     char text[SESSION_FILE_NAME_BYTES];
     name_of(id, name);
-    snprintf(path, 512, "%s/%s", dir, session_store_name(name, text));
+    const struct session_store store = {.home = state_home_folder(dir)};
+    snprintf(path, 512, "%s/%s", dir, session_store_name(&store, name, text));
     return path;
 }
 
@@ -187,11 +189,11 @@ static void every_byte_that_changes_is_refused(void **state) {
     const struct state_form form = {.layout = "fake", .V = V, .state_bytes = fake_bytes};
     struct session_names names;
     session_names_init(&names);
-    struct session_store store = {.form = &form, .names = &names};
-    snprintf(store.dir, sizeof store.dir, "%s", dir);
+    const struct state_home home = state_home_folder(dir);
+    struct session_store store = {.home = home, .form = &form, .names = &names};
     uint8_t name[SESSION_NAME_BYTES];
     name_of("aa", name);
-    assert_int_equal(session_locate_key(&names, dir, &err), 0);
+    assert_int_equal(session_locate_key(&names, &home, &err), 0);
     path_of("aa", path);
     struct stat info;
     assert_int_equal(stat(path, &info), 0);
