@@ -267,7 +267,7 @@ bench-ablate: # what each rule of kernels/dispatch.c is worth on this GPU; FLAGS
 fuzz-programs: $(FUZZ_BIN)
 deploy-deps:
 	@deploy/install-deps deploy
-test-deploy: deploy-deps # replicas behind HAProxy, nginx and Caddy, the image in a Docker engine, systemd, upgrades, the files of deploy/
+test-deploy: deploy-deps # replicas behind HAProxy, nginx, Caddy and Envoy, the image in a Docker engine, systemd, upgrades, the files of deploy/
 	@$(MAKE) --no-print-directory -j$(JOBS) all
 	@tests/run $(BUILD) deploy
 test-browser: # the playground in Debian's Chromium; screenshots in build/browser

