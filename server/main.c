@@ -22,6 +22,8 @@ static const struct command commands[] = {
      "compares a device with golden results, or with the CPU"},
     {"inspect", cmd_inspect, "DIR [--json]", "what a checkpoint holds: sizes, tensors, bytes per session"},
     {"quantise", cmd_quantise, "IN OUT [--weights int4]", "writes a checkpoint with its large matrices in fewer bits"},
+    {"states", cmd_states, "ls|get|rm|gc --state-dir DIR [flags]",
+     "what lies in a folder of states; what has expired goes"},
     {"bench", cmd_bench, "[--model DIR | --synthetic NAME]", "decode and prefill speed beside the machine's ceilings"},
     {"load", cmd_load, "--url URL [flags]", "HTTP load generator: latency percentiles and throughput"},
     {"version", cmd_version, "", "version, commit, build features, devices seen"},

@@ -330,3 +330,27 @@ int state_disk_sweep(const char *dir, uint32_t *n_removed, struct rod_error *err
     if (n_removed) *n_removed = n;
     return rc;
 }
+
+int state_disk_stat_part(const char *dir, const char *file, struct state_disk_version *out, struct rod_error *err) {
+    char path[PATH_BYTES];
+    struct stat info;
+    const int n = snprintf(path, sizeof path, "%s/%s", dir, file);
+    if (!is_beside(file) || n < 0 || n >= PATH_BYTES)
+        return rod_fail(err, ROD_ENOTFOUND, "%.200s is no part of a file", file);
+    if (lstat(path, &info) || !S_ISREG(info.st_mode)) return io_fail(err, "look at", path, errno);
+    *out = version_of(&info);
+    return 0;
+}
+
+int state_disk_remove_part(const char *dir, const char *file, struct rod_error *err) {
+    struct state_disk_version version;
+    int rc = state_disk_stat_part(dir, file, &version, err);
+    const int folder = rc ? -1 : open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (rc) return rc;
+    if (folder < 0) return io_fail(err, "open the folder", dir, errno);
+    const int removed = remove_leftover(folder, file);
+    if (removed < 0) rc = io_fail(err, "remove", file, errno);
+    if (!removed) rc = rod_fail(err, ROD_EBUSY, "%.200s is being written.", file);
+    close(folder);
+    return rc;
+}

@@ -78,5 +78,9 @@ int state_disk_try(const char *dir);
 
 /* At start: removes what writers that are gone left behind. n_removed may be NULL. Other files are not touched. */
 int state_disk_sweep(const char *dir, uint32_t *n_removed, struct rod_error *err);
+/* What a write that did not end left behind, NAME.tmp-XXXXXX. */
+int state_disk_stat_part(const char *dir, const char *file, struct state_disk_version *out, struct rod_error *err);
+/* ROD_EBUSY: it is being written. */
+int state_disk_remove_part(const char *dir, const char *file, struct rod_error *err);
 
 #endif

@@ -40,6 +40,49 @@ int rod_inspect(const char *dir, const struct rod_progress_to *progress, struct 
                 struct rod_error *err);
 void rod_inspect_free(struct rod_inspect_report *report);
 
+/* ---- states at rest: the files of a state_dir, also while servers use it ---- */
+#define ROD_STATE_KINDS(X)                                                                                             \
+    X(SESSION, "session")           /* the last turn of one */                                                         \
+    X(KEPT, "kept")                 /* an earlier turn */                                                              \
+    X(BASE, "base")                 /* the state of a fork, which has no turn of its own yet */                        \
+    X(PINNED, "pinned")             /* a pinned prefix */                                                              \
+    X(CONVERSATION, "conversation") /* a state of one */                                                               \
+    X(NOTES, "notes")               /* a conversation's answers */                                                     \
+    X(PART, "part")                 /* of a file that is being written, or was when a server died */
+enum rod_state_kind {
+#define X(name, text) ROD_STATE_##name,
+    ROD_STATE_KINDS(X)
+#undef X
+};
+const char *rod_state_kind_name(enum rod_state_kind kind);
+
+struct rod_states_place {
+    const char *dir;
+};
+struct rod_state_file {
+    char name[320]; /* below the folder */
+    enum rod_state_kind kind;
+    char fingerprint[33]; /* of the model; "": unknown */
+    char tenant[17];      /* the hash of the owner's name, under the folder's key; "": unknown, or nobody's */
+    uint64_t n_bytes, n_tok, version;
+    int64_t used_unix_s, expires_unix_s; /* expires: 0 = never by itself. Of a conversation used is one time of all */
+    bool pinned;                         /* by its owner */
+    bool left;                           /* nothing needs it */
+    char fault[160];                     /* of a header that cannot be read; else "" */
+    uint64_t inode, mtime_ns;            /* with n_bytes: which file it was */
+};
+/* In no order. ROD_EIO: there is no such folder. */
+int rod_states_list(const struct rod_states_place *place, void (*found)(void *arg, const struct rod_state_file *file),
+                    void *arg, struct rod_error *err);
+int rod_states_look(const struct rod_states_place *place, const char *name, struct rod_state_file *out,
+                    struct rod_error *err);
+/* Gives put the bytes in pieces; nonzero stops, with errno. */
+int rod_states_get(const struct rod_states_place *place, const char *name,
+                   int (*put)(void *arg, const void *bytes, size_t n), void *arg, struct rod_error *err);
+/* The file as it was seen, with all of a session. ROD_EBUSY: a server uses it just now; ROD_ECONFLICT: it was used
+ * since. Either stays. */
+int rod_states_remove(const struct rod_states_place *place, const struct rod_state_file *seen, struct rod_error *err);
+
 /* ---- quantise ---- */
 
 /* Writes model_dir with its large matrices in fewer bits into out_dir, which is not there or empty, in the format of

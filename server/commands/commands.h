@@ -11,6 +11,7 @@ int cmd_generate(int argc, char **argv);
 int cmd_verify(int argc, char **argv);
 int cmd_inspect(int argc, char **argv);
 int cmd_quantise(int argc, char **argv);
+int cmd_states(int argc, char **argv);
 int cmd_bench(int argc, char **argv);
 int cmd_load(int argc, char **argv);
 int cmd_version(int argc, char **argv);
