@@ -11,14 +11,15 @@ PORT    ?= 8080
 JOBS    ?= $(shell nproc)
 COMMIT  := $(shell git rev-parse --short=12 HEAD 2>/dev/null || echo unknown)
 
-PKGS    := libmicrohttpd jansson libuv libpcre2-8 libutf8proc libxxhash gnutls
+PKGS    := libmicrohttpd jansson libuv libpcre2-8 libutf8proc libxxhash gnutls libcurl
 WARN    := -Wall -Wextra -Wpedantic -Wconversion -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Werror
 # _GNU_SOURCE: C11 plus POSIX and Linux (epoll options, sched_getaffinity); no compiler extensions but where a file says so.
 CPPFLAGS = -D_GNU_SOURCE -DROD_VERSION='"0.1.0"' $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 OPT      = -O3 -g
 CFLAGS   = -std=c11 $(OPT) -fno-math-errno -ffp-contract=off -fvisibility=hidden $(WARN) $(SAN)
 # Bound at the start, so that the table of addresses is read-only from then on.
-LDFLAGS  = -pthread -rdynamic -Wl,-z,relro,-z,now $(SAN)
+# A program loads the libraries that it uses alone.
+LDFLAGS  = -pthread -rdynamic -Wl,-z,relro,-z,now,--as-needed $(SAN)
 LDLIBS   = $(shell pkg-config --libs $(PKGS) 2>/dev/null) -ldl -lm -pthread
 
 CUDA_C     := $(wildcard engine/backend/cuda/*.c)
@@ -186,7 +187,7 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/libserver.a $(BUILD)/librodimus.a
 	$(Q)$(CC) $(LDFLAGS) -Wl,-rpath,'$$ORIGIN/../../lib:$$ORIGIN/../../../lib' -o $@ $^ $(LDLIBS) -lcmocka
 
 # The parsers of outside bytes and what they need: the rest of the tree is not built again for fuzzing.
-FUZZED := $(addprefix engine/,base text grammar model state sched session/store) $(addprefix server/,base settings api api/*)
+FUZZED := $(addprefix engine/,base text grammar model state object sched session/store) $(addprefix server/,base settings api api/*)
 FUZZED := $(wildcard $(addsuffix /*.c,$(FUZZED)) server/commands/load/load_http.c server/completion/note.c)
 $(BUILD)/libfuzzed.a: $(FUZZED:%.c=$(BUILD)/%.o)
 	$(call say,AR,$@)

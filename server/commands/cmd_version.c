@@ -5,6 +5,7 @@
 #include "engine/rodimus.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8
+#include <curl/curl.h>
 #include <gnutls/gnutls.h>
 #include <jansson.h>
 #include <microhttpd.h>
@@ -28,10 +29,11 @@ int cmd_version(int argc, char **argv) {
     printf("compiler %s\n", version_compiler());
     char pcre2[64] = "unknown", cuda[256];
     pcre2_config(PCRE2_CONFIG_VERSION, pcre2); /* "10.42 2022-12-11", less than 24 bytes by its manual */
-    printf("libraries libmicrohttpd %s, GnuTLS %s, libuv %s, jansson %s, PCRE2 %.*s, utf8proc %s, xxHash %u.%u.%u\n",
-           MHD_get_version(), gnutls_check_version(NULL), uv_version_string(), jansson_version_str(),
-           (int)strcspn(pcre2, " "), pcre2, utf8proc_version(), XXH_versionNumber() / 10000,
-           XXH_versionNumber() / 100 % 100, XXH_versionNumber() % 100);
+    printf("libraries libmicrohttpd %s, GnuTLS %s, libcurl %s, libuv %s, jansson %s, PCRE2 %.*s, utf8proc %s, xxHash "
+           "%u.%u.%u\n",
+           MHD_get_version(), gnutls_check_version(NULL), curl_version_info(CURLVERSION_NOW)->version,
+           uv_version_string(), jansson_version_str(), (int)strcspn(pcre2, " "), pcre2, utf8proc_version(),
+           XXH_versionNumber() / 10000, XXH_versionNumber() / 100 % 100, XXH_versionNumber() % 100);
     rod_cuda_note(cuda, sizeof cuda);
     printf("cuda %s\n", cuda);
     char devices[16][128];

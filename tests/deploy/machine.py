@@ -11,7 +11,7 @@ from replicas import DEPLOY
 IMAGE = "rodimus-machine"
 # A host as deploy/SYSTEMD.md has it installed; HAProxy as Debian runs it. Units that only a real machine needs are out.
 RECIPE = f"""FROM {BASE}
-RUN {APT} libmicrohttpd12 libjansson4 libuv1 libpcre2-8-0 libutf8proc2 libxxhash0 libgnutls30 systemd procps curl haproxy \\
+RUN {APT} libmicrohttpd12 libjansson4 libuv1 libpcre2-8-0 libutf8proc2 libxxhash0 libgnutls30 libcurl4 systemd procps curl haproxy \\
     && systemctl disable -q haproxy && systemctl mask -q systemd-udevd.service systemd-udev-trigger.service systemd-logind.service getty.target apt-daily.timer apt-daily-upgrade.timer
 COPY --from=rodimus:cpu /opt/rodimus /opt/rodimus
 RUN cp /opt/rodimus/bin/rodimus /usr/local/bin/rodimus && ln -s /opt/rodimus/share/rodimus /usr/local/share/rodimus && mkdir -p /etc/rodimus

@@ -84,7 +84,7 @@ def test_version():
     done = command("version")
     assert done.returncode == 0
     assert re.search(r"\d+\.\d+\.\d+", done.stdout) and "cpu" in done.stdout.lower()
-    for library in ("libmicrohttpd", "GnuTLS", "libuv", "jansson", "PCRE2", "utf8proc", "xxHash"):
+    for library in ("libmicrohttpd", "GnuTLS", "libcurl", "libuv", "jansson", "PCRE2", "utf8proc", "xxHash"):
         assert re.search(library + r" \d+\.\d+", done.stdout), done.stdout
     cuda = re.search("^cuda .*rodimus_cuda.so.*", done.stdout, re.M)[0]
     assert "is loaded" not in cuda or re.search(r"is loaded, (cuBLASLt \d+\.\d+\.\d+|no cuBLASLt \(.*\)|a cuBLASLt without \w+)$", cuda), cuda

@@ -1,0 +1,102 @@
+/* object_reader.c - see object_store.h: GET, as a stream. */
+#include "object_call.h"
+#include "engine/base/clock.h"
+#include "engine/base/fail.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct object_reader {
+    struct object_call call;
+    uint64_t n_left;
+    uint64_t idle_ns; /* since when the caller does something else */
+};
+
+static int check(const struct object_answer *a, const char *key, struct rod_error *err) {
+    if (!a->has_length || !a->etag_fits)
+        return rod_fail(err, ROD_ESTATE, "The object store's answer for %.120s has no %s.", key,
+                        a->has_length ? "ETag of 1 to 63 characters" : "length");
+    return 0;
+}
+
+static int open_body(struct object_reader *r, const struct object_ask *ask, struct object_version *version,
+                     struct rod_error *err) {
+    struct object_store *store = r->call.store;
+    const struct object_answer *a = object_call_answer(&r->call);
+    const int rc = check(a, ask->key, err);
+    if (rc) return rc;
+    *version = a->version;
+    r->n_left = a->n_body;
+    if (ask->n_start && r->n_left > ask->n_start) r->n_left = ask->n_start;
+    r->idle_ns = clock_now_ns();
+    return r->n_left ? object_pool_take_bytes(store->pool, r->n_left, r->call.pace.end_ns, &r->call.n_bytes, err) : 0;
+}
+
+/* *out NULL and 0: the object is the known version, or (416) has no byte of a range. */
+static int get(struct object_store *store, const struct object_ask *ask, struct object_reader **out,
+               struct object_version *version, struct rod_error *err) {
+    *out = NULL;
+    struct object_reader *r = calloc(1, sizeof *r);
+    if (!r) return rod_fail_no_memory(err);
+    int rc = object_call_begin(&r->call, store, ask, NULL, store->time_ns, NULL, err);
+    if (!rc) rc = object_call_run(&r->call, err);
+    if (!rc && r->call.verdict == OBJECT_MISSING)
+        rc = rod_fail(err, ROD_ENOTFOUND, "There is no object %.120s.", ask->key);
+    const int status = rc ? 0 : object_call_answer(&r->call)->status;
+    if (status == 200 || status == 206) {
+        rc = open_body(r, ask, version, err);
+        if (!rc) *out = r;
+    }
+    if (!rc && status && !*out && status != 304 && status != 416)
+        rc = rod_fail(err, ROD_ESTATE, "The object store answers GET with %d.", status);
+    if (!*out) object_reader_close(r);
+    return status == 416 ? object_store_head(store, ask->key, version, err) : object_call_note(store, rc, err);
+}
+
+int object_store_get(struct object_store *store, const char *key, const char *known, struct object_reader **out,
+                     struct object_version *version, struct rod_error *err) {
+    struct rod_error own;
+    const struct object_ask ask = {.kind = OBJECT_GET, .key = key, .etag = known};
+    return get(store, &ask, out, version, err ? err : &own);
+}
+
+static int say_short(struct object_reader *r, struct rod_error *err) {
+    const struct object_exchange *x = &r->call.channel->exchange;
+    bool again;
+    char what[160];
+    snprintf(what, sizeof what, "GET %.110s", r->call.ask.key);
+    if (object_exchange_failed(x) && x->code != CURLE_PARTIAL_FILE) return object_exchange_say(x, what, &again, err);
+    return rod_fail(err, ROD_EIO, "The object store's answer to %s ended %llu bytes early.", what,
+                    (unsigned long long)r->n_left);
+}
+
+int object_reader_get(struct object_reader *r, void *dst, size_t n_bytes, size_t *n_read, struct rod_error *err) {
+    struct rod_error own;
+    const size_t n = n_bytes < r->n_left ? n_bytes : (size_t)r->n_left;
+    object_pace_idle(&r->call.pace, clock_now_ns() - r->idle_ns);
+    *n_read = n ? object_exchange_read(&r->call.channel->exchange, dst, n) : 0;
+    r->n_left -= *n_read;
+    r->idle_ns = clock_now_ns();
+    if (*n_read == n) return 0;
+    if (!err) err = &own;
+    return object_call_note(r->call.store, say_short(r, err), err);
+}
+
+void object_reader_close(struct object_reader *reader) {
+    if (!reader) return;
+    object_call_end(&reader->call);
+    free(reader);
+}
+
+int object_store_get_start(struct object_store *store, const char *key, void *dst, size_t n_bytes, size_t *n_read,
+                           struct object_version *version, struct rod_error *err) {
+    struct rod_error own;
+    const struct object_ask ask = {.kind = OBJECT_GET, .key = key, .n_start = n_bytes};
+    struct object_reader *r;
+    if (!err) err = &own;
+    *n_read = 0;
+    int rc = get(store, &ask, &r, version, err);
+    if (!rc && r) rc = object_reader_get(r, dst, n_bytes, n_read, err);
+    object_reader_close(r);
+    return rc;
+}
