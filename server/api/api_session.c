@@ -38,6 +38,19 @@ static bool take_cache_key(const struct api_fields *p, struct api_session *out) 
     return out->conversation || field_no_memory(p);
 }
 
+static bool check_key(const struct api_fields *p, const char *param, const char *key, size_t n) {
+    bool plain = n && n <= MAX_KEY;
+    for (size_t i = 0; plain && i < n; i++) plain = key[i] >= ' ' && key[i] < 127;
+    return plain ? true : field_bad(p, param, "must be 1 to %d printable ASCII characters", MAX_KEY);
+}
+
+/* For routers that keep the header Idempotency-Key from the server. */
+static bool take_body_key(const struct api_fields *p, struct api_session *out) {
+    size_t len = 0;
+    if (!field_text(p, "idempotency_key", SIZE_MAX, &out->idempotency_key, &len)) return false;
+    return !out->idempotency_key || check_key(p, "idempotency_key", out->idempotency_key, len);
+}
+
 bool api_parse_session(const struct api_fields *p, struct api_session *out) {
     int64_t version = 0;
     size_t len = 0;
@@ -48,7 +61,7 @@ bool api_parse_session(const struct api_fields *p, struct api_session *out) {
         json_is_integer(id) && json_integer_value(id) == -1; /* LMDeploy's client sends it for no session */
     bool ok = (none || take_id(p, "session_id", &out->id)) && field_bool(p, "session_create", &out->create) &&
               field_int(p, "expected_version", 0, INT64_MAX, &version) &&
-              field_text(p, "cache_salt", MAX_SALT, &out->cache_salt, &len) && take_cache_key(p, out);
+              field_text(p, "cache_salt", MAX_SALT, &out->cache_salt, &len) && take_cache_key(p, out) && take_body_key(p, out);
     out->expected_version = (uint64_t)version;
     return ok;
 }
@@ -90,10 +103,12 @@ static bool refuse_sessionless(const struct api_fields *p, const char *field, co
 
 bool api_take_key(const struct api_fields *p, struct api_session *s, const char *key) {
     if (!key) return true;
-    size_t n = strlen(key);
-    bool plain = n && n <= MAX_KEY;
-    for (size_t i = 0; plain && i < n; i++) plain = key[i] >= ' ' && key[i] < 127;
-    if (!plain) return field_bad(p, "Idempotency-Key", "must be 1 to %d printable ASCII characters", MAX_KEY);
+    if (!check_key(p, "Idempotency-Key", key, strlen(key))) return false;
+    if (s->idempotency_key) {
+        if (!strcmp(s->idempotency_key, key)) return true;
+        return field_bad(p, "idempotency_key", "is '%.60s', but the header Idempotency-Key is '%.60s'",
+                         s->idempotency_key, key);
+    }
     s->idempotency_key = strdup(key);
     return s->idempotency_key ? true : field_no_memory(p);
 }
@@ -121,6 +136,8 @@ static bool join_asked(const struct api_fields *p, struct api_request *q, const 
     if (s->create) return field_bad(p, "session_create", "must be false: a question makes no session");
     if (!q->max_tokens) return field_bad(p, q->max_tokens_field, "must be 1 to %d, not 0", INT32_MAX);
     s->beside = true;
+    free(s->idempotency_key); /* it says nothing of a question */
+    s->idempotency_key = NULL;
     if (!s->id) s->id = strdup(asked);
     return s->id ? true : field_no_memory(p);
 }
@@ -128,7 +145,6 @@ static bool join_asked(const struct api_fields *p, struct api_request *q, const 
 int api_join_session(struct api_request *q, const struct api_headers *h, struct api_error *err) {
     const struct api_fields p = {.err = err};
     struct api_session *s = &q->session;
-    assert(!s->idempotency_key); /* it is joined once */
     if (h->asked && !join_asked(&p, q, h->asked)) return -1;
     bool ok = check_header(&p, s, h) && api_join_conversation(&p, q, h);
     if (!ok) return -1;

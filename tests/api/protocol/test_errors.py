@@ -57,7 +57,7 @@ BOTH = [
     ({"truncation_side": "up"}, "truncation_side"), ({"return_tokens_as_token_ids": 1}, "return_tokens_as_token_ids"),
     ({"prompt_logprobs": 21}, "prompt_logprobs"), ({"prompt_logprobs": -1}, "prompt_logprobs"), ({"echo": 1}, "echo"),
     ({"session_id": "a/b"}, "session_id"), ({"session_id": 7}, "session_id"), ({"session_create": True}, "session_create"),
-    ({"expected_version": 0}, "expected_version"), ({"cache_salt": 7}, "cache_salt"),
+    ({"expected_version": 0}, "expected_version"), ({"cache_salt": 7}, "cache_salt"), ({"idempotency_key": 7}, "idempotency_key"),
 ]
 COMPLETION_ONLY = [
     ({"prompt": None}, "prompt"), ({"prompt": ""}, "prompt"), ({"prompt": []}, "prompt"), ({"prompt": 7}, "prompt"),
@@ -111,7 +111,7 @@ NULLS = ["model", "temperature", "top_p", "top_k", "min_p", "typical_p", "freque
          "stop_token_ids", "logit_bias", "ignore_eos", "include_stop_str_in_output", "stream", "stream_options", "user", "best_of",
          "logprobs", "top_logprobs", "echo", "suffix", "response_format", "tools", "tool_choice", "structured_outputs", "bad_words",
          "allowed_token_ids", "truncate_prompt_tokens", "prompt_logprobs", "return_token_ids", "metadata", "store",
-         "session_id", "session_create", "expected_version", "cache_salt"]
+         "session_id", "session_create", "expected_version", "cache_salt", "idempotency_key"]
 
 
 @pytest.mark.parametrize("path,base", [("/v1/completions", COMPLETION), ("/v1/chat/completions", CHAT)])

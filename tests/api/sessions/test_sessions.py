@@ -286,6 +286,28 @@ def test_an_idempotency_key_has_bounds(server):
     assert server.post(COMPLETIONS, {"prompt": "a", "max_tokens": 1}, headers={"Idempotency-Key": "k"}).status == 200
 
 
+@pytest.mark.parametrize("path, more", KINDS, ids=["completion", "chat", "response"])
+def test_a_key_in_the_body_is_the_header_for_routers_that_keep_headers_from_the_server(server, path, more):
+    key = new_id()
+    body = {**more, "idempotency_key": key, **({} if path == "/v1/responses" else {"session_id": new_id(), "session_create": True, "max_tokens": 4})}
+    first = server.post(path, body)
+    assert first.status == 200, first
+    for headers in ({}, {"Idempotency-Key": key}):
+        assert server.post(path, body, headers=headers).body == first.body, headers
+    other = server.post(path, body, headers={"Idempotency-Key": "x"})
+    assert other.status == 400 and other.error["param"] == "idempotency_key" and "'x'" in other.error["message"], other
+    for bad in ("", "x" * 256, "a\tb", "a\0b"):
+        answer = server.post(path, {**body, "idempotency_key": bad})
+        assert answer.status == 400 and answer.error["param"] == "idempotency_key", (bad, answer)
+
+
+def test_a_key_in_the_body_of_a_question_says_nothing(server):
+    session = new_id()
+    server.post("/v1/sessions", {"id": session})
+    ask = lambda text: server.post(f"/v1/sessions/{session}/ask", {"messages": [{"role": "user", "content": text}], "max_tokens": 2, "idempotency_key": "k"})
+    assert [ask(text).status for text in ("Who?", "Where?")] == [200, 200]
+
+
 # ---- one turn at a time ----
 
 def running_turn(server, session):
