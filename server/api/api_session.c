@@ -61,7 +61,8 @@ bool api_parse_session(const struct api_fields *p, struct api_session *out) {
         json_is_integer(id) && json_integer_value(id) == -1; /* LMDeploy's client sends it for no session */
     bool ok = (none || take_id(p, "session_id", &out->id)) && field_bool(p, "session_create", &out->create) &&
               field_int(p, "expected_version", 0, INT64_MAX, &version) &&
-              field_text(p, "cache_salt", MAX_SALT, &out->cache_salt, &len) && take_cache_key(p, out) && take_body_key(p, out);
+              field_text(p, "cache_salt", MAX_SALT, &out->cache_salt, &len) && take_cache_key(p, out) &&
+              take_body_key(p, out);
     out->expected_version = (uint64_t)version;
     return ok;
 }
