@@ -123,6 +123,22 @@ static inline struct object_put object_setup_put(struct object_store *store, con
     return put;
 }
 
+/* Of a group of tests. */
+static inline int object_setup_begin(void **state) {
+    struct object_setup *s = *state = calloc(1, sizeof *s);
+    object_setup_stand_in(s, NULL);
+    const struct object_store_config config = object_setup_config(s);
+    s->store = object_setup_open(&config);
+    return 0;
+}
+static inline int object_setup_finish(void **state) {
+    struct object_setup *s = *state;
+    object_store_close(s->store);
+    object_setup_end_stand_in(s, SIGTERM);
+    free(s);
+    return 0;
+}
+
 static inline char *object_setup_body(size_t n) {
     char *body = malloc(n + 1);
     uint32_t x = 1;

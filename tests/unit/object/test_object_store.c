@@ -217,21 +217,6 @@ static void keys_that_a_url_would_change_are_refused(void **state) {
     }
 }
 
-static int set_up(void **state) {
-    struct object_setup *s = *state = calloc(1, sizeof *s);
-    object_setup_stand_in(s, NULL);
-    const struct object_store_config config = object_setup_config(s);
-    s->store = object_setup_open(&config);
-    return 0;
-}
-static int tear_down(void **state) {
-    struct object_setup *s = *state;
-    object_store_close(s->store);
-    object_setup_end_stand_in(s, SIGTERM);
-    free(s);
-    return 0;
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_put_is_got),
@@ -245,5 +230,5 @@ int main(void) {
         cmocka_unit_test(a_list_goes_on_behind_its_last_key),
         cmocka_unit_test(keys_that_a_url_would_change_are_refused),
     };
-    return cmocka_run_group_tests(tests, set_up, tear_down);
+    return cmocka_run_group_tests(tests, object_setup_begin, object_setup_finish);
 }
