@@ -28,6 +28,7 @@ A fault: {"do": KIND, "method": "PUT", "key": REGEX, "list": true (lists alone),
   headers     "bytes": N of headers too many;                      endless    a body without end and without length
   text        "text", "status": 200, "type": a body of one's own;  garbage    bytes that are no HTTP
   blind       conditions are not looked at;                        racy       "s": looked at first, done later, without a lock
+  bare        If-Match wants the ETag without quotes
   no_304, no_delete_condition, long_etag ("bytes"), no_etag, copy_late (CopyObject: 200 with an error in its body)
 """
 import argparse
@@ -344,6 +345,8 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if self.fault.get("do") == "blind":
             return
         etags = [e.strip() for e in self.headers.get(match, "").split(",") if e.strip()]
+        if self.fault.get("do") == "bare":
+            etags = [f'"{e}"' for e in etags]
         others = [e.strip() for e in self.headers.get(none_match, "").split(",") if e.strip()]
         if etags and not head and not read:
             raise Refused(404, "NoSuchKey")

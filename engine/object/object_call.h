@@ -22,6 +22,7 @@ struct object_store {
     void (*log)(void *arg, int level, const char *line);
     void *log_arg;
     atomic_bool delete_asks; /* DELETE with If-Match does what it says */
+    atomic_bool bare_etags;  /* PUT wants If-Match without quotes */
     atomic_uint_fast64_t n_requests[OBJECT_KINDS], counters[OBJECT_COUNTERS];
 
     pthread_mutex_t lock; /* of what follows */
@@ -61,6 +62,12 @@ bool object_call_again(struct object_call *call);
 int object_call_run(struct object_call *call, struct rod_error *err);
 /* How the call has ended, for health. */
 int object_call_note(struct object_store *store, int rc, const struct rod_error *err);
+
+/* For the probe (object_store.c). mark: [OBJECT_MARK_BYTES], or NULL. */
+int object_store_head_mark(struct object_store *store, const char *key, struct object_version *version, char *mark,
+                           struct rod_error *err);
+/* With If-Match, whether the store knows it or not; etag "": without. */
+int object_store_delete_if(struct object_store *store, const char *key, const char *etag, struct rod_error *err);
 
 static inline const struct object_answer *object_call_answer(const struct object_call *call) {
     return &call->channel->exchange.answer;

@@ -164,6 +164,7 @@ static int put_one(struct putting *p, struct rod_error *err) {
                                    .etag = put->etag,
                                    .payload = p->payload,
                                    .mark = p->mark,
+                                   .is_bare = atomic_load(&p->store->bare_etags),
                                    .replaces = p->after};
     int rc = make_mark(p->mark, err);
     if (!rc) rc = make_payload(p->store->url.is_tls, put->parts, put->n_parts, p->payload, err);

@@ -61,12 +61,18 @@ static int make_url(const struct object_url *url, const struct object_ask *ask, 
     return 0;
 }
 
+static void add_match(const struct object_ask *ask, struct object_request *out) {
+    const size_t n = strlen(ask->etag);
+    const bool bare = ask->is_bare && n > 2 && ask->etag[0] == '"' && ask->etag[n - 1] == '"';
+    add_line(out, "If-Match: %.*s", (int)(bare ? n - 2 : n), ask->etag + bare);
+}
+
 static int add_condition(const struct object_ask *ask, struct object_request *out, struct rod_error *err) {
     const bool known = ask->kind == OBJECT_GET && ask->etag && *ask->etag;
     if ((known || ask->condition == OBJECT_IF_SAME) && !(ask->etag && is_etag(ask->etag)))
         return rod_fail(err, ROD_EINVALID, "An ETag is not 1 to %d printable characters.", OBJECT_ETAG_BYTES - 1);
     if (known) add_line(out, "If-None-Match: %s", ask->etag);
-    if (ask->condition == OBJECT_IF_SAME) add_line(out, "If-Match: %s", ask->etag);
+    if (ask->condition == OBJECT_IF_SAME) add_match(ask, out);
     if (ask->condition == OBJECT_IF_NEW) add_line(out, "If-None-Match: *");
     return 0;
 }

@@ -21,6 +21,7 @@ struct object_ask {
     enum object_kind kind;
     const char *key;                 /* of LIST: the prefix; below url's prefix */
     enum object_condition condition; /* of PUT, DELETE, HEAD */
+    bool is_bare;                    /* If-Match without the ETag's quotes */
     const char *etag;                /* of OBJECT_IF_SAME; of GET: the version that is known, or NULL */
     const char *payload;             /* of PUT: SHA-256, or OBJECT_UNSIGNED */
     const char *mark, *replaces;     /* of PUT */

@@ -147,9 +147,8 @@ static int not_there(struct rod_error *err, const char *key) {
     return rod_fail(err, ROD_ENOTFOUND, "There is no object %.120s.", key);
 }
 
-/* mark: [OBJECT_MARK_BYTES], or NULL. */
-static int head(struct object_store *store, const char *key, struct object_version *version, char *mark,
-                struct rod_error *err) {
+int object_store_head_mark(struct object_store *store, const char *key, struct object_version *version, char *mark,
+                           struct rod_error *err) {
     const struct object_ask ask = {.kind = OBJECT_HEAD, .key = key};
     struct object_call call;
     int rc = object_call_begin(&call, store, &ask, NULL, store->time_ns, NULL, err);
@@ -168,7 +167,7 @@ static int head(struct object_store *store, const char *key, struct object_versi
 int object_store_head(struct object_store *store, const char *key, struct object_version *version,
                       struct rod_error *err) {
     struct rod_error own;
-    return head(store, key, version, NULL, err ? err : &own);
+    return object_store_head_mark(store, key, version, NULL, err ? err : &own);
 }
 
 /* ---- DELETE ---- */
@@ -180,15 +179,14 @@ static int conflict(struct rod_error *err, const char *key) {
 /* Some stores answer a condition on what is not there with 412. */
 static int lost_delete(struct object_store *store, const char *key, bool maybe_done, struct rod_error *err) {
     struct object_version version;
-    const int rc = head(store, key, &version, NULL, err);
+    const int rc = object_store_head_mark(store, key, &version, NULL, err);
     if (rc == ROD_ENOTFOUND) return maybe_done ? 0 : rc;
     return rc ? rc : conflict(err, key);
 }
 
-static int delete_if(struct object_store *store, const char *key, const char *etag, struct rod_error *err) {
-    const bool asks = *etag && atomic_load(&store->delete_asks);
+int object_store_delete_if(struct object_store *store, const char *key, const char *etag, struct rod_error *err) {
     const struct object_ask ask = {
-        .kind = OBJECT_DELETE, .key = key, .condition = asks ? OBJECT_IF_SAME : OBJECT_ANY, .etag = etag};
+        .kind = OBJECT_DELETE, .key = key, .condition = *etag ? OBJECT_IF_SAME : OBJECT_ANY, .etag = etag};
     struct object_call call;
     int rc = object_call_begin(&call, store, &ask, NULL, store->time_ns, NULL, err);
     if (rc) return rc;
@@ -204,11 +202,12 @@ int object_store_delete(struct object_store *store, const char *key, const char 
     struct object_version version;
     int rc = 0;
     if (!err) err = &own;
-    if (*etag && !atomic_load(&store->delete_asks)) {
-        rc = head(store, key, &version, NULL, err);
+    const bool asks = *etag && atomic_load(&store->delete_asks);
+    if (*etag && !asks) {
+        rc = object_store_head_mark(store, key, &version, NULL, err);
         if (!rc && strcmp(version.etag, etag) != 0) rc = conflict(err, key);
     }
-    if (!rc) rc = delete_if(store, key, etag, err);
+    if (!rc) rc = object_store_delete_if(store, key, asks ? etag : "", err);
     return object_call_note(store, rc, err);
 }
 
@@ -233,11 +232,11 @@ int object_store_copy(struct object_store *store, const char *from, const char *
     struct object_version source, target;
     char mark[OBJECT_MARK_BYTES] = "", copied[OBJECT_MARK_BYTES] = "";
     if (!err) err = &own;
-    int rc = *from_etag ? head(store, from, &source, mark, err) : 0;
+    int rc = *from_etag ? object_store_head_mark(store, from, &source, mark, err) : 0;
     if (!rc && *from_etag && strcmp(source.etag, from_etag) != 0) rc = conflict(err, from);
     if (!rc) rc = copy_now(store, from, to, err);
     if (rc || !*from_etag) return rc;
-    rc = head(store, to, &target, copied, err);
+    rc = object_store_head_mark(store, to, &target, copied, err);
     if (rc || (*mark ? !strcmp(mark, copied) : !strcmp(target.etag, from_etag))) return rc;
     object_store_delete(store, to, target.etag, &own);
     return object_call_note(store, conflict(err, from), err);
