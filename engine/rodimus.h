@@ -94,6 +94,8 @@ struct rod_engine;
 /* Where drafts come from: all sources, or what conversations have alone, or nowhere. */
 enum rod_speculative { ROD_SPECULATIVE_AUTO, ROD_SPECULATIVE_LOOKUP, ROD_SPECULATIVE_NONE };
 
+struct rod_store;
+
 struct rod_engine_config {
     const char *model_dir;   /* a checkpoint directory; or NULL with synthetic set */
     const char *synthetic;   /* "rodimus-1.4b" ...: random weights of that shape, no tokenizer */
@@ -112,6 +114,8 @@ struct rod_engine_config {
     uint64_t max_prompt_tok;     /* longer prompts: ROD_ETOOLONG; 0 = no limit */
     const char *state_dir;       /* of sessions' files, perhaps shared with other servers; NULL or "": sessions live in
                                     memory alone and end with the engine */
+    struct rod_store *store;     /* an object store, where sessions lie instead of in state_dir; it outlives the engine;
+                                    NULL: none */
     uint64_t state_host_bytes;   /* host memory for states outside their slots; 0 = auto */
     uint64_t prefix_cache_bytes; /* of those, at most half: states of beginnings of prompts; 0 = none are kept */
     uint64_t state_disk_bytes;   /* files in state_dir; 0 = no limit */

@@ -5,9 +5,11 @@
  * posted.
  */
 #include "core.h"
+#include "store.h"
 #include "engine/base/test_hooks.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,9 +25,21 @@ static void turn_log(void *arg, int level, const char *line) { engine_log(arg, l
 
 static int turn_begin(void *arg, struct session_turn *turn, struct rod_error *err);
 
+/* States of other models, and of other layouts of the store, are never met. */
+static struct state_home turn_home(const struct rod_engine *e) {
+    char below[2 * sizeof e->parts.fingerprint + 5] = "v1/";
+    size_t n = 3;
+    for (size_t i = 0; i < sizeof e->parts.fingerprint; i++, n += 2)
+        snprintf(below + n, sizeof below - n, "%02x", e->parts.fingerprint[i]);
+    snprintf(below + n, sizeof below - n, "/");
+    return state_home_below(&e->config.store->home, below);
+}
+
 int turn_open(struct rod_engine *e, struct rod_error *err) {
     if (!e->states) return 0;
+    if (e->config.store) e->home = turn_home(e);
     struct sessions_config config = {.dir = e->config.state_dir,
+                                     .home = e->home.calls ? &e->home : NULL,
                                      .disk_bytes = e->config.state_disk_bytes,
                                      .beside_bytes = &e->conversation_bytes,
                                      .ttl_s = e->config.session_ttl_s,

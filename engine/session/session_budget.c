@@ -26,10 +26,10 @@ static int budget_count_locked(struct sessions *s, struct session *x, uint64_t t
     assert(session_lock_held(s) && x->hold != SESSION_FREE);
     *room = STATE_POOL_FITS;
     if (x->counted) return 0;
-    if (most && session_table_n(&s->table) >= most)
+    if (most && !session_fenced(s) && session_table_n(&s->table) >= most)
         return rod_fail(err, ROD_ESESSIONS, "There are %llu sessions, and max_sessions is %llu.",
                         (unsigned long long)session_table_n(&s->table), (unsigned long long)most);
-    const int beyond = budget_check_tenant_locked(s, x->metadata.tenant, tenant_max, err);
+    const int beyond = session_fenced(s) ? 0 : budget_check_tenant_locked(s, x->metadata.tenant, tenant_max, err);
     if (beyond) return beyond;
     *room = state_pool_place(s->config.pool, SESSION_PLACE_BYTES);
     if (*room != STATE_POOL_FITS)
@@ -58,7 +58,28 @@ static bool budget_replace(struct sessions *s) {
     return x != NULL;
 }
 
+/* In a store others' sessions count too. */
+static int budget_check_store(struct sessions *s, const struct session *x, uint64_t tenant_max, struct rod_error *err) {
+    const uint64_t most = s->config.max_sessions, all = atomic_load_explicit(&s->n_stored, memory_order_relaxed);
+    uint64_t mine = 0;
+    if (most && all >= most)
+        return rod_fail(err, ROD_ESESSIONS, "There are %llu sessions, and max_sessions is %llu.",
+                        (unsigned long long)all, (unsigned long long)most);
+    if (!*x->metadata.tenant && (!tenant_max || tenant_max == UINT64_MAX)) return 0;
+    const int rc = session_tenants_count(s, x->metadata.tenant, &mine, err);
+    if (rc) return rc;
+    if (tenant_max && mine >= tenant_max)
+        return rod_fail(err, ROD_EKEYSESSIONS, "This key has its limit of %llu sessions.",
+                        (unsigned long long)tenant_max);
+    if (!tenant_max && most && mine && !quota_fits(mine, all > mine ? all : mine, 1, most))
+        return rod_fail(err, ROD_EKEYSESSIONS, "This key has its share of max_sessions: %llu of %llu.",
+                        (unsigned long long)mine, (unsigned long long)most);
+    return 0;
+}
+
 int session_budget_claim(struct sessions *s, struct session *x, uint64_t tenant_max, struct rod_error *err) {
+    const int beyond = session_fenced(s) && !x->counted ? budget_check_store(s, x, tenant_max, err) : 0;
+    if (beyond) return beyond;
     for (;;) {
         enum state_pool_room room;
         session_lock(s);
@@ -126,7 +147,7 @@ static int budget_remove_locked(struct sessions *s, struct session *x, bool expi
     if (!rc) rc = session_hold_refresh(s, x, false, &err);
     session_lock(s);
     const bool same = !rc && x->exists && session_file_version_same(&known, &x->file_version);
-    const bool go = same && (expired ? session_expired(&x->metadata, clock_unix_s()) : x->metadata.used_s == used_s);
+    const bool go = same && (expired ? session_expired(&x->metadata, session_now_s(s)) : x->metadata.used_s == used_s);
     char id[SESSION_MAX_ID + 1];
     memcpy(id, x->metadata.id, sizeof id);
     session_unlock(s);
@@ -139,12 +160,14 @@ static int budget_remove_locked(struct sessions *s, struct session *x, bool expi
     if (go && !rc) old = session_table_unset(&s->table, x);
     session_unlock(s);
     session_snapshot_release(old);
+    if (rc == ROD_ECONFLICT) session_fence_forget(s, x); /* another server has it */
+    if (go && !rc && session_fenced(s)) session_tenants_removed(s, x->metadata.tenant);
     session_hold_end(s, x);
     if (go && !rc) {
         session_count(expired ? &s->expired : &s->evicted, 1);
         session_log(s, expired ? 0 : 1, "session %s: removed: %s", id,
                     expired ? "it expired" : "state_disk_bytes are used up, and it was used longest ago");
-    } else if (rc && rc != ROD_EBUSY && rc != ROD_ESTATE) {
+    } else if (rc && rc != ROD_EBUSY && rc != ROD_ESTATE && rc != ROD_ECONFLICT) {
         session_log_trouble(s, SESSION_NOT_REMOVED, "session %s: not removed: %s", id, err.message);
     }
     session_lock(s);
@@ -153,7 +176,7 @@ static int budget_remove_locked(struct sessions *s, struct session *x, bool expi
 
 void session_budget_expire_locked(struct sessions *s) {
     struct session *x;
-    while (!s->ending && (x = session_table_to_expire(&s->table, clock_unix_s()))) budget_remove_locked(s, x, true);
+    while (!s->ending && (x = session_table_to_expire(&s->table, session_now_s(s)))) budget_remove_locked(s, x, true);
 }
 
 /* ---- the disk ---- */

@@ -4,6 +4,6 @@
 
 void session_gone(struct sessions *s, struct session_kept *kept) {
     for (const struct session_kept *k = kept; k; k = k->next)
-        if (k->in_file) session_store_drop_kept(&s->store, k->name, k->version);
+        if (k->in_file && !k->stays) session_store_drop_kept(&s->store, k->name, k->version);
     session_kept_free(kept);
 }

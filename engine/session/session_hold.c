@@ -50,6 +50,10 @@ static int hold_locate(struct sessions *s, struct session *x, bool *changed, str
 int session_hold_take_lease(struct sessions *s, struct session *x, struct rod_error *err) {
     assert(x->hold == SESSION_TURN || x->hold == SESSION_CALL);
     if (!session_on_disk(s) || x->lease_fd >= 0) return 0;
+    if (session_fenced(s)) { /* nobody holds a session for other servers: its writes are fenced */
+        bool changed;
+        return x->named ? 0 : hold_locate(s, x, &changed, err);
+    }
     int rc = session_folder_here(s, err);
     char text[SESSION_FILE_NAME_BYTES];
     uint8_t earlier[SESSION_NAME_BYTES];
@@ -122,8 +126,50 @@ void session_hold_forget(struct sessions *s, struct session *x) {
     session_snapshot_release(old);
 }
 
+void session_hold_learn(struct sessions *s, struct session *x, bool with_snapshot, struct session_read *read) {
+    if (with_snapshot) session_count(&s->loads, 1);
+    struct session_snapshot *snapshot = with_snapshot ? read->snapshot : NULL;
+    struct session_answers *answers = with_snapshot ? read->answers : NULL;
+    session_lock(s);
+    struct session_snapshot *old = session_table_set(&s->table, x, &read->metadata, snapshot, answers);
+    session_table_set_file(&s->table, x, &read->file_version);
+    if (session_fenced(s)) x->scan = s->n_scans;
+    session_unlock(s);
+    session_snapshot_release(old);
+    session_kept_learn(s, x->metadata.tenant, x->metadata.id);
+    if (!with_snapshot) session_read_fini(read);
+}
+
+/* In one conditional read. */
+static int hold_refresh_fenced(struct sessions *s, struct session *x, bool with_snapshot, struct rod_error *err) {
+    static const struct session_file_version none;
+    struct session_read read = {0};
+    struct session_file_version found;
+    assert(x->hold != SESSION_FREE && x->named);
+    session_lock(s);
+    const bool dirty = x->exists && x->dirty, has_snapshot = x->snapshot != NULL;
+    const struct session_file_version known = x->exists ? x->file_version : none;
+    session_unlock(s);
+    if (dirty) return 0; /* its write decides */
+    int rc = 0;
+    if (with_snapshot) {
+        rc = session_store_read_new(&s->store, x->name, has_snapshot ? &known : &none, &read, err);
+    } else {
+        if (*known.etag) rc = session_store_glance(&s->store, x->name, &found, err);
+        if (!rc && *known.etag && session_file_version_same(&found, &known)) return 0;
+        if (!rc) rc = session_store_read(&s->store, x->name, false, &read, err);
+    }
+    if (!rc && read.unchanged) return 0;
+    if (rc == ROD_ESTATE) session_folder_refused(s, x->name, &read.file_version, err);
+    if (!rc) session_hold_learn(s, x, with_snapshot, &read);
+    if (rc != ROD_ENOTFOUND) return rc;
+    session_fence_forget(s, x);
+    return 0;
+}
+
 int session_hold_refresh(struct sessions *s, struct session *x, bool with_snapshot, struct rod_error *err) {
     if (!session_on_disk(s)) return 0;
+    if (session_fenced(s)) return hold_refresh_fenced(s, x, with_snapshot, err);
     assert(x->hold != SESSION_FREE && x->lease_fd >= 0 && x->named);
     session_lock(s);
     const bool dirty = x->exists && x->dirty, has_snapshot = x->snapshot != NULL;
@@ -146,16 +192,6 @@ int session_hold_refresh(struct sessions *s, struct session *x, bool with_snapsh
     struct session_read read;
     rc = session_store_read(&s->store, x->name, with_snapshot, &read, err);
     if (rc == ROD_ESTATE) session_folder_refused(s, x->name, &found, err);
-    if (rc) return rc;
-    if (with_snapshot) session_count(&s->loads, 1);
-    struct session_snapshot *snapshot = with_snapshot ? read.snapshot : NULL;
-    struct session_answers *answers = with_snapshot ? read.answers : NULL;
-    session_lock(s);
-    struct session_snapshot *old = session_table_set(&s->table, x, &read.metadata, snapshot, answers);
-    session_table_set_file(&s->table, x, &read.file_version);
-    session_unlock(s);
-    session_snapshot_release(old);
-    session_kept_learn(s, x->metadata.tenant, x->metadata.id);
-    if (!with_snapshot) session_read_fini(&read);
-    return 0;
+    if (!rc) session_hold_learn(s, x, with_snapshot, &read);
+    return rc;
 }

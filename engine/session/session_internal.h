@@ -3,7 +3,8 @@
  * sessions*.c are the calls of sessions.h; the parts below them are named after their files, in this order, each above
  * those that it may call:
  *
- *   gone < queue, log < kept, folder < hold < view < scan, budget < turn < io, keep < sessions
+ *   gone < queue, log < kept, folder, fence < mark, hold < view < scan, tenants < budget < turn < io, keep, sweep <
+ * sessions
  *
  * Ownership: sessions.c makes and frees struct sessions. Threads: everything is under `lock` but config, the store and
  * the counters; session_table.h says what the holder of a session alone may touch. Functions that end in _locked want
@@ -19,12 +20,13 @@
 #include "engine/base/log_limit.h"
 #include "engine/session/store/session_store.h"
 #include "engine/session/store/session_watch.h"
+#include "engine/state/state_guard.h"
 
 #include <assert.h>
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { SESSIONS_DIR_BYTES = 1024, SESSIONS_MAX_THREADS = 8, SESSIONS_BATCH = 16 };
+enum { SESSIONS_DIR_BYTES = 1024, SESSIONS_MAX_THREADS = 32, SESSIONS_MAX_LISTED = 16, SESSIONS_BATCH = 16 };
 /* Each dirty session keeps a lease, which is an open file. At MANY dirty sessions all are written; at MOST a lazy turn
  * is written as any other. */
 enum { SESSIONS_MANY_DIRTY = 128, SESSIONS_MOST_DIRTY = 256 };
@@ -34,6 +36,7 @@ enum { SESSIONS_MANY_DIRTY = 128, SESSIONS_MOST_DIRTY = 256 };
 
 /* Failures that may come again and again; each is logged once a minute. */
 enum session_trouble {
+    SESSION_LOST,
     SESSION_NOT_WRITTEN,
     SESSION_NOT_SAVED,
     SESSION_NOT_MADE,
@@ -42,6 +45,20 @@ enum session_trouble {
     SESSION_REFUSED,
     SESSION_REPLACED,
     SESSION_N_TROUBLES
+};
+
+/* When a tenant's sessions in the store were looked at last. */
+struct session_listed {
+    char tenant[SESSION_MAX_TENANT + 1];
+    uint64_t counted_ns, read_ns; /* their number; all of their headers, which the table has; 0 = never */
+    uint64_t n;
+};
+
+/* Of a lazy turn whose session is not written yet. */
+struct session_mark {
+    bool there, ours;
+    uint64_t version;
+    char etag[64];
 };
 
 struct sessions {
@@ -81,6 +98,14 @@ struct sessions {
     pthread_t threads[SESSIONS_MAX_THREADS], keeper;
     uint32_t n_threads;
     bool has_keeper;
+    /* of a fenced home */
+    struct state_guard guard;
+    char server_id[17];              /* in marks; another one for each start */
+    atomic_int_fast64_t clock_ahead; /* seconds by which the store's clock is ahead of this one */
+    atomic_uint_fast64_t n_stored;   /* sessions in the store, as the last sweep and what this server did since say */
+    struct session_listed listed[SESSIONS_MAX_LISTED];
+    pthread_t sweeper;
+    bool has_sweeper;
     atomic_uint_fast64_t saves, save_failures, no_room, loads, refused, expired, evicted, replays, asks, rewinds;
 };
 
@@ -190,6 +215,31 @@ void session_folder_refused(struct sessions *s, const uint8_t name[SESSION_NAME_
 /* Removes states of forks that no file needs: a crash of any server left them. */
 void session_folder_sweep(struct sessions *s);
 
+/* ---- session_fence.c: a fenced home ---- */
+
+/* By the store's clock, where there is one: servers may disagree. */
+static inline int64_t session_now_s(const struct sessions *s) {
+    return clock_unix_s() + (int64_t)atomic_load_explicit(&s->clock_ahead, memory_order_relaxed);
+}
+int session_fence_open(struct sessions *s, struct rod_error *err);
+/* Looks at the store's clock. */
+void session_fence_set_clock(struct sessions *s);
+/* By the holder: what the table has is out of date, or may be; the next turn reads the session again. */
+void session_fence_forget(struct sessions *s, struct session *session);
+
+/* ---- session_mark.c: which lazy turn of a fenced home comes next ---- */
+
+/* At the opening of a turn, before its session is read: *version of another server's mark, 0 = there is none. */
+int session_mark_look(struct sessions *s, struct session *session, struct session_mark *mark, struct rod_error *err);
+/* The mark is of a version that is written already, or that does not come. */
+void session_mark_remove(struct sessions *s, struct session *session, const struct session_mark *mark);
+/* By the holder of these sessions, which are to get the next version: of several servers one gets the mark. alone: the
+ * turn ends before its write, so the store must have the known version still. */
+void session_mark_claim(struct sessions *s, struct session *const *sessions, const uint64_t *versions, bool alone,
+                        int *rcs, struct rod_error *errs, size_t n);
+/* The write is over, or does not come. */
+void session_mark_end(struct sessions *s, struct session *session);
+
 /* ---- session_hold.c: holding a session, its lease, and what its file says ---- */
 
 /* The holder is done: the next turn of the wait queue holds the session, or nobody. The lease is given back already, or
@@ -210,6 +260,8 @@ void session_hold_end(struct sessions *s, struct session *session);
  * Afterwards `exists` is true to the file. ROD_ESTATE where the file is refused, ROD_ENOROOM without room for its
  * state. */
 int session_hold_refresh(struct sessions *s, struct session *session, bool with_snapshot, struct rod_error *err);
+/* By the holder: the table gets what was read. */
+void session_hold_learn(struct sessions *s, struct session *session, bool with_snapshot, struct session_read *read);
 /* By the holder: the session exists no more; its entry stays. */
 void session_hold_forget(struct sessions *s, struct session *session);
 /* The file is of the known version: if another server used it meanwhile, that counts here too. */
@@ -249,6 +301,20 @@ int session_scan_all(struct sessions *s, struct rod_error *err);
 /* Reads what changed in the folder since the last time; all of it where that is unknown. asked: a caller waits for
  * it. */
 int session_scan_changes(struct sessions *s, bool asked, struct rod_error *err);
+
+/* ---- session_tenants.c: a tenant's sessions in a fenced home ---- */
+
+/* The table has the tenant's sessions as they were some seconds ago, or later. */
+int session_tenants_read(struct sessions *s, const char *tenant, struct rod_error *err);
+/* How many there are, likewise; this server's own are counted at once. */
+int session_tenants_count(struct sessions *s, const char *tenant, uint64_t *n, struct rod_error *err);
+/* The outcome of a write: what lost, or may have, is forgotten. */
+void session_tenants_wrote(struct sessions *s, struct session *session, const struct session_write *write);
+void session_tenants_removed(struct sessions *s, const char *tenant);
+/* The table gets what was read of the store, unless somebody has that session. */
+void session_tenants_learn(struct sessions *s, const uint8_t name[SESSION_NAME_BYTES], const struct session_read *read);
+/* Entries of sessions that lie in the store alone go, past a number. */
+void session_tenants_trim(struct sessions *s);
 
 /* ---- session_budget.c: how many sessions, how much memory, how much disk ---- */
 
@@ -296,5 +362,8 @@ int session_io_start(struct sessions *s, struct rod_error *err);
 void session_io_stop(struct sessions *s); /* `ending` is set */
 int session_keep_start(struct sessions *s, struct rod_error *err);
 void session_keep_stop(struct sessions *s);
+/* session_sweep.c: of a fenced home. */
+int session_sweep_start(struct sessions *s, struct rod_error *err);
+void session_sweep_stop(struct sessions *s);
 
 #endif

@@ -3,7 +3,7 @@
  * share the disk's waiting, and no turn waits behind many. */
 #include "session_internal.h"
 
-enum { THREADS = 4 };
+enum { THREADS = 4, FENCED_THREADS = 24 }; /* a store is far, and a state may come slowly */
 
 /* Their leases are held since they are dirty. */
 static void io_write_sessions(struct sessions *s, struct session **sessions, size_t n) {
@@ -11,6 +11,7 @@ static void io_write_sessions(struct sessions *s, struct session **sessions, siz
     struct session_metadata metadata[SESSIONS_BATCH]; /* somebody may begin from it meanwhile, which is use */
     struct session_snapshot *snapshots[SESSIONS_BATCH], *old[SESSIONS_BATCH];
     struct session_answers *answers[SESSIONS_BATCH];
+    struct session_file_version replaced[SESSIONS_BATCH];
     session_lock(s);
     const bool last_try = s->closing;
     for (size_t i = 0; i < n; i++) {
@@ -20,6 +21,8 @@ static void io_write_sessions(struct sessions *s, struct session **sessions, siz
         answers[i] = session_answers_ref(x->answers);
         writes[i] = (struct session_write){
             .name = x->name, .metadata = &metadata[i], .snapshot = snapshots[i], .answers = answers[i]};
+        replaced[i] = x->file_version;
+        if (session_fenced(s)) writes[i].replaces = &replaced[i];
     }
     session_unlock(s);
     session_budget_reserve(s, sessions, writes, n);
@@ -27,7 +30,13 @@ static void io_write_sessions(struct sessions *s, struct session **sessions, siz
     for (size_t i = 0; i < n; i++) {
         struct session *x = sessions[i];
         session_folder_wrote(s, x, &writes[i]);
-        if (writes[i].rc)
+        session_tenants_wrote(s, x, &writes[i]);
+        const bool gone = session_fenced(s) && (writes[i].rc == ROD_ECONFLICT || writes[i].rc == ROD_EUNSURE);
+        if (!writes[i].rc || gone || last_try) session_mark_end(s, x);
+        if (gone)
+            session_log_trouble(s, SESSION_LOST, "session %s: lazy turns up to version %llu are lost: %s",
+                                metadata[i].id, (unsigned long long)metadata[i].version, writes[i].err.message);
+        else if (writes[i].rc)
             session_log_trouble(s, SESSION_NOT_WRITTEN, "session %s is not written and %s: %s", x->metadata.id,
                                 last_try ? "lost at its last version" : "stays in memory", writes[i].err.message);
         session_snapshot_release(snapshots[i]);
@@ -40,6 +49,8 @@ static void io_write_sessions(struct sessions *s, struct session **sessions, siz
             x->failed_ns = 0;
             if (x->drop || s->starved) old[i] = session_table_drop_snapshot(&s->table, x);
             s->starved = false;
+        } else if (gone) {
+            s->n_lost++; /* the table has forgotten it */
         } else if (last_try) {
             session_table_set_dirty(&s->table, x, false); /* lost, and logged as such */
             s->n_lost++;
@@ -85,7 +96,7 @@ static void *io_thread(void *arg) {
 }
 
 int session_io_start(struct sessions *s, struct rod_error *err) {
-    const uint32_t want = s->config.n_threads ? s->config.n_threads : THREADS;
+    const uint32_t want = s->config.n_threads ? s->config.n_threads : session_fenced(s) ? FENCED_THREADS : THREADS;
     const uint32_t n = want < SESSIONS_MAX_THREADS ? want : SESSIONS_MAX_THREADS;
     int rc = 0;
     session_lock(s); /* threads that begin early see all of n_threads */

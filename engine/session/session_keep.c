@@ -13,7 +13,7 @@ enum {
 };
 
 static void keep_write_idle_locked(struct sessions *s, uint64_t now_ns) {
-    const int64_t before_s = clock_unix_s() - IDLE_S;
+    const int64_t before_s = session_now_s(s) - IDLE_S;
     const bool all = s->flushing || !s->config.lazy || s->table.n_dirty >= SESSIONS_MANY_DIRTY;
     for (struct session *x = session_oldest(&s->table, SESSION_DIRTY); x;
          x = session_newer(&s->table, x, SESSION_DIRTY)) {
@@ -64,11 +64,12 @@ static void *keep_thread(void *arg) {
             keep_write_idle_locked(s, now_ns);
         session_budget_keep_disk_locked(s);
         if (second) {
-            session_budget_expire_locked(s);
+            if (!session_fenced(s))
+                session_budget_expire_locked(s); /* a store is waited for elsewhere (session_sweep.c) */
             expired_ns = now_ns;
         }
         if (now_ns - watched_ns > WATCH_MS * NS_MS) {
-            const bool scan = session_on_disk(s) && now_ns - scanned_ns > SCAN_MS * NS_MS;
+            const bool scan = session_on_disk(s) && !session_fenced(s) && now_ns - scanned_ns > SCAN_MS * NS_MS;
             session_unlock(s);
             failed = keep_watch_folder(s, scan, failed);
             watched_ns = clock_now_ns();

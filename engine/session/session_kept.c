@@ -25,6 +25,13 @@ static bool kept_snapshot(struct sessions *s, struct session *x) {
     return known;
 }
 
+/* Of a copy in a store. */
+static uint64_t kept_inode(const uint8_t name[SESSION_NAME_BYTES], uint64_t version) {
+    uint64_t half;
+    memcpy(&half, name + SESSION_NAME_HALF_BYTES, sizeof half);
+    return half ^ (version + 1) * UINT64_C(0x9e3779b97f4a7c15);
+}
+
 /* v: of the session's file. */
 static bool kept_file(struct sessions *s, struct session *x, struct session_file_version v) {
     struct rod_error err;
@@ -38,6 +45,7 @@ static bool kept_file(struct sessions *s, struct session *x, struct session_file
         v.inode = v.base_inode;
         v.disk_bytes = v.base_bytes;
     }
+    if (session_fenced(s)) v.inode = kept_inode(x->name, v.version); /* a copy, and no other name */
     session_lock(s);
     const bool known = session_table_keep(&s->table, x, &kept, &v);
     session_unlock(s);
@@ -57,8 +65,11 @@ bool session_kept_begin(struct sessions *s, struct session *x) {
     return kept_snapshot(s, x);
 }
 
+/* In a fenced home another server may have kept that version with its own turn: a sweep finds what nobody has. */
 void session_kept_cancel(struct sessions *s, struct session *x) {
     session_lock(s);
+    struct session_kept *kept = session_table_kept(x, x->metadata.version);
+    if (kept) kept->stays = session_fenced(s);
     session_table_unkeep(&s->table, x, x->metadata.version);
     session_unlock(s);
 }
@@ -89,6 +100,19 @@ void session_kept_commit_locked(struct sessions *s, struct session *x) {
 
 /* ---- what the folder has ---- */
 
+/* In a store each listed place counts as there: a way back to one that is not finds out. None is left to look at. */
+static size_t kept_believe_locked(struct sessions *s, const struct session_place *places, size_t n,
+                                  const uint8_t name[SESSION_NAME_BYTES]) {
+    struct session *x = n ? session_table_find_name(&s->table, name) : NULL;
+    for (size_t i = 0; i < n; i++) {
+        const uint64_t n_bytes = x->metadata.state_bytes + SESSION_ENTRY_BYTES;
+        const struct session_file_version v = {
+            .inode = kept_inode(name, places[i].version), .n_bytes = n_bytes, .disk_bytes = n_bytes};
+        session_table_keep(&s->table, x, &(struct session_kept){.version = places[i].version}, &v);
+    }
+    return 0;
+}
+
 void session_kept_learn(struct sessions *s, const char *tenant, const char *id) {
     uint8_t name[SESSION_NAME_BYTES];
     struct session_place unknown[SESSION_MAX_KEPT];
@@ -98,6 +122,7 @@ void session_kept_learn(struct sessions *s, const char *tenant, const char *id) 
     for (size_t i = 0; x && x->named && i < x->metadata.n_kept; i++)
         if (!session_table_kept(x, x->metadata.kept[i].version)) unknown[n++] = x->metadata.kept[i];
     if (n) memcpy(name, x->name, sizeof name);
+    if (session_fenced(s)) n = kept_believe_locked(s, unknown, n, name);
     session_unlock(s);
     for (size_t i = 0; i < n; i++) session_kept_changed(s, name, unknown[i].version);
 }

@@ -176,7 +176,7 @@ static void scan_forget_missing(struct sessions *s, uint64_t number) {
 }
 
 int session_scan_all(struct sessions *s, struct rod_error *err) {
-    if (!session_on_disk(s)) return 0;
+    if (!session_on_disk(s) || session_fenced(s)) return 0;
     session_lock(s);
     const uint64_t number = ++s->n_scans;
     session_unlock(s);
@@ -220,7 +220,7 @@ static bool scan_may_read_all(const struct sessions *s, uint64_t now_ns) {
 }
 
 int session_scan_changes(struct sessions *s, bool asked, struct rod_error *err) {
-    if (!session_on_disk(s)) return 0;
+    if (!session_on_disk(s) || session_fenced(s)) return 0;
     int rc = session_folder_here(s, err);
     if (rc) return rc;
     pthread_mutex_lock(&s->watch_lock);

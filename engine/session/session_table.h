@@ -48,6 +48,7 @@ struct session_kept {
     struct session_bytes_hold file;
     uint8_t name[SESSION_NAME_BYTES]; /* of the session's file, once it is gone: where the file of this goes */
     bool in_file;
+    bool stays; /* its file is not this server's to remove: the session was forgotten, or is another's by now */
     struct session_kept_sum *sum; /* in which it counts */
 };
 
@@ -83,6 +84,7 @@ struct session {
     uint64_t failed_ns;                   /* when its write failed; 0 = it did not */
     uint64_t scan;                        /* the last scan that met its file */
     uint64_t tried;                       /* the last round in which its removal was tried */
+    char mark[64];                        /* of session_mark.c: etag of this server's mark; "" = none */
     uint64_t reserved_bytes;              /* by which the file being written is larger than the one it replaces */
     struct session_bytes_hold file, base; /* of file_version */
     struct session_kept *kept;            /* known states of places in metadata.kept, and of one that is being made */

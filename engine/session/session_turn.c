@@ -5,8 +5,8 @@
 
 #include <string.h>
 
-/* A lease of another server, or room in host memory: tried again so often, and for how long. */
-enum { RETRY_MS = 10, ROOM_MS = 30000 };
+/* A lease or mark of another server, or room in host memory: tried again so often, and for how long. */
+enum { RETRY_MS = 10, FENCED_RETRY_MS = 100, ROOM_MS = 30000, MARK_MS = 20000 };
 
 void session_turn_fini(struct session_turn *t) {
     assert(!t->session && !t->link.next && !t->waiting.next); /* the caller's */
@@ -23,7 +23,7 @@ void session_turn_fini(struct session_turn *t) {
 static int turn_create_session(struct sessions *s, struct session_turn *t, struct rod_error *err) {
     const struct rod_turn *ask = t->ask;
     struct session_metadata *m = &t->metadata;
-    *m = (struct session_metadata){.ttl_s = s->config.ttl_s, .created_s = clock_unix_s()};
+    *m = (struct session_metadata){.ttl_s = s->config.ttl_s, .created_s = session_now_s(s)};
     m->used_s = m->created_s;
     if (!ask->from) m->keep = s->config.keep_turns;
     memcpy(m->tenant, ask->tenant, strlen(ask->tenant) + 1);
@@ -65,23 +65,52 @@ static int turn_expire_session(struct sessions *s, struct session *x, struct rod
     int rc = session_on_disk(s) ? session_store_remove(&s->store, x->name, &x->file_version, err) : 0;
     if (rc == ROD_ENOTFOUND) rc = 0;
     if (rc) return rc;
+    if (session_fenced(s)) session_tenants_removed(s, x->metadata.tenant);
     session_hold_forget(s, x);
     session_count(&s->expired, 1);
     return 0;
+}
+
+/* Another server's lazy turn is written soon, or its server is lost: then the turn goes on without it. */
+static int turn_heed_mark(struct sessions *s, struct session_turn *t, const struct session_mark *mark,
+                          struct rod_error *err) {
+    struct session *x = t->session;
+    session_lock(s);
+    const bool dirty = x->exists && x->dirty,
+               comes = !mark->ours && (!x->exists || mark->version > x->metadata.version);
+    session_unlock(s);
+    if (dirty) return 0;
+    if (comes && !t->mark_ns) t->mark_ns = clock_now_ns();
+    if (comes && clock_now_ns() - t->mark_ns < (uint64_t)MARK_MS * 1000000u)
+        return rod_fail(err, ROD_EBUSY, "Another server is writing a turn of session %.64s.", x->metadata.id);
+    if (comes)
+        session_log(s, 2, "session %s: version %llu did not come from the server that has it: goes on without it",
+                    x->metadata.id, (unsigned long long)mark->version);
+    session_mark_remove(s, x, mark);
+    return 0;
+}
+
+/* The mark is looked at first: a version whose mark is gone by then is there. */
+static int turn_read_session(struct sessions *s, struct session_turn *t, struct rod_error *err) {
+    const bool marks = session_fenced(s) && s->config.lazy && !*t->session->mark;
+    struct session_mark mark = {0};
+    int rc = marks ? session_mark_look(s, t->session, &mark, err) : 0;
+    if (!rc) rc = session_hold_refresh(s, t->session, true, err);
+    return rc || !mark.there ? rc : turn_heed_mark(s, t, &mark, err);
 }
 
 /* The session is held, with its lease. Fills snapshot, answers, metadata; or replay. */
 static int turn_find_session(struct sessions *s, struct session_turn *t, struct rod_error *err) {
     struct session *x = t->session;
     assert(!t->snapshot && !t->answers);
-    int rc = session_hold_refresh(s, x, true, err);
+    int rc = turn_read_session(s, t, err);
     if (rc) return rc;
     session_lock(s);
-    const bool expired = x->exists && session_expired(&x->metadata, clock_unix_s());
+    const bool expired = x->exists && session_expired(&x->metadata, session_now_s(s));
     session_unlock(s);
     if (expired && (rc = turn_expire_session(s, x, err))) return rc;
     session_lock(s);
-    x->current = true;
+    x->current = !session_fenced(s);
     const bool exists = x->exists;
     if (exists) {
         t->metadata = x->metadata;
@@ -148,7 +177,8 @@ static bool turn_wait_again(struct sessions *s, struct session_turn *t) {
                        (room ? now_ns < t->give_up_ns : t->rc == ROD_EBUSY && !s->config.reject);
     if (waits) {
         t->rc = 0;
-        session_queue_retry_locked(s, t, now_ns + (uint64_t)RETRY_MS * 1000000u);
+        const uint64_t ms = session_fenced(s) && !room ? FENCED_RETRY_MS : RETRY_MS;
+        session_queue_retry_locked(s, t, now_ns + ms * 1000000u);
     }
     session_unlock(s);
     if (stuck) {
@@ -177,9 +207,11 @@ static void turn_end(struct sessions *s, struct session_turn *t) {
     turn_forget_snapshot(t);
     if (x) session_hold_end_lease(s, x);
     session_lock(s);
+    const bool dirty = x && x->exists && x->dirty && session_fenced(s);
     t->stage = SESSION_STAGE_OVER;
     t->session = NULL;
     if (x) session_hold_release_locked(s, x);
+    if (dirty && session_idle(x) && !x->failed_ns) session_queue_write_locked(s, x); /* other servers wait for it */
     session_unlock(s);
     turn_give_back(s, t);
 }
@@ -237,7 +269,7 @@ static int turn_next_version(struct sessions *s, struct session_turn *t) {
     struct session_metadata *m = &t->metadata;
     assert(t->stage == SESSION_STAGE_END && t->snapshot && t->session->hold == SESSION_TURN);
     /* Not back with a clock that was set back: once that is right again, the session would expire at once. */
-    const int64_t now_s = clock_unix_s();
+    const int64_t now_s = session_now_s(s);
     if (now_s > m->used_s) m->used_s = now_s;
     m->n_tok = t->snapshot->n_tok;
     m->pending = t->snapshot->pending >= 0;
@@ -278,9 +310,18 @@ static void turn_commit(struct sessions *s, struct session_turn *t, const struct
 /* A file that is in place is what the next turn continues from, though its end was not promised. */
 static void turn_save_failed(struct sessions *s, struct session_turn *t, const struct session_write *w) {
     const struct rod_error *err = &w->err;
-    if (!w->in_place) session_kept_cancel(s, t->session);
+    if (w->rc == ROD_ECONFLICT) { /* no fault: the next turn reads what came first */
+        t->rc = w->rc;
+        t->err = *err;
+        return;
+    }
+    if (!w->in_place && w->rc != ROD_EUNSURE) session_kept_cancel(s, t->session);
     session_log_trouble(s, SESSION_NOT_SAVED, "session %s: its turn is not saved: %s", t->metadata.id, err->message);
-    if (w->in_place)
+    if (w->rc == ROD_EUNSURE)
+        t->rc = rod_fail(&t->err, ROD_EUNSURE,
+                         "The store did not say whether it has version %llu of session %.64s, with this turn.",
+                         (unsigned long long)t->metadata.version, t->metadata.id);
+    else if (w->in_place)
         t->rc = rod_fail(&t->err, ROD_EUNSURE,
                          "Session %.64s is at version %llu with this turn, but a power cut may undo it; the reason is "
                          "in the server's log.",
@@ -296,6 +337,32 @@ static bool turn_is_written(const struct sessions *s, const struct session_turn 
     return on_disk || (session_on_disk(s) && t->metadata.keep);
 }
 
+/* In a store of lazy servers each turn, lazy or not, gets its session's mark first. What gets none has failed. */
+static void turn_claim_marks(struct sessions *s, struct session_turn **turns, size_t n, bool on_disk) {
+    struct session *sessions[SESSIONS_BATCH];
+    struct session_turn *of[SESSIONS_BATCH];
+    struct rod_error errs[SESSIONS_BATCH];
+    uint64_t versions[SESSIONS_BATCH];
+    int rcs[SESSIONS_BATCH];
+    for (int alone = 0; session_fenced(s) && s->config.lazy && alone < 2; alone++) {
+        size_t n_claims = 0;
+        for (size_t i = 0; i < n; i++) {
+            if (!turns[i]->commit || turns[i]->rc || turn_is_written(s, turns[i], on_disk) == alone) continue;
+            sessions[n_claims] = turns[i]->session;
+            versions[n_claims] = turns[i]->metadata.version;
+            of[n_claims++] = turns[i];
+        }
+        session_mark_claim(s, sessions, versions, alone, rcs, errs, n_claims);
+        for (size_t i = 0; i < n_claims; i++) {
+            if (!rcs[i]) continue;
+            of[i]->rc = rcs[i];
+            of[i]->err = errs[i];
+            session_kept_cancel(s, sessions[i]);
+            if (rcs[i] != ROD_EIO) session_fence_forget(s, sessions[i]);
+        }
+    }
+}
+
 void session_turn_end_all(struct sessions *s, struct session_turn **turns, size_t n) {
     struct session_write writes[SESSIONS_BATCH];
     struct session_turn *of[SESSIONS_BATCH];
@@ -309,9 +376,14 @@ void session_turn_end_all(struct sessions *s, struct session_turn **turns, size_
         struct session_turn *t = turns[i];
         assert(t->stage == SESSION_STAGE_END);
         if (t->commit && !t->rc) t->rc = turn_next_version(s, t);
+    }
+    turn_claim_marks(s, turns, n, on_disk);
+    for (size_t i = 0; i < n; i++) {
+        struct session_turn *t = turns[i];
         if (!t->commit || t->rc || !turn_is_written(s, t, on_disk)) continue;
         writes[n_writes] = (struct session_write){
             .name = t->session->name, .metadata = &t->metadata, .snapshot = t->snapshot, .answers = t->answers};
+        if (session_fenced(s)) writes[n_writes].replaces = &t->session->file_version;
         sessions[n_writes] = t->session;
         of[n_writes++] = t;
     }
@@ -319,6 +391,8 @@ void session_turn_end_all(struct sessions *s, struct session_turn **turns, size_
     session_folder_write(s, writes, n_writes);
     for (size_t i = 0; i < n_writes; i++) {
         session_folder_wrote(s, sessions[i], &writes[i]);
+        session_tenants_wrote(s, sessions[i], &writes[i]);
+        session_mark_end(s, sessions[i]);
         if (writes[i].rc)
             turn_save_failed(s, of[i], &writes[i]);
         else

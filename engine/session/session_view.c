@@ -68,7 +68,7 @@ static void view_unlearn(struct sessions *s, const char *tenant, const char *id)
 
 /* A fork begins from it: the time of last use is now, on all servers. */
 static void view_use(struct sessions *s, const char *tenant, const char *id) {
-    const int64_t now_s = clock_unix_s();
+    const int64_t now_s = session_now_s(s);
     uint8_t name[SESSION_NAME_BYTES];
     session_lock(s);
     struct session *x = session_table_find(&s->table, tenant, id);
@@ -111,14 +111,23 @@ int session_view_take(struct sessions *s, const char *tenant, const char *id, bo
     if (ours && enough) return 0;
     session_view_fini(out);
     if (!session_on_disk(s)) return session_view_not_found(id, err);
-    struct session_file_version found;
-    int rc = view_find_file(s, tenant, id, named, name, &found, err);
+    static const struct session_file_version none;
+    struct session_file_version found = none;
+    struct session_read read = {0};
+    int rc = 0;
+    if (session_fenced(s) && !(rc = session_locate_name(&s->store, tenant, id, name, err)) && with_snapshot) {
+        rc = session_store_read_new(&s->store, name, enough ? &known : &none, &read, err);
+        if (!rc && read.unchanged) found = known;
+    } else if (!session_fenced(s) || (!rc && enough)) {
+        rc = view_find_file(s, tenant, id, named, name, &found, err);
+    }
     if (rc == ROD_ENOTFOUND) {
         view_unlearn(s, tenant, id);
         return session_view_not_found(id, err);
     }
+    if (rc == ROD_ESTATE && session_fenced(s)) session_folder_refused(s, name, &read.file_version, err);
     if (rc) return rc;
-    if (enough && session_file_version_same(&found, &known)) {
+    if (enough && found.n_bytes && session_file_version_same(&found, &known)) {
         session_lock(s);
         x = session_table_find(&s->table, tenant, id);
         const bool still = x && x->exists && (!with_snapshot || x->snapshot);
@@ -127,9 +136,8 @@ int session_view_take(struct sessions *s, const char *tenant, const char *id, bo
         session_unlock(s);
         if (still) return 0;
     }
-    struct session_read read;
-    rc = session_store_read(&s->store, name, with_snapshot, &read, err);
-    if (rc == ROD_ESTATE) session_folder_refused(s, name, &found, err);
+    if (!read.snapshot) rc = session_store_read(&s->store, name, with_snapshot, &read, err);
+    if (rc == ROD_ESTATE) session_folder_refused(s, name, session_fenced(s) ? &read.file_version : &found, err);
     if (rc == ROD_ENOTFOUND) return session_view_not_found(id, err);
     if (rc) return rc;
     if (with_snapshot) session_count(&s->loads, 1);
@@ -142,7 +150,7 @@ int session_view_take(struct sessions *s, const char *tenant, const char *id, bo
 int session_view_take_live(struct sessions *s, const char *tenant, const char *id, bool with_snapshot,
                            struct session_view *out, struct rod_error *err) {
     const int rc = session_view_take(s, tenant, id, with_snapshot, out, err);
-    if (rc || out->busy || !session_expired(&out->metadata, clock_unix_s())) return rc;
+    if (rc || out->busy || !session_expired(&out->metadata, session_now_s(s))) return rc;
     session_view_fini(out);
     return session_view_not_found(id, err);
 }

@@ -14,6 +14,7 @@
 
 static int sessions_open_folder(struct sessions *s, struct rod_error *err) {
     const char *dir = s->config.dir ? s->config.dir : "";
+    if (s->config.home) return session_fence_open(s, err);
     if (!*dir) return 0;
     if (strlen(dir) >= sizeof s->dir) return rod_fail(err, ROD_EINVALID, "state_dir: the path is too long.");
     snprintf(s->dir, sizeof s->dir, "%s", dir);
@@ -51,6 +52,7 @@ static void sessions_free(struct sessions *s) {
     pthread_cond_destroy(&s->keep);
     pthread_cond_destroy(&s->changed);
     session_refusals_fini(&s->refusals);
+    if (session_fenced(s)) state_guard_fini(&s->guard);
     if (s->dir_fd >= 0) close(s->dir_fd);
     free(s);
 }
@@ -60,7 +62,9 @@ static void sessions_stop_threads(struct sessions *s) {
     s->ending = true;
     pthread_cond_broadcast(&s->work);
     pthread_cond_broadcast(&s->keep);
+    pthread_cond_broadcast(&s->changed);
     session_unlock(s);
+    session_sweep_stop(s);
     session_keep_stop(s);
     session_io_stop(s);
 }
@@ -95,6 +99,7 @@ int sessions_open(const struct sessions_config *config, struct sessions **out, s
     rc = sessions_open_folder(s, err);
     if (!rc) rc = session_io_start(s, err);
     if (!rc) rc = session_keep_start(s, err);
+    if (!rc && session_fenced(s)) rc = session_sweep_start(s, err);
     if (rc) {
         sessions_stop_threads(s);
         sessions_free(s);

@@ -17,6 +17,7 @@
 
 #include "engine/base/list.h"
 #include "engine/session/store/session_file.h"
+#include "engine/state/state_home.h"
 
 enum session_stage {
     SESSION_STAGE_NONE,   /* the caller's, not arrived yet */
@@ -50,13 +51,15 @@ struct session_turn {
     struct session *session;
     struct session_answers *answers;
     uint64_t retry_ns, give_up_ns; /* of RETRY */
+    uint64_t mark_ns;              /* when another server's mark (session_mark.c) was seen first; 0 = never */
     bool commit, cancelled;
 };
 /* Frees what is in a turn that is the caller's. */
 void session_turn_fini(struct session_turn *turn);
 
 struct sessions_config {
-    const char *dir;                          /* "" = memory alone */
+    const char *dir;                          /* "" = no folder */
+    const struct state_home *home;            /* a fenced one, instead of dir; NULL = none. Its names begin with "s/" */
     uint64_t disk_bytes, ttl_s, max_sessions; /* 0 = no limit, never, no limit */
     const atomic_uint_fast64_t *beside_bytes; /* of other files that count in disk_bytes; NULL: there are none */
     uint32_t keep_turns;                      /* of a session that says nothing of it; at most SESSION_MAX_KEPT */

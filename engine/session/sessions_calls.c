@@ -61,7 +61,7 @@ static int calls_make_id(char id[SESSION_MAX_ID + 1], struct rod_error *err) {
 static void calls_link_source(struct sessions *s, struct session *x, const struct fork_source *source,
                               struct session_write *write) {
     struct rod_error err;
-    if (!source || !source->file_version.n_bytes) return;
+    if (!source || !source->file_version.n_bytes || session_fenced(s)) return;
     if (x->file_version.n_bytes && session_store_remove(&s->store, x->name, &x->file_version, &err) &&
         err.code != ROD_ENOTFOUND)
         return;
@@ -75,11 +75,17 @@ int session_call_put(struct sessions *s, struct session *x, const struct session
     struct session_write write = {.name = x->name, .metadata = metadata, .snapshot = snapshot, .answers = answers};
     assert(x->hold == SESSION_CALL && x->counted && snapshot);
     const bool on_disk = session_on_disk(s);
+    const struct session_file_version replaced = x->file_version;
+    if (session_fenced(s)) write.replaces = &replaced;
     if (on_disk && !later) {
         calls_link_source(s, x, source, &write);
         session_budget_reserve(s, &x, &write, 1);
-        session_folder_write(s, &write, 1);
+        if (session_fenced(s) && s->config.lazy)
+            session_mark_claim(s, &x, &metadata->version, false, &write.rc, &write.err, 1);
+        if (!write.rc) session_folder_write(s, &write, 1);
         session_folder_wrote(s, x, &write);
+        session_tenants_wrote(s, x, &write);
+        session_mark_end(s, x);
         if (write.rc) {
             session_log_trouble(s, SESSION_NOT_MADE, "session %s: not created, or not changed: %s", metadata->id,
                                 write.err.message);
@@ -103,7 +109,7 @@ int session_call_put(struct sessions *s, struct session *x, const struct session
 int sessions_create(struct sessions *s, const char *tenant, const struct rod_session_new *made,
                     struct rod_session_info *out, struct rod_error *err) {
     char id[SESSION_MAX_ID + 1];
-    struct session_metadata f = {.pinned = made->pin, .created_s = clock_unix_s()};
+    struct session_metadata f = {.pinned = made->pin, .created_s = session_now_s(s)};
     struct session_snapshot *snapshot = NULL;
     struct fork_source source = {0};
     int rc = made->id ? session_call_check_name(tenant, made->id, "id", err) : calls_make_id(id, err);
@@ -134,9 +140,10 @@ int sessions_create(struct sessions *s, const char *tenant, const struct rod_ses
     }
     rc = session_hold_refresh(s, x, false, err);
     session_lock(s);
-    const bool exists = x->exists && !session_expired(&x->metadata, clock_unix_s());
+    const bool exists = x->exists && !session_expired(&x->metadata, session_now_s(s));
     session_unlock(s);
-    const bool later = made->from && s->config.lazy; /* else the fork is on disk before its answer, as a turn is */
+    const bool later = made->from && s->config.lazy &&
+                       !session_fenced(s); /* else the fork is on disk before its answer, as a turn is */
     if (!rc && exists) rc = rod_fail_at(err, ROD_EEXISTS, "id", "There is a session %s already.", id);
     if (!rc) rc = session_budget_claim(s, x, made->max_sessions, err);
     if (rc)
@@ -157,7 +164,7 @@ static int calls_change_held(struct sessions *s, struct session *x, const char *
     int rc = session_hold_refresh(s, x, true, err);
     if (rc) return rc;
     session_lock(s);
-    const bool exists = x->exists && !session_expired(&x->metadata, clock_unix_s());
+    const bool exists = x->exists && !session_expired(&x->metadata, session_now_s(s));
     struct session_snapshot *snapshot = exists ? session_snapshot_ref(x->snapshot) : NULL;
     struct session_answers *answers = exists ? session_answers_ref(x->answers) : NULL;
     *f = x->metadata;
@@ -167,7 +174,7 @@ static int calls_change_held(struct sessions *s, struct session *x, const char *
     if (change->has_pin) f->pinned = change->pin;
     if (change->has_ttl) f->ttl_s = change->ttl_s;
     if (change->has_keep) session_places_keep(f, change->keep_turns);
-    const int64_t now_s = clock_unix_s();
+    const int64_t now_s = session_now_s(s);
     if (now_s > f->used_s) f->used_s = now_s; /* as the time of its file will be */
     return session_call_put(s, x, f, snapshot, answers, NULL, false, err);
 }
@@ -201,11 +208,11 @@ int sessions_get(struct sessions *s, const char *tenant, const char *id, struct 
 
 int sessions_list(struct sessions *s, const char *tenant, const char *after, size_t limit,
                   struct rod_session_info **infos, size_t *n, bool *more, struct rod_error *err) {
-    int rc = session_scan_changes(s, true, err); /* other servers' too */
-    if (rc) return rc;
+    int rc = session_fenced(s) ? session_tenants_read(s, tenant, err) : session_scan_changes(s, true, err);
+    if (rc) return rc; /* other servers' too */
     const struct session **found = NULL;
     session_lock(s);
-    rc = session_table_list(&s->table, tenant, after, limit, clock_unix_s(), &found, n, more, err);
+    rc = session_table_list(&s->table, tenant, after, limit, session_now_s(s), &found, n, more, err);
     *infos = rc ? NULL : calloc(*n + 1, sizeof **infos);
     if (!rc && !*infos) rc = rod_fail_no_memory(err);
     for (size_t i = 0; !rc && i < *n; i++)
@@ -216,28 +223,34 @@ int sessions_list(struct sessions *s, const char *tenant, const char *after, siz
     return rc;
 }
 
+/* By the holder. live: there was a session to delete. */
+static int calls_delete_held(struct sessions *s, struct session *x, bool *live, struct rod_error *err) {
+    int rc = session_hold_refresh(s, x, false, err);
+    const bool damaged = rc == ROD_ESTATE; /* or another model's; nobody but its owner finds it under this name */
+    session_lock(s);
+    const bool exists = x->exists || damaged, expired = x->exists && session_expired(&x->metadata, session_now_s(s));
+    const bool has_file = x->file_version.n_bytes != 0 || damaged;
+    session_unlock(s);
+    *live = exists && !expired;
+    if ((!rc || damaged) && exists && session_on_disk(s) && has_file)
+        rc = session_store_remove(&s->store, x->name, damaged ? NULL : &x->file_version, err);
+    if (rc == ROD_ENOTFOUND) rc = 0;
+    if (rc || !exists) return rc;
+    if (session_fenced(s)) session_tenants_removed(s, x->metadata.tenant);
+    session_hold_forget(s, x);
+    return 0;
+}
+
 int sessions_delete(struct sessions *s, const char *tenant, const char *id, struct rod_error *err) {
+    enum { TRIES = 3 };
     struct session *x;
+    bool live = false;
     int rc = session_call_check_name(tenant, id, "id", err);
     if (!rc) rc = session_hold_begin(s, tenant, id, &x, err);
     if (rc) return rc;
-    rc = session_hold_refresh(s, x, false, err);
-    const bool damaged = rc == ROD_ESTATE; /* or another model's; nobody but its owner finds it under this name */
-    session_lock(s);
-    const bool exists = x->exists || damaged, expired = x->exists && session_expired(&x->metadata, clock_unix_s());
-    const bool has_file = x->file_version.n_bytes != 0 || damaged;
-    session_unlock(s);
-    if ((!rc || damaged) && exists && session_on_disk(s) && has_file)
-        rc = session_store_remove(&s->store, x->name, &x->file_version, err);
-    if (rc == ROD_ENOTFOUND) rc = 0;
-    if (!rc && exists) {
-        session_lock(s);
-        struct session_snapshot *old = session_table_unset(&s->table, x);
-        session_unlock(s);
-        session_snapshot_release(old);
-    }
+    for (int i = 0; i < TRIES && (!i || rc == ROD_ECONFLICT); i++) rc = calls_delete_held(s, x, &live, err);
     session_hold_end(s, x);
-    return !rc && (!exists || expired) ? session_view_not_found(id, err) : rc;
+    return !rc && !live ? session_view_not_found(id, err) : rc;
 }
 
 int sessions_answer(struct sessions *s, const char *tenant, const char *id, struct rod_answer *out,
@@ -268,6 +281,15 @@ int sessions_export(struct sessions *s, const char *tenant, const char *id, void
     return rc;
 }
 
+/* By the holder, in a fenced home: which version is there, to be replaced; a damaged one is removed. */
+static int calls_meet(struct sessions *s, struct session *x, struct rod_error *err) {
+    int rc = session_hold_refresh(s, x, false, err);
+    if (rc != ROD_ESTATE) return rc;
+    session_hold_forget(s, x);
+    rc = session_store_remove(&s->store, x->name, NULL, err);
+    return rc == ROD_ENOTFOUND ? 0 : rc;
+}
+
 int sessions_import(struct sessions *s, const char *tenant, const char *id, const void *bytes, size_t n,
                     struct rod_session_info *out, struct rod_error *err) {
     struct session_read read;
@@ -283,14 +305,15 @@ int sessions_import(struct sessions *s, const char *tenant, const char *id, cons
     }
     snprintf(read.metadata.tenant, sizeof read.metadata.tenant, "%s", tenant);
     snprintf(read.metadata.id, sizeof read.metadata.id, "%s", id);
-    read.metadata.used_s = clock_unix_s();
+    read.metadata.used_s = session_now_s(s);
     session_places_forget(&read.metadata);
     rc = session_hold_begin(s, tenant, id, &x, err);
     if (rc) {
         session_read_fini(&read);
         return rc;
     }
-    rc = session_budget_claim(s, x, UINT64_MAX, err);
+    if (session_fenced(s)) rc = calls_meet(s, x, err);
+    if (!rc) rc = session_budget_claim(s, x, UINT64_MAX, err);
     if (rc)
         session_read_fini(&read);
     else

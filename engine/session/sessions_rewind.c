@@ -9,7 +9,7 @@ static int rewind_look(struct sessions *s, struct session *x, const char *id, st
     int rc = session_hold_refresh(s, x, false, err);
     if (rc) return rc;
     session_lock(s);
-    const bool exists = x->exists && !session_expired(&x->metadata, clock_unix_s());
+    const bool exists = x->exists && !session_expired(&x->metadata, session_now_s(s));
     const bool at_hand = x->snapshot != NULL;
     *f = x->metadata;
     *answers = exists ? session_answers_ref(x->answers) : NULL;
@@ -110,7 +110,7 @@ static int rewind_held(struct sessions *s, struct session *x, const struct rod_s
         session_snapshot_release(snapshot);
         return rod_fail_no_memory(err);
     }
-    const int64_t now_s = clock_unix_s();
+    const int64_t now_s = session_now_s(s);
     if (now_s > f->used_s) f->used_s = now_s;
     rc = session_call_put(s, x, f, snapshot, known, NULL, false, err);
     if (!rc) session_count(&s->rewinds, 1);
