@@ -65,7 +65,7 @@ static struct object_put put_of(const struct state_disk_item *item) {
 
 static void take_result(struct state_disk_item *item, const struct object_put *put) {
     item->rc = put->rc;
-    item->in_place = false;
+    item->in_place = !put->rc;
     item->err = put->err;
     if (!put->rc) item->version = version_of(&put->version);
     if (put->rc == ROD_ECONFLICT && item->only_new)

@@ -28,6 +28,7 @@ static void a_file_is_read_as_it_was_written_or_not_at_all(void **state) {
     size_t n;
     const struct state_disk_item first = write_one(&home, "a.state", "bytes", true, NULL);
     assert_int_equal(first.rc, 0);
+    assert_true(first.in_place);
     assert_true(first.version.etag[0] && first.version.inode);
     assert_int_equal(state_home_stat(&home, "a.state", &stat, &err), 0);
     assert_int_equal(stat.inode, first.version.inode);
@@ -55,7 +56,9 @@ static void a_write_that_came_second_says_so(void **state) {
     assert_int_equal(write_one(&home, "b", "two", true, NULL).rc, ROD_EEXISTS);
     const struct state_disk_item next = write_one(&home, "b", "three", false, first.version.etag);
     assert_int_equal(next.rc, 0);
-    assert_int_equal(write_one(&home, "b", "four", false, first.version.etag).rc, ROD_ECONFLICT);
+    const struct state_disk_item lost = write_one(&home, "b", "four", false, first.version.etag);
+    assert_int_equal(lost.rc, ROD_ECONFLICT);
+    assert_false(lost.in_place);
     assert_int_equal(state_home_copy(&home, "b", &first.version, "b.kept", &err), ROD_ECONFLICT);
     assert_int_equal(state_home_copy(&home, "b", &next.version, "b.kept", &err), 0);
     assert_int_equal(state_home_remove(&home, "b", &first.version, &err), ROD_ECONFLICT);
