@@ -219,6 +219,10 @@ static inline void memory_write_one(struct memory_client *c, struct state_disk_i
         atomic_fetch_add(&c->n_held, 1);
         while (atomic_load(&c->held)) usleep(500);
         atomic_fetch_sub(&c->n_held, 1);
+        if (atomic_load(&c->dead)) { /* by now */
+            item->rc = rod_fail(&item->err, ROD_EIO, "the store in memory does not answer");
+            return;
+        }
     }
     pthread_mutex_lock(&c->store->lock);
     const struct memory_object *o = memory_find(c->store, item->name);

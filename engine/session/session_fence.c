@@ -44,7 +44,17 @@ void session_fence_forget(struct sessions *s, struct session *x) {
     session_lock(s);
     assert(x->hold != SESSION_FREE);
     for (struct session_kept *k = x->kept; k; k = k->next) k->stays = true;
+    x->failed_ns = x->unsure_hash = 0;
     struct session_snapshot *old = session_table_unset(&s->table, x);
     session_unlock(s);
     session_snapshot_release(old);
+}
+
+bool session_fence_find_own(struct sessions *s, struct session *x, struct session_file_version *found) {
+    struct session_read read;
+    if (!x->unsure_hash || session_store_read(&s->store, x->name, false, &read, NULL)) return false;
+    const bool own = read.snapshot->token_hash == x->unsure_hash && read.metadata.version == x->unsure_version;
+    *found = read.file_version;
+    session_read_fini(&read);
+    return own;
 }

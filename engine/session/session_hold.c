@@ -140,12 +140,36 @@ void session_hold_learn(struct sessions *s, struct session *x, bool with_snapsho
     if (!with_snapshot) session_read_fini(read);
 }
 
+/* Lazy turns that could not be written yet: they count unless the store has another server's version by now. A store
+ * that cannot be asked has none that is known. */
+static void hold_check_dirty(struct sessions *s, struct session *x) {
+    struct session_file_version found = {0};
+    struct rod_error err;
+    const int rc = session_store_glance(&s->store, x->name, &found, &err);
+    if ((rc && rc != ROD_ENOTFOUND) || session_file_version_same(&found, &x->file_version)) return;
+    if (session_fence_find_own(s, x, &found)) {
+        session_lock(s);
+        session_table_set_file(&s->table, x, &found);
+        const bool all = found.version == x->metadata.version;
+        if (all) session_table_set_dirty(&s->table, x, false);
+        if (all) x->failed_ns = x->unsure_hash = 0;
+        session_unlock(s);
+        if (all) session_mark_end(s, x);
+        return;
+    }
+    session_log_trouble(s, SESSION_LOST, "session %s: lazy turns up to version %llu gave way to another server's",
+                        x->metadata.id, (unsigned long long)x->metadata.version);
+    session_fence_forget(s, x);
+    session_mark_end(s, x);
+}
+
 /* In one conditional read. */
 static int hold_refresh_fenced(struct sessions *s, struct session *x, bool with_snapshot, struct rod_error *err) {
     static const struct session_file_version none;
     struct session_read read = {0};
     struct session_file_version found;
     assert(x->hold != SESSION_FREE && x->named);
+    if (x->failed_ns) hold_check_dirty(s, x);
     session_lock(s);
     const bool dirty = x->exists && x->dirty, has_snapshot = x->snapshot != NULL;
     const struct session_file_version known = x->exists ? x->file_version : none;

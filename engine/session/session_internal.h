@@ -226,6 +226,8 @@ int session_fence_open(struct sessions *s, struct rod_error *err);
 void session_fence_set_clock(struct sessions *s);
 /* By the holder: what the table has is out of date, or may be; the next turn reads the session again. */
 void session_fence_forget(struct sessions *s, struct session *session);
+/* By the holder: the store has the version that a lazy write may have left. */
+bool session_fence_find_own(struct sessions *s, struct session *session, struct session_file_version *found);
 
 /* ---- session_mark.c: which lazy turn of a fenced home comes next ---- */
 
@@ -233,8 +235,9 @@ void session_fence_forget(struct sessions *s, struct session *session);
 int session_mark_look(struct sessions *s, struct session *session, struct session_mark *mark, struct rod_error *err);
 /* The mark is of a version that is written already, or that does not come. */
 void session_mark_remove(struct sessions *s, struct session *session, const struct session_mark *mark);
-/* By the holder of these sessions, which are to get the next version: of several servers one gets the mark. alone: the
- * turn ends before its write, so the store must have the known version still. */
+/* By the holder of these sessions, which are to get the next version: of several servers one gets the mark, and keeps
+ * it until its writes are done. alone: the turn ends before its write, so the store must have the known version still.
+ */
 void session_mark_claim(struct sessions *s, struct session *const *sessions, const uint64_t *versions, bool alone,
                         int *rcs, struct rod_error *errs, size_t n);
 /* The write is over, or does not come. */

@@ -5,6 +5,33 @@
 
 enum { THREADS = 4, FENCED_THREADS = 24 }; /* a store is far, and a state may come slowly */
 
+/* A write that lost: to itself, where an earlier try was done and the store did not say so. Then that is what the next
+ * one replaces; or it was this very version. */
+static bool io_lost_to_itself(struct sessions *s, struct session *x, struct session_write *w) {
+    struct session_file_version found;
+    if (!session_fence_find_own(s, x, &found)) return false;
+    if (found.version == w->metadata->version) {
+        w->rc = 0;
+        w->file_version = found;
+        return true;
+    }
+    w->rc = ROD_EIO; /* again, over what is there */
+    session_lock(s);
+    session_table_set_file(&s->table, x, &found);
+    session_unlock(s);
+    return true;
+}
+
+/* What a lazy turn was promised is tried again as long as nobody else has the session. */
+static void io_judge(struct sessions *s, struct session *x, struct session_write *w) {
+    if (!session_fenced(s)) return;
+    if (w->rc == ROD_ECONFLICT && io_lost_to_itself(s, x, w)) return;
+    if (w->rc != ROD_EUNSURE) return;
+    x->unsure_hash = w->snapshot->token_hash;
+    x->unsure_version = w->metadata->version;
+    w->rc = ROD_EIO;
+}
+
 /* Their leases are held since they are dirty. */
 static void io_write_sessions(struct sessions *s, struct session **sessions, size_t n) {
     struct session_write writes[SESSIONS_BATCH];
@@ -29,9 +56,10 @@ static void io_write_sessions(struct sessions *s, struct session **sessions, siz
     session_folder_write(s, writes, n);
     for (size_t i = 0; i < n; i++) {
         struct session *x = sessions[i];
+        io_judge(s, x, &writes[i]);
         session_folder_wrote(s, x, &writes[i]);
         session_tenants_wrote(s, x, &writes[i]);
-        const bool gone = session_fenced(s) && (writes[i].rc == ROD_ECONFLICT || writes[i].rc == ROD_EUNSURE);
+        const bool gone = session_fenced(s) && writes[i].rc == ROD_ECONFLICT;
         if (!writes[i].rc || gone || last_try) session_mark_end(s, x);
         if (gone)
             session_log_trouble(s, SESSION_LOST, "session %s: lazy turns up to version %llu are lost: %s",
@@ -47,6 +75,7 @@ static void io_write_sessions(struct sessions *s, struct session **sessions, siz
             session_table_set_dirty(&s->table, x, false);
             session_table_set_file(&s->table, x, &writes[i].file_version);
             x->failed_ns = 0;
+            x->unsure_hash = 0;
             if (x->drop || s->starved) old[i] = session_table_drop_snapshot(&s->table, x);
             s->starved = false;
         } else if (gone) {

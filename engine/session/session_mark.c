@@ -75,20 +75,32 @@ static int mark_check_version(struct sessions *s, struct session *x, struct rod_
     return same ? 0 : ROD_ECONFLICT;
 }
 
-static int mark_outcome(struct sessions *s, struct session *x, const struct state_disk_item *item, bool alone,
-                        struct rod_error *err) {
-    int rc = item->rc == ROD_EEXISTS ? ROD_ECONFLICT : item->rc;
-    if (rc && rc != ROD_ECONFLICT) {
-        if (err) *err = item->err;
-        return rc;
-    }
+/* Whether the mark that is there is this server's: then it is held. */
+static bool mark_is_ours(struct sessions *s, struct session *x) {
+    struct session_mark mark;
+    if (session_mark_look(s, x, &mark, NULL) || !mark.there || !mark.ours) return false;
+    memcpy(x->mark, mark.etag, sizeof x->mark);
+    return true;
+}
+
+/* held: it was before. A mark that cannot be looked at is held still: what it said goes on in memory. */
+static int mark_outcome(struct sessions *s, struct session *x, const struct state_disk_item *item, bool held,
+                        bool alone, struct rod_error *err) {
+    int rc = item->rc;
     if (!rc) memcpy(x->mark, item->version.etag, sizeof x->mark);
-    if (!rc && alone) rc = mark_check_version(s, x, err);
-    if (rc) session_mark_end(s, x);
-    if (rc == ROD_ECONFLICT)
-        rc = rod_fail(err, rc, "Another server has a turn of session %.64s. Nothing of this one is kept: repeat it.",
-                      x->metadata.id);
-    return rc;
+    if ((rc == ROD_EEXISTS || rc == ROD_ECONFLICT || rc == ROD_EUNSURE) && mark_is_ours(s, x)) rc = 0;
+    if (held && alone && (rc == ROD_EIO || rc == ROD_EUNSURE)) return 0;
+    if (rc && rc != ROD_EEXISTS && rc != ROD_ECONFLICT) return rod_fail(err, ROD_EIO, "%.400s", item->err.message);
+    if (rc) x->mark[0] = 0; /* another server's */
+    if (!rc && alone && !held) {
+        rc = mark_check_version(s, x, err);
+        if (rc) session_mark_end(s, x);
+        if (rc && rc != ROD_ECONFLICT) return rc;
+    }
+    return rc ? rod_fail(err, ROD_ECONFLICT,
+                         "Another server has a turn of session %.64s. Nothing of this one is kept: repeat it.",
+                         x->metadata.id)
+              : 0;
 }
 
 void session_mark_claim(struct sessions *s, struct session *const *sessions, const uint64_t *versions, bool alone,
@@ -96,20 +108,18 @@ void session_mark_claim(struct sessions *s, struct session *const *sessions, con
     char names[SESSIONS_BATCH][SESSION_FILE_NAME_BYTES], texts[SESSIONS_BATCH][MARK_BYTES + 1];
     struct state_bytes parts[SESSIONS_BATCH];
     struct state_disk_item items[SESSIONS_BATCH];
-    size_t of[SESSIONS_BATCH], n_items = 0;
     assert(session_fenced(s) && n <= SESSIONS_BATCH);
     for (size_t i = 0; i < n; i++) {
-        rcs[i] = 0;
-        if (*sessions[i]->mark) continue; /* it stands since an earlier turn, which is not written yet */
-        mark_write(s, versions[i], texts[n_items]);
-        parts[n_items] = (struct state_bytes){texts[n_items], MARK_BYTES};
-        items[n_items] =
-            (struct state_disk_item){.name = session_store_file(&s->store, sessions[i]->name, MARK_END, names[n_items]),
-                                     .parts = &parts[n_items],
+        mark_write(s, versions[i], texts[i]);
+        parts[i] = (struct state_bytes){texts[i], MARK_BYTES};
+        items[i] =
+            (struct state_disk_item){.name = session_store_file(&s->store, sessions[i]->name, MARK_END, names[i]),
+                                     .parts = &parts[i],
                                      .n_parts = 1,
-                                     .only_new = true};
-        of[n_items++] = i;
+                                     .only_new = !*sessions[i]->mark,
+                                     .replaces = sessions[i]->mark};
     }
-    state_home_write(&s->store.home, items, n_items);
-    for (size_t k = 0; k < n_items; k++) rcs[of[k]] = mark_outcome(s, sessions[of[k]], &items[k], alone, &errs[of[k]]);
+    state_home_write(&s->store.home, items, n);
+    for (size_t i = 0; i < n; i++)
+        rcs[i] = mark_outcome(s, sessions[i], &items[i], !items[i].only_new, alone, &errs[i]);
 }

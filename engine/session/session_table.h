@@ -84,6 +84,7 @@ struct session {
     uint64_t failed_ns;                   /* when its write failed; 0 = it did not */
     uint64_t scan;                        /* the last scan that met its file */
     uint64_t tried;                       /* the last round in which its removal was tried */
+    uint64_t unsure_hash, unsure_version; /* of the version that a lazy write may have left; 0 = of none */
     char mark[64];                        /* of session_mark.c: etag of this server's mark; "" = none */
     uint64_t reserved_bytes;              /* by which the file being written is larger than the one it replaces */
     struct session_bytes_hold file, base; /* of file_version */

@@ -304,7 +304,7 @@ static void store_finish_write(const struct session_store *store, struct session
         w->file_version.base_bytes = base.base_bytes;
     }
     if (w->apart ? !w->in_place : !w->rc) store_drop_base(store, w->name);
-    if (w->rc == ROD_EEXISTS || w->rc == ROD_ECONFLICT)
+    if (w->rc == ROD_EEXISTS || w->rc == ROD_ECONFLICT || (w->rc == ROD_ENOTFOUND && w->replaces))
         w->rc = rod_fail(&w->err, ROD_ECONFLICT,
                          "Another server changed session %.64s in between. Nothing of this request is kept: repeat it.",
                          w->metadata->id);
