@@ -66,7 +66,7 @@ static void wait_running(struct server *v) {
         if (ms > 10000) fail_msg("the turn does not begin");
 }
 
-/* Both began from one version; nobody hears of the turn that lost. */
+/* They began from one version, and nobody hears of the turn that lost. */
 static void of_two_lazy_turns_from_one_version_one_ends(void **state) {
     (void)state;
     for (int held = 0; held < 2; held++) {
