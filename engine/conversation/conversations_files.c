@@ -315,8 +315,10 @@ static void job_over_locked(struct conversations *c, const struct conversation_j
     if (s && s->file_bytes && (writes || job->rc))
         conversation_state_filed(c->table, s, job->rc ? 0 : s->file_bytes, !job->rc);
     if (job->rc && job->rc != ROD_ENOTFOUND && log_limit_due(&c->failed, clock_now_ns(), &n_left_out))
-        conversations_say(c, 2, "A state of a conversation was not %s: %s (%llu more since the last such line)",
-                          writes ? "written" : "read", err->message, (unsigned long long)n_left_out);
+        conversations_say(c, 2,
+                          writes ? "A state of a conversation was not written: %s (%llu more since the last such line)"
+                                 : "A state of a conversation was not read: %s (%llu more since the last such line)",
+                          err->message, (unsigned long long)n_left_out);
 }
 
 /* Frees a job without a user. A read always goes to `over`, because the engine owns its buffer. */
