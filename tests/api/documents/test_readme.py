@@ -142,7 +142,7 @@ def of_other_programs(name):
 
 def test_flags_and_variables_in_the_readmes_exist():
     """Of serve and of every other command; a flag of a script of ours stands in its text."""
-    helps = "".join(command(c, "--help").stdout for c in ("serve", "generate", "verify", "inspect", "quantise", "bench", "load", "version"))
+    helps = "".join(command(c, "--help").stdout for c in ("serve", "generate", "verify", "inspect", "quantise", "bench", "load", "states", "version"))
     flags = set(re.findall(r"--[a-z][a-z-]+", helps))
     variables = {f[2:].replace("-", "_").upper() for f in re.findall(r"--[a-z][a-z-]+", command("serve", "--help").stdout)}
     for name in ("haproxy.cfg", "nginx-start", "Caddyfile"):  # of the balancers
