@@ -599,6 +599,28 @@ int rod_conversation_get(struct rod_engine *engine, const char *tenant, const ch
 /* With states and notes. */
 int rod_conversation_delete(struct rod_engine *engine, const char *tenant, const char *name, struct rod_error *err);
 
+/* ---- a store: objects in place of a folder, for all engines that name it (rod_engine_config.store) ---- */
+struct rod_store_config { /* texts: "" or NULL is the default; as the settings of the server (config/README.md) */
+    const char *url, *endpoint, *region, *style, *credentials, *encryption;
+    uint32_t timeout_ms, n_connections; /* 0: the default */
+    uint64_t bytes_in_flight;
+    bool looks; /* reads alone, without a question whether the store keeps to conditions */
+    void (*log)(void *arg, int level, const char *line); /* any thread; may be NULL */
+    void *log_arg;
+};
+/* Opens it and asks whether its conditional writes do what they say. ROD_EINVALID: param names the setting;
+ * ROD_EUNSUPPORTED: what it did instead; ROD_EIO. */
+int rod_store_open(const struct rod_store_config *config, struct rod_store **out, struct rod_error *err);
+void rod_store_close(struct rod_store *store); /* behind all engines; NULL: nothing */
+/* Any thread. Reads the credentials again; on failure the old ones stay. */
+int rod_store_reload(struct rod_store *store, struct rod_error *err);
+struct rod_store_counts {
+    uint64_t puts, gets, heads, deletes, copies, lists; /* requests, repeated ones too */
+    uint64_t conflicts, failures, retries, bytes_in, bytes_out;
+    bool down; /* the last calls failed */
+};
+void rod_store_count(struct rod_store *store, struct rod_store_counts *out);
+
 /* ---- sessions ---- */
 #define ROD_MAX_KEPT_TURNS 16
 struct rod_kept_turn { /* that a session can go back to; turns: how many it is back */

@@ -1,0 +1,67 @@
+/* calls_store.c - rod_store_*: an object store as a home of states. Programs that open none link no libcurl. */
+#include "store.h"
+#include "engine/base/fail.h"
+#include "engine/object/object_home.h"
+#include "engine/object/object_probe.h"
+
+#include <stdlib.h>
+
+struct store { /* of the calls; engines see the first member */
+    struct rod_store pub;
+    struct object_store *objects;
+};
+
+static struct store *store_of(struct rod_store *store) { return (struct store *)(void *)store; }
+
+int rod_store_open(const struct rod_store_config *c, struct rod_store **out, struct rod_error *err) {
+    struct store *s = calloc(1, sizeof *s);
+    if (!s) return rod_fail_no_memory(err);
+    const struct object_store_config config = {.url = c->url,
+                                               .endpoint = c->endpoint,
+                                               .region = c->region,
+                                               .style = c->style,
+                                               .credentials_file = c->credentials,
+                                               .encryption = c->encryption,
+                                               .timeout_ms = c->timeout_ms,
+                                               .n_connections = c->n_connections,
+                                               .bytes_in_flight = c->bytes_in_flight,
+                                               .log = c->log,
+                                               .log_arg = c->log_arg};
+    int rc = object_store_open(&config, &s->objects, err);
+    if (!rc && !c->looks) rc = object_probe(s->objects, err);
+    if (rc) {
+        rod_store_close(&s->pub);
+        return rc;
+    }
+    s->pub.home = object_home(s->objects);
+    *out = &s->pub;
+    return 0;
+}
+
+void rod_store_close(struct rod_store *store) {
+    if (!store) return;
+    object_store_close(store_of(store)->objects);
+    free(store);
+}
+
+int rod_store_reload(struct rod_store *store, struct rod_error *err) {
+    return object_store_reload(store_of(store)->objects, err);
+}
+
+void rod_store_count(struct rod_store *store, struct rod_store_counts *out) {
+    struct object_store *objects = store_of(store)->objects;
+    struct object_counts c;
+    object_store_count(objects, &c);
+    *out = (struct rod_store_counts){.puts = c.puts,
+                                     .gets = c.gets,
+                                     .heads = c.heads,
+                                     .deletes = c.deletes,
+                                     .copies = c.copies,
+                                     .lists = c.lists,
+                                     .conflicts = c.conflicts,
+                                     .failures = c.failures,
+                                     .retries = c.retries,
+                                     .bytes_in = c.bytes_in,
+                                     .bytes_out = c.bytes_out,
+                                     .down = object_store_down(objects, NULL)};
+}
