@@ -4,6 +4,7 @@
 #include "reload.h"
 
 #include <assert.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -21,7 +22,7 @@ static int check_file(const char *setting, const char *path, struct option_error
 
 static int check_files(const struct config *c, struct option_error *err) {
     return check_file("api_key_file", c->api_key_file, err) || check_file("tls_cert", c->tls_cert, err) ||
-                   check_file("tls_key", c->tls_key, err)
+                   check_file("tls_key", c->tls_key, err) || check_file("state_credentials", c->state_credentials, err)
                ? -1
                : 0;
 }
@@ -32,6 +33,13 @@ static int take_files(struct server *s, struct http_tls *tls, const struct confi
     if (tls && *fresh->tls_cert &&
         http_tls_read(fresh->tls_cert, fresh->tls_key, &pair, err->message, sizeof err->message))
         return -1;
+    struct rod_store *const store = s->store;
+    struct rod_error why;
+    if (store && rod_store_reload(store, &why)) {
+        snprintf(err->message, sizeof err->message, "state_credentials: %s", why.message);
+        http_tls_drop(pair);
+        return -1;
+    }
     if (keys_reload(&s->keys, &fresh->api_keys, fresh->api_key_file, fresh->admin_key, err)) {
         http_tls_drop(pair);
         return -1;
@@ -53,6 +61,7 @@ void reload_warn(struct server *s, const struct http_tls *tls) {
     char fault[128];
     if (c->secrets_in) check_secret(&s->log, "config holds keys", c->secrets_in);
     check_secret(&s->log, "api_key_file", c->api_key_file);
+    check_secret(&s->log, "state_credentials", c->state_credentials);
     if (!tls || !*c->tls_cert) return;
     check_secret(&s->log, "tls_key", c->tls_key);
     if (http_tls_invalid(tls, time(NULL), fault, sizeof fault))

@@ -145,9 +145,19 @@ const char *routes_unready(const struct server *s) {
 
 bool routes_want_restart(const char *why) { return why && (!strcmp(why, "stalled") || !strcmp(why, "failed")); }
 
+static bool store_is_down(struct rod_store *store) {
+    struct rod_store_counts counts;
+    rod_store_count(store, &counts);
+    return counts.down;
+}
+
+/* A store that is down is told and no reason to send requests elsewhere: all servers of it have the same. */
 static void put_health(struct http_call *call, const char *why) {
     struct buf body = {0};
-    buf_addf(&body, "{\"status\":\"%s\"}", why ? why : "ok");
+    struct rod_store *const store = call->server->store;
+    buf_addf(&body, "{\"status\":\"%s\"", why ? why : "ok");
+    if (store) buf_addf(&body, ",\"store\":\"%s\"", store_is_down(store) ? "down" : "ok");
+    buf_putc(&body, '}');
     http_call_respond(call, why ? 503 : 200, JSON, &body);
 }
 
@@ -178,11 +188,15 @@ static void get_metrics(struct http_call *call) {
         names[i] = whole[i];
     }
     names[N_ROUTES] = "other";
+    struct rod_store_counts store = {0};
+    struct rod_store *const open_store = s->store;
+    if (open_store) rod_store_count(open_store, &store);
     const char *why = routes_unready(s);
     const struct metrics_view view = {.route_names = names,
                                       .n_routes = N_ROUTES + 1,
                                       .stats = s->engine ? &stats : NULL,
                                       .info = s->engine ? s->info : NULL,
+                                      .store = &store,
                                       .model_name = s->model_name,
                                       .keys = &s->keys,
                                       .connections = http_connections(s->http),

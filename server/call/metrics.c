@@ -216,6 +216,25 @@ static void render_keys(struct buf *out, struct keys *keys) {
     }
 }
 
+static void render_store(struct buf *out, const struct rod_store_counts *c) {
+    static const char name[] = "rodimus_store_requests_total";
+    const struct {
+        const char *kind;
+        uint64_t n;
+    } kinds[] = {{"put", c->puts},       {"get", c->gets},    {"head", c->heads},
+                 {"delete", c->deletes}, {"copy", c->copies}, {"list", c->lists}};
+    put_head(out, name, "counter", "Requests to the store of states, repeated ones too.");
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        buf_addf(out, "%s{kind=\"%s\"} %llu\n", name, kinds[i].kind, (unsigned long long)kinds[i].n);
+    put_head(out, "rodimus_store_bytes_total", "counter", "Bytes of states to (out) and from (in) it.");
+    buf_addf(out, "rodimus_store_bytes_total{way=\"in\"} %llu\nrodimus_store_bytes_total{way=\"out\"} %llu\n",
+             (unsigned long long)c->bytes_in, (unsigned long long)c->bytes_out);
+    put(out, "rodimus_store_conflicts_total", "Writes that it refused, as another server's came first.", c->conflicts);
+    put(out, "rodimus_store_retries_total", "Requests that were repeated.", c->retries);
+    put(out, "rodimus_store_failures_total", "Calls that failed with all repeats.", c->failures);
+    put(out, "rodimus_store_down", "1 while the last calls failed.", c->down);
+}
+
 /* ---- the process: the names that every dashboard knows ---- */
 
 static void render_process(struct buf *out, const struct metrics *m) {
@@ -291,6 +310,7 @@ void metrics_render(struct metrics *m, const struct metrics_view *view, struct b
     put_histogram(out, "rodimus_request_duration_seconds", "From the request to its last token.", &m->request);
     put_histogram(out, "rodimus_queue_duration_seconds", "Waiting for a slot.", &m->queue);
     if (view->keys) render_keys(out, view->keys);
+    render_store(out, view->store);
     if (!view->stats) return;
     render_engine(out, m, view);
     render_prefix(out, view->stats);

@@ -42,6 +42,7 @@ struct metrics_view {               /* the rest of the text */
     unsigned n_routes;
     const struct rod_stats *stats; /* stats, info: NULL while the model loads */
     const struct rod_model_info *info;
+    const struct rod_store_counts *store; /* zeros without one */
     const char *model_name;
     struct keys *keys;
     uint64_t connections, connections_limit, log_lines_dropped;

@@ -45,6 +45,7 @@ struct server {
     uv_loop_t *admin_loop;             /* of the admin thread; NULL without one */
     struct rod_engine *_Atomic engine; /* NULL while loading; set after info and model_name */
     const struct rod_model_info *info; /* likewise */
+    struct rod_store *_Atomic store;   /* of states; NULL: none, or not open yet */
     struct config config;
     struct log log;
     struct metrics metrics;

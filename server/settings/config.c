@@ -101,6 +101,21 @@ static const char *check_header(const char *text) {
     return NULL;
 }
 
+/* The value is secret in errors: it may have a password in it. The store's client checks the rest. */
+static const char *check_state_url(const char *text) {
+    if (!*text) return NULL;
+    if (strchr(text, '@'))
+        return "s3://BUCKET/PREFIX without credentials: they come from state_credentials or the environment";
+    return strncmp(text, "s3://", 5) || !text[5] || text[5] == '/' ? "s3://BUCKET/PREFIX" : NULL;
+}
+
+static const char *check_state_endpoint(const char *text) {
+    if (!*text) return NULL;
+    if (strchr(text, '@')) return "a URL without credentials: they come from state_credentials or the environment";
+    return strncmp(text, "http://", 7) && strncmp(text, "https://", 8) ? "http://HOST[:PORT] or https://HOST[:PORT]"
+                                                                       : NULL;
+}
+
 /* clang-format off */
 const struct option config_options[] = {
     {"model", OPTION_STRING, AT(model), MODEL, .letter = 'm', .metavar = "DIR",
@@ -213,6 +228,24 @@ const struct option config_options[] = {
      .help = "sessions that there are at once, pinned ones and responses that are kept too; more get 429"},
     {"state_dir", OPTION_STRING, AT(state_dir), SESSIONS, .metavar = "DIR",
      .help = "directory of the files of sessions and pinned prefixes, perhaps shared with other servers; without it sessions end with the process"},
+    {"state_url", OPTION_STRING, AT(state_url), SESSIONS, .metavar = "URL", .secret = true, .check = check_state_url,
+     .help = STATE_URL_HELP},
+    {"state_endpoint", OPTION_STRING, AT(state_endpoint), SESSIONS, .metavar = "URL", .secret = true, .check = check_state_endpoint,
+     .help = STATE_ENDPOINT_HELP},
+    {"state_region", OPTION_STRING, AT(state_region), SESSIONS, .metavar = "NAME",
+     .help = STATE_REGION_HELP},
+    {"state_style", OPTION_CHOICE, AT(state_style), SESSIONS, .fallback = "auto", .choices = "auto|path|virtual", .metavar = "HOW",
+     .help = STATE_STYLE_HELP},
+    {"state_credentials", OPTION_STRING, AT(state_credentials), SESSIONS, .metavar = "FILE",
+     .help = STATE_CREDENTIALS_HELP},
+    {"state_encryption", OPTION_CHOICE, AT(state_encryption), SESSIONS, .fallback = "none", .choices = "none|AES256|aws:kms", .metavar = "HOW",
+     .help = "that the store is asked for"},
+    {"state_timeout_ms", OPTION_UINT, AT(state_timeout_ms), SESSIONS, .fallback = "8000", RANGE(100, 600000),
+     .help = STATE_TIMEOUT_HELP},
+    {"state_connections", OPTION_UINT, AT(state_connections), SESSIONS, .fallback = "16", RANGE(1, 1024),
+     .help = "to the store, at once"},
+    {"state_flight_bytes", OPTION_UINT, AT(state_flight_bytes), SESSIONS, .fallback = "1073741824", RANGE(1048576, HUGE),
+     .help = "on their way to and from the store, at once"},
     {"state_host_bytes", OPTION_AUTO, AT(state_host_bytes), SESSIONS, .fallback = "auto", RANGE(1, HUGE),
      .help = "host memory for states that are in no slot, and for all else that sessions take; auto = a part of the machine's"},
     {"state_disk_bytes", OPTION_UINT, AT(state_disk_bytes), SESSIONS, .fallback = "0", RANGE(0, HUGE),
@@ -319,6 +352,31 @@ void config_add_source(char *message, size_t size, int argc, char **argv, char *
     snprintf(message, size, "%s (%s)%s", name, source, rest);
 }
 
+/* What says nothing without a store was meant for one. */
+static int check_store(const struct config *c, int argc, char **argv, char **environment, struct option_error *err) {
+    const struct {
+        const char *name, *value;
+    } rows[] = {{"state_endpoint", c->state_endpoint},
+                {"state_region", c->state_region},
+                {"state_credentials", c->state_credentials}};
+    char source[120];
+    if (*c->state_url && *c->state_dir) {
+        config_source("state_dir", argc, argv, environment, source, sizeof source);
+        snprintf(err->message, sizeof err->message,
+                 "state_dir (%s) and state_url exclude each other; a folder as the cache of a store is not there yet.",
+                 source);
+        return -1;
+    }
+    for (size_t i = 0; !*c->state_url && i < sizeof rows / sizeof *rows; i++) {
+        if (!*rows[i].value) continue;
+        config_source(rows[i].name, argc, argv, environment, source, sizeof source);
+        snprintf(err->message, sizeof err->message, "%s (%s) is set and state_url is empty; set both.", rows[i].name,
+                 source);
+        return -1;
+    }
+    return 0;
+}
+
 /* What one row cannot say: settings that need each other, or exclude. */
 static int check_together(const struct config *c, int argc, char **argv, char **environment, struct option_error *err) {
     char from[2][120];
@@ -343,7 +401,7 @@ static int check_together(const struct config *c, int argc, char **argv, char **
                  from[0], (unsigned long long)c->port);
         return -1;
     }
-    return 0;
+    return check_store(c, argc, argv, environment, err);
 }
 
 /* Which log the file asks for, also where it breaks off or holds what it must not: the fault is told in that log. */

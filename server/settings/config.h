@@ -29,6 +29,8 @@ struct config {
     char *log_level, *log_format;
     /* sessions */
     char *session_header, *session_busy, *session_durability, *state_dir;
+    char *state_url, *state_endpoint, *state_region, *state_style, *state_credentials, *state_encryption;
+    uint64_t state_timeout_ms, state_connections, state_flight_bytes;
     uint64_t session_ttl_s, session_keep_turns, max_sessions, state_host_bytes, state_disk_bytes;
     /* reserved rows keep a value too, so that config/default.json can be read back */
     uint64_t prefix_cache_bytes;

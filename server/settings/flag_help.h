@@ -19,5 +19,12 @@
 #define ADAPTER_HELP                                                                                                   \
     "directory of a PEFT LoRA adapter, which is merged into the weights: adapter_config.json, "                        \
     "adapter_model.safetensors"
+#define STATE_URL_HELP      "s3://BUCKET/PREFIX: states are objects of this store, for all servers that name it"
+#define STATE_ENDPOINT_HELP "http(s)://HOST[:PORT]; without it AWS's own"
+#define STATE_REGION_HELP   "without it AWS_REGION, AWS_DEFAULT_REGION or us-east-1"
+#define STATE_STYLE_HELP    "where the bucket's name goes: path or host; auto = path with an endpoint"
+#define STATE_CREDENTIALS_HELP                                                                                         \
+    "like ~/.aws/credentials; without it AWS_ACCESS_KEY_ID, else that file; SIGHUP reads it again"
+#define STATE_TIMEOUT_HELP "of a call to the store with its repeats; bytes add a second a MiB at most"
 
 #endif

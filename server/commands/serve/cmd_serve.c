@@ -232,6 +232,8 @@ static void server_finish(struct service *v) {
     while (s->n_jobs || completion_any_works(s))
         uv_run(&v->loop, UV_RUN_ONCE); /* so does the pool; what has not begun is cancelled */
     const uint64_t n_lost = s->engine ? rod_engine_close(s->engine) : 0;
+    rod_store_close(s->store);
+    s->store = NULL;
     if (n_lost) { /* the engine has logged each; the exit status tells the operator */
         log_text(&s->log, LOG_ERROR, "Lost %llu sessions at their last version.", (unsigned long long)n_lost);
         v->exit_code = 1;

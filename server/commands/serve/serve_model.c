@@ -53,6 +53,34 @@ static void on_progress(void *arg, const struct rod_progress *at) {
     w->lines.report(w->lines.arg, at);
 }
 
+/* It answers, and does what it says; or the start ends. */
+static int open_store(struct service *v) {
+    struct server *s = &v->server;
+    const struct config *c = &s->config;
+    struct rod_store *store;
+    if (!*c->state_url) return 0;
+    const struct rod_store_config config = {
+        .url = c->state_url,
+        .endpoint = c->state_endpoint,
+        .region = c->state_region,
+        .style = c->state_style,
+        .credentials = c->state_credentials,
+        .encryption = strcmp(c->state_encryption, "none") ? c->state_encryption : "",
+        .timeout_ms = (uint32_t)c->state_timeout_ms,
+        .n_connections = (uint32_t)c->state_connections,
+        .bytes_in_flight = c->state_flight_bytes,
+        .log = engine_log,
+        .log_arg = &s->log,
+    };
+    const int rc = rod_store_open(&config, &store, &v->load_error);
+    if (rc) return rc;
+    s->store = store;
+    log_text(&s->log, LOG_INFO,
+             "states of sessions are objects of %s; those of conversations and pinned prefixes are in memory alone",
+             c->state_url);
+    return 0;
+}
+
 /* A thread of its own, not the pool's: libuv waits for its pool when the process ends, and must not wait for a load. */
 static void load_model(void *arg) {
     struct service *v = arg;
@@ -94,7 +122,9 @@ static void load_model(void *arg) {
         .log_arg = &s->log,
         .progress = {on_progress, &watch},
     };
-    v->load_rc = rod_engine_open(&config, &v->loaded, &v->load_error);
+    v->load_rc = open_store(v);
+    config.store = s->store;
+    if (!v->load_rc) v->load_rc = rod_engine_open(&config, &v->loaded, &v->load_error);
     uv_async_send(&v->loaded_wake);
 }
 
