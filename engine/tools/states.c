@@ -1,10 +1,10 @@
-/* states.c - what lies in a folder of states, file by file, and how one is removed beside servers that run.
+/* states.c - the calls of states at rest; what lies in a folder, file by file, and how one is removed beside servers.
  *
  * A file counts as what its name says, and its header says the rest. Whoever removes a file of a session has the
  * session's lease, as a server would, and looks again: one that was used meanwhile stays. */
-#include "tools.h"
+#include "states_internal.h"
+#include "engine/store.h"
 #include "engine/base/fail.h"
-#include "engine/base/siphash.h"
 #include "engine/conversation/conversation_notes.h"
 #include "engine/conversation/conversations.h"
 #include "engine/session/store/session_file.h"
@@ -21,10 +21,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#define PREFIXES    "prefixes"
-#define PART        ".tmp-"
-#define HEXADECIMAL "0123456789abcdef"
-enum { PATH_BYTES = 2048, NAME_DIGITS = 2 * SESSION_NAME_BYTES, VERSION_DIGITS = 16, PIECE_BYTES = 1 << 20 };
+#define PREFIXES "prefixes"
+#define PART     ".tmp-"
+enum { PATH_BYTES = 2048, NAME_DIGITS = 2 * SESSION_NAME_BYTES };
 enum { SESSION_BYTES = NAME_DIGITS + sizeof ".state" };
 
 const char *rod_state_kind_name(enum rod_state_kind kind) {
@@ -36,12 +35,6 @@ const char *rod_state_kind_name(enum rod_state_kind kind) {
     assert((unsigned)kind < sizeof names / sizeof *names);
     return names[kind];
 }
-
-struct states {
-    const char *dir;
-    bool has_key;
-    uint8_t key[SIPHASH_KEY_BYTES];
-};
 
 struct states_folder { /* the top one, of pinned prefixes, or of a conversation */
     const struct states *states;
@@ -78,19 +71,6 @@ static struct state_home home_of(const struct states_folder *f) { return state_h
 
 /* ---- one file ---- */
 
-static void put_hexadecimal(const uint8_t *bytes, size_t n, char *text) {
-    for (size_t i = 0; i < n; i++) snprintf(text + 2 * i, 3, "%02x", bytes[i]);
-}
-
-/* Names of tenants are not for whoever looks at files. */
-static void put_tenant(const struct states *s, const char *tenant, char text[17]) {
-    uint8_t hash[SIPHASH_BYTES];
-    *text = 0;
-    if (!s->has_key) return;
-    siphash(s->key, tenant, strlen(tenant), hash);
-    put_hexadecimal(hash, 8, text);
-}
-
 static bool ends_in(const char *text, const char *end) {
     const size_t n = strlen(text), n_end = strlen(end);
     return n > n_end && !strcmp(text + n - n_end, end);
@@ -98,14 +78,7 @@ static bool ends_in(const char *text, const char *end) {
 
 /* What stands behind the session's name; "": it is no file of a session. */
 static const char *session_end(const char *file) {
-    return strspn(file, HEXADECIMAL) == NAME_DIGITS ? file + NAME_DIGITS : "";
-}
-
-/* .VERSION.kept */
-static bool is_kept(const char *end, uint64_t *version) {
-    if (*end != '.' || strspn(end + 1, HEXADECIMAL) != VERSION_DIGITS) return false;
-    *version = strtoull(end + 1, NULL, 16);
-    return !strcmp(end + 1 + VERSION_DIGITS, ".kept");
+    return strspn(file, STATES_HEXADECIMAL) == NAME_DIGITS ? file + NAME_DIGITS : "";
 }
 
 /* False: it is no state, nor anything of one. */
@@ -120,7 +93,7 @@ static bool kind_of(const struct states_folder *f, const char *file, enum rod_st
         *kind = ROD_STATE_PINNED;
     else if (top && !strcmp(end, ".state"))
         *kind = ROD_STATE_SESSION;
-    else if (top && is_kept(end, &version))
+    else if (top && states_is_kept(end, &version))
         *kind = ROD_STATE_KEPT;
     else if (top && !strcmp(end, ".base"))
         *kind = ROD_STATE_BASE;
@@ -131,68 +104,6 @@ static bool kind_of(const struct states_folder *f, const char *file, enum rod_st
     else
         return false;
     return true;
-}
-
-/* *header, malloc'd: what the sections of state point into. */
-static int header_read(const struct state_home *home, const char *file, void **header, struct state_file *state,
-                       struct rod_error *err) {
-    static const struct state_file_expected any;
-    unsigned char start[STATE_FILE_FIXED_BYTES];
-    struct state_home_file f;
-    uint64_t n_header = 0, n_file;
-    size_t n = 0;
-    *header = NULL;
-    int rc = state_home_open(home, file, NULL, &f, err);
-    if (rc) return rc;
-    rc = state_home_get(&f, start, sizeof start, &n, err);
-    if (!rc) rc = state_file_measure(start, n, file, &n_header, &n_file, err);
-    if (!rc && !(*header = malloc(n_header))) rc = rod_fail_no_memory(err);
-    if (!rc) memcpy(*header, start, sizeof start);
-    if (!rc) rc = state_home_get(&f, (char *)*header + sizeof start, n_header - sizeof start, &n, err);
-    if (!rc) rc = state_file_parse_header(*header, n + sizeof start, f.version.n_bytes, file, &any, state, err);
-    state_home_close(&f);
-    if (!rc) return 0;
-    free(*header);
-    *header = NULL;
-    return rc;
-}
-
-static int metadata_read(const struct state_home *home, const char *file, struct session_metadata *metadata,
-                         struct rod_error *err) {
-    struct state_file state;
-    void *header;
-    int rc = header_read(home, file, &header, &state, err);
-    if (!rc) rc = session_file_read_metadata(&state, file, metadata, err);
-    free(header);
-    return rc;
-}
-
-static void take_session(const struct states *s, const struct session_metadata *m, struct rod_state_file *out) {
-    struct session_metadata used = *m;
-    if (out->used_unix_s > used.used_s) used.used_s = out->used_unix_s; /* a file's time is that of its last use */
-    out->used_unix_s = session_last_s(&used);
-    const int64_t end_s = session_end_s(&used);
-    out->expires_unix_s = end_s == INT64_MAX || out->kind != ROD_STATE_SESSION ? 0 : end_s;
-    out->pinned = m->pinned;
-    put_tenant(s, m->tenant, out->tenant);
-}
-
-static void take_header(const struct states_folder *f, const char *file, struct rod_state_file *out) {
-    const struct state_home home = home_of(f);
-    struct session_metadata metadata;
-    struct state_file state;
-    struct rod_error err;
-    void *header;
-    if (header_read(&home, file, &header, &state, &err)) {
-        snprintf(out->fault, sizeof out->fault, "%.*s", (int)sizeof out->fault - 1, err.message);
-        return;
-    }
-    put_hexadecimal(state.fingerprint, sizeof state.fingerprint, out->fingerprint);
-    out->n_tok = state.n_tok;
-    out->version = state.version;
-    const bool session = out->kind == ROD_STATE_SESSION || out->kind == ROD_STATE_KEPT || out->kind == ROD_STATE_BASE;
-    if (session && !session_file_read_metadata(&state, file, &metadata, &err)) take_session(f->states, &metadata, out);
-    free(header);
 }
 
 /* Nothing needs it: a state that is apart without its session, an earlier turn that the session does not list. What
@@ -208,12 +119,12 @@ static bool is_left(const struct states_folder *f, const char *file, const struc
     if (out->kind != ROD_STATE_BASE && out->kind != ROD_STATE_KEPT) return false;
     snprintf(owner, sizeof owner, "%.*s.state", NAME_DIGITS, file);
     if (out->kind == ROD_STATE_BASE) {
-        const int rc = header_read(&home, owner, &header, &state, NULL);
+        const int rc = states_header_read(&home, owner, &header, &state, NULL);
         if (!rc) free(header);
         return rc ? rc == ROD_ENOTFOUND : !state.apart;
     }
-    const int rc = metadata_read(&home, owner, &metadata, NULL);
-    if (rc || !is_kept(session_end(file), &version)) return rc == ROD_ENOTFOUND;
+    const int rc = states_metadata_read(&home, owner, &metadata, NULL);
+    if (rc || !states_is_kept(session_end(file), &version)) return rc == ROD_ENOTFOUND;
     return session_places_find(&metadata, version) == metadata.n_kept;
 }
 
@@ -233,7 +144,7 @@ static int file_look(const struct states_folder *f, const char *file, struct rod
                                    .mtime_ns = version.mtime_ns,
                                    .used_unix_s = (int64_t)(version.mtime_ns / 1000000000u)};
     snprintf(out->name, sizeof out->name, "%s%s%s", f->below, *f->below ? "/" : "", file);
-    if (kind != ROD_STATE_PART && kind != ROD_STATE_NOTES) take_header(f, file, out);
+    if (kind != ROD_STATE_PART && kind != ROD_STATE_NOTES) states_take_header(f->states, &home, file, out);
     if (*f->tenant) memcpy(out->tenant, f->tenant, sizeof out->tenant);
     if (f->used_unix_s > out->used_unix_s) out->used_unix_s = f->used_unix_s;
     out->left = is_left(f, file, out);
@@ -274,7 +185,7 @@ static void conversation_learn(struct states_folder *f) {
     }
     if (list) closedir(list);
     if (notes_read_first(f->path, &first, &n, NULL)) return;
-    if (memchr(first, 0, n)) put_tenant(f->states, first, f->tenant); /* tenant, 0, name */
+    if (memchr(first, 0, n)) states_put_tenant(f->states, first, f->tenant); /* tenant, 0, name */
     free(first);
 }
 
@@ -298,6 +209,7 @@ int rod_states_list(const struct rod_states_place *place, void (*found)(void *ar
                     void *arg, struct rod_error *err) {
     struct states s;
     struct states_folder top, prefixes;
+    if (place->store) return states_store_list(&place->store->home, found, arg, err);
     int rc = states_open(&s, place, err);
     if (!rc) rc = folder_open(&s, "", &top, err);
     if (!rc) rc = folder_open(&s, PREFIXES, &prefixes, err);
@@ -340,6 +252,7 @@ static int named_open(struct named *n, const struct rod_states_place *place, con
 int rod_states_look(const struct rod_states_place *place, const char *name, struct rod_state_file *out,
                     struct rod_error *err) {
     struct named n;
+    if (place->store) return states_store_look(&place->store->home, name, out, err);
     const int rc = named_open(&n, place, name, err);
     return rc ? rc : file_look(&n.folder, n.file, out, err);
 }
@@ -348,24 +261,13 @@ int rod_states_get(const struct rod_states_place *place, const char *name,
                    int (*put)(void *arg, const void *bytes, size_t n), void *arg, struct rod_error *err) {
     struct named n;
     struct rod_state_file look;
-    struct state_home_file f;
-    size_t n_read = 0;
-    int rc = named_open(&n, place, name, err);
-    if (!rc) rc = file_look(&n.folder, n.file, &look, err);
-    if (rc) return rc;
+    int rc = rod_states_look(place, name, &look, err);
+    if (rc || place->store) return rc ? rc : states_copy(&place->store->home, name, put, arg, err);
     if (look.kind == ROD_STATE_PART) return rod_fail(err, ROD_EINVALID, "%.200s is part of a file.", name);
-    const struct state_home home = home_of(&n.folder);
-    rc = state_home_open(&home, n.file, NULL, &f, err);
+    rc = named_open(&n, place, name, err);
     if (rc) return rc;
-    char *piece = malloc(PIECE_BYTES);
-    if (!piece) rc = rod_fail_no_memory(err);
-    do {
-        if (!rc) rc = state_home_get(&f, piece, PIECE_BYTES, &n_read, err);
-        if (!rc && put(arg, piece, n_read)) rc = rod_fail(err, ROD_EIO, "cannot write: %s", strerror(errno));
-    } while (!rc && n_read == PIECE_BYTES);
-    free(piece);
-    state_home_close(&f);
-    return rc;
+    const struct state_home home = home_of(&n.folder);
+    return states_copy(&home, n.file, put, arg, err);
 }
 
 /* ---- removing ---- */
@@ -404,6 +306,7 @@ static int remove_seen(const struct states_folder *f, const char *file, const st
 int rod_states_remove(const struct rod_states_place *place, const struct rod_state_file *seen, struct rod_error *err) {
     struct named n;
     char session[SESSION_BYTES];
+    if (place->store) return states_store_remove(&place->store->home, seen, err);
     int rc = named_open(&n, place, seen->name, err), lease;
     if (rc) return rc;
     if (seen->kind != ROD_STATE_SESSION && seen->kind != ROD_STATE_KEPT && seen->kind != ROD_STATE_BASE)

@@ -58,6 +58,7 @@ const char *rod_state_kind_name(enum rod_state_kind kind);
 
 struct rod_states_place {
     const char *dir;
+    struct rod_store *store; /* in place of dir; NULL: none */
 };
 struct rod_state_file {
     char name[320]; /* below the folder */
@@ -70,6 +71,7 @@ struct rod_state_file {
     bool left;                           /* nothing needs it */
     char fault[160];                     /* of a header that cannot be read; else "" */
     uint64_t inode, mtime_ns;            /* with n_bytes: which file it was */
+    char etag[64];                       /* likewise of a store */
 };
 /* In no order. ROD_EIO: there is no such folder. */
 int rod_states_list(const struct rod_states_place *place, void (*found)(void *arg, const struct rod_state_file *file),

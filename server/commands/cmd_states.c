@@ -1,5 +1,6 @@
 /* cmd_states.c - rodimus states: what lies in a folder of states, read and removed by whoever operates the servers. */
 #include "commands.h"
+#include "server/settings/flag_help.h"
 #include "server/settings/options.h"
 
 #include "engine/base/array.h"
@@ -14,7 +15,7 @@
 #include <time.h>
 
 static const char about[] =
-    "ls|get|rm|gc --state-dir DIR [flags]\n\n"
+    "ls|get|rm|gc --state-dir DIR | --state-url URL [flags]\n\n"
     "  states ls               files of states: sessions, earlier turns, bases of forks, pinned prefixes, "
     "conversations\n"
     "  states get NAME [FILE]  copies one, to standard output without FILE\n"
@@ -27,6 +28,9 @@ enum { FINGERPRINT_DIGITS = 8 };
 struct states {
     const char *const *names; /* [n_names] of the arguments */
     size_t n_names;
+    char *state_url, *state_endpoint, *state_region, *state_style, *state_credentials;
+    uint64_t state_timeout_ms;
+    struct rod_store *store; /* NULL: the folder */
     char *state_dir, *kind, *tenant, *fingerprint, *sort;
     uint64_t unused_s;
     bool json, yes;
@@ -39,10 +43,19 @@ struct states {
 #define AT(member) .offset = offsetof(struct states, member)
 #define WHICH      .group = "Which"
 #define HOW        .group = "How"
+#define STORE      .group = "A store"
 
 /* clang-format off */
 static const struct option states_flags[] = {
     {"state_dir", OPTION_STRING, AT(state_dir), WHICH, .metavar = "DIR", .help = "the servers' folder"},
+    {"state_url", OPTION_STRING, AT(state_url), STORE, .metavar = "URL", .secret = true, .help = STATE_URL_HELP},
+    {"state_endpoint", OPTION_STRING, AT(state_endpoint), STORE, .metavar = "URL", .secret = true, .help = STATE_ENDPOINT_HELP},
+    {"state_region", OPTION_STRING, AT(state_region), STORE, .metavar = "NAME", .help = STATE_REGION_HELP},
+    {"state_style", OPTION_CHOICE, AT(state_style), STORE, .fallback = "auto", .choices = "auto|path|virtual", .metavar = "HOW",
+     .help = STATE_STYLE_HELP},
+    {"state_credentials", OPTION_STRING, AT(state_credentials), STORE, .metavar = "FILE", .help = STATE_CREDENTIALS_HELP},
+    {"state_timeout_ms", OPTION_UINT, AT(state_timeout_ms), STORE, .fallback = "8000", .min = 100, .max = 600000,
+     .help = STATE_TIMEOUT_HELP},
     {"kind", OPTION_CHOICE, AT(kind), WHICH, .fallback = "all", .choices = "all|session|kept|base|pinned|conversation|notes|part", .metavar = "NAME",
      .help = "ls, gc: those alone"},
     {"tenant", OPTION_STRING, AT(tenant), WHICH, .metavar = "HASH", .help = "ls, gc: those of this owner alone, by the hash that ls shows"},
@@ -229,7 +242,7 @@ static int show(const struct states *s, const char *(*note)(const struct states 
 /* ---- the four ---- */
 
 static struct rod_states_place place_of(const struct states *s) {
-    return (struct rod_states_place){.dir = s->state_dir};
+    return (struct rod_states_place){.dir = s->state_dir, .store = s->store};
 }
 
 static int list_all(struct states *s) {
@@ -332,6 +345,28 @@ static int (*find_verb(const char *name))(struct states *) {
     return NULL;
 }
 
+/* What only looks needs no right to write. */
+static int open_store(struct states *s) {
+    struct rod_error err;
+    const struct rod_store_config config = {.url = s->state_url,
+                                            .endpoint = s->state_endpoint,
+                                            .region = s->state_region,
+                                            .style = s->state_style,
+                                            .credentials = s->state_credentials,
+                                            .timeout_ms = (uint32_t)s->state_timeout_ms,
+                                            .looks = !s->yes};
+    const int rc = rod_store_open(&config, &s->store, &err);
+    return rc ? fail(err.message, rc == ROD_EINVALID ? 2 : 1) : 0;
+}
+
+static int run(struct states *s, int (*verb)(struct states *)) {
+    if (!*s->state_dir == !*s->state_url) return fail("--state-dir names the folder, or --state-url the store", 2);
+    int rc = *s->state_url ? open_store(s) : 0;
+    if (!rc) rc = verb(s);
+    rod_store_close(s->store);
+    return rc;
+}
+
 int cmd_states(int argc, char **argv) {
     struct states s = {.now_s = (int64_t)time(NULL)};
     const struct option_set set = OPTION_SET(states_flags, &s);
@@ -343,8 +378,7 @@ int cmd_states(int argc, char **argv) {
     int rc = command_flags(&set, "states", about, "Exit status 0, or 1 where something could not be done.\n", argc - n,
                            argv + n);
     if (rc < 0 && !verb) rc = fail("ls, get, rm or gc comes first; 'rodimus states --help' explains", 2);
-    if (rc < 0 && !*s.state_dir) rc = fail("--state-dir names the folder", 2);
-    if (rc < 0) rc = verb(&s);
+    if (rc < 0) rc = run(&s, verb);
     free(s.files);
     options_fini(&set);
     return rc;

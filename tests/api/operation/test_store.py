@@ -1,0 +1,210 @@
+"""States in an object store, as who operates the servers sees it: settings, start, health, metrics, credentials, faults of the store, and
+turns that another server was before."""
+import json
+import os
+import sys
+import threading
+import time
+
+import pytest
+
+from server import ROOT, SLOWER, Server, command
+from talk import CHAT, COMPLETIONS, new_id, turn
+
+sys.path.insert(0, os.path.join(ROOT, "tests"))
+from object_stand_in import StandIn  # noqa: E402
+
+FLAGS = ["--state-timeout-ms", 3000]
+RETRY_S = 10  # the answer to a turn that needs a store that is down comes within it
+
+
+@pytest.fixture
+def store():
+    with StandIn() as s:
+        yield s
+
+
+@pytest.fixture
+def serve(own_server):
+    """A server of a store."""
+    def begin(store, *flags, url=None, env=None):
+        return own_server("--state-url", url or f"{store.url}/fleet", "--state-endpoint", store.endpoint, *FLAGS, *flags, env={**store.env, **(env or {})})
+    return begin
+
+
+def refused(*flags, env=None):
+    """The log of a start that ends by itself, with its exit status."""
+    s = Server(*flags, name="refused", env=env, wait=False)
+    try:
+        return s.wait(), s.log()
+    finally:
+        s.kill()
+
+
+# ---- settings ----
+
+@pytest.mark.parametrize("flags, words", [
+    (["--state-url", "s3://me:hush@bucket/x"], ["state_url", "--state-url", "without credentials"]),
+    (["--state-url", "https://bucket"], ["state_url", "s3://BUCKET/PREFIX"]),
+    (["--state-url", "s3:///x"], ["state_url", "s3://BUCKET/PREFIX"]),
+    (["--state-url", "s3://b/x", "--state-endpoint", "http://me:hush@127.0.0.1:1"], ["state_endpoint", "without credentials"]),
+    (["--state-url", "s3://b/x", "--state-endpoint", "ftp://127.0.0.1"], ["state_endpoint", "http://HOST"]),
+    (["--state-url", "s3://b/x", "--state-style", "sideways"], ["state_style", "virtual"]),
+    (["--state-url", "s3://b/x", "--state-encryption", "rot13"], ["state_encryption", "aws:kms"]),
+    (["--state-url", "s3://b/x", "--state-timeout-ms", "0"], ["state_timeout_ms"]),
+    (["--state-url", "s3://b/x", "--state-dir", "somewhere"], ["state_dir", "--state-dir", "not there yet"]),
+    (["--state-endpoint", "http://127.0.0.1:1"], ["state_endpoint", "state_url is empty"]),
+    (["--state-credentials", "file"], ["state_credentials", "state_url is empty"])],
+    ids=["password", "other_scheme", "no_bucket", "password_of_endpoint", "ftp", "style", "encryption", "timeout", "a_folder_too", "endpoint_alone", "credentials_alone"])
+def test_a_wrong_setting_is_named_and_its_secrets_are_not(flags, words):
+    done = command("serve", *flags)
+    assert done.returncode == 2, done
+    assert all(word in done.stderr for word in words), done.stderr
+    assert "hush" not in done.stderr + done.stdout, done.stderr
+
+
+def test_a_start_without_credentials_says_which_setting_has_none(store, tmp_path):
+    quiet = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "HOME": str(tmp_path)}
+    code, log = refused("--state-url", f"{store.url}/x", "--state-endpoint", store.endpoint, env=quiet)
+    assert code == 2 and "state_credentials" in log, log
+
+
+# ---- the start ----
+
+def test_a_store_that_lies_is_refused_by_what_it_did(store):
+    store.faults({"do": "blind", "times": -1})
+    code, log = refused("--state-url", f"{store.url}/x", "--state-endpoint", store.endpoint, env=store.env)
+    assert code and "If-" in log, f"{code}: {log}"
+
+
+def test_a_store_that_is_not_there_ends_the_start(store):
+    code, log = refused("--state-url", f"{store.url}/x", "--state-endpoint", "http://127.0.0.1:1", "--state-timeout-ms", 500, env=store.env)
+    assert code == 1 and "Cannot serve" in log, f"{code}: {log}"
+
+
+# ---- what it says of itself ----
+
+def test_a_server_tells_where_its_states_are_and_no_secret(serve, store):
+    s = serve(store)
+    turn(s, "one", "Once upon a time", session_create=True)
+    info = s.get("/server_info").json
+    assert (info["state_url"], info["state_endpoint"]) == (f"{store.url}/fleet", store.endpoint), info
+    assert s.get("/health").json == {"status": "ok", "store": "ok"}
+    m = s.metrics()
+    assert m['rodimus_store_requests_total{kind="put"}'] >= 1 and m['rodimus_store_bytes_total{way="out"}'] > 100000, m
+    assert m["rodimus_store_failures_total"] == 0 and m["rodimus_store_down"] == 0
+    secret = store.env["AWS_SECRET_ACCESS_KEY"]
+    assert secret not in s.log() and secret not in json.dumps(info)
+    assert any("/s/" in key for key in store.objects_now()), store.objects_now()
+
+
+def test_a_store_that_is_down_is_503_and_is_told(serve, store):
+    s = serve(store)
+    turn(s, "one", "Once upon a time", session_create=True)
+    store.faults({"do": "status", "status": 500, "code": "InternalError", "times": -1})
+    began = time.monotonic()
+    answer = s.post(COMPLETIONS, {"session_id": "one", "prompt": " there", "max_tokens": 2})
+    took = time.monotonic() - began
+    assert answer.status == 503 and answer.error["code"] == "io" and int(answer.header("Retry-After")) > 0, answer
+    assert took < RETRY_S * SLOWER, took
+    assert s.post(COMPLETIONS, {"prompt": "Once", "max_tokens": 2}).status == 200
+    assert s.get("/health").json == {"status": "ok", "store": "down"} and s.metric("rodimus_store_down") == 1
+    assert s.metric("rodimus_store_failures_total") >= 1 and s.metric("rodimus_store_retries_total") >= 1
+    store.faults()
+    assert turn(s, "one", " there")["session"]["version"] == 2
+    assert s.get("/health").json["store"] == "ok"
+
+
+def test_new_credentials_come_with_sighup(serve, store, tmp_path):
+    file = tmp_path / "credentials"
+    def write(key, secret):
+        file.write_text(f"[default]\naws_access_key_id = {key}\naws_secret_access_key = {secret}\n")
+        file.chmod(0o600)
+    write(store.env["AWS_ACCESS_KEY_ID"], store.env["AWS_SECRET_ACCESS_KEY"])
+    s = serve(store, "--state-credentials", file, env={"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": ""})
+    turn(s, "one", "Once upon a time", session_create=True)
+    store.ask("PUT", "/_credentials", {"key": "NEW", "secret": "of-tomorrow", "token": ""})
+    assert s.post(COMPLETIONS, {"session_id": "one", "prompt": " there", "max_tokens": 2}).status == 503
+    file.write_text("nothing")
+    assert "state_credentials" in s.reload()
+    write("NEW", "of-tomorrow")
+    assert "taken over" in s.reload()
+    assert turn(s, "one", " there")["session"]["version"] == 2
+    assert "of-tomorrow" not in s.log()
+
+
+# ---- another server was first ----
+
+def test_turns_of_one_session_on_two_servers_are_all_kept(serve, store):
+    servers = [serve(store), serve(store)]
+    session, answers = new_id(), []
+    turn(servers[0], session, "Once upon a time", session_create=True)
+
+    def ask(s):
+        for _ in range(4):
+            answers.append(s.post(COMPLETIONS, {"session_id": session, "prompt": " and then", "max_tokens": 3}))
+    threads = [threading.Thread(target=ask, args=(s,)) for s in servers]
+    for t in threads:
+        t.start()
+    for t in threads:
+        t.join()
+    done = [a for a in answers if a.status == 200]
+    assert all(a.status == 200 or (a.status == 503 and a.error["code"] == "conflict" and a.header("Retry-After")) for a in answers), answers
+    versions = sorted(a.json["session"]["version"] for a in done)
+    assert versions == list(range(2, 2 + len(done))), f"each version is of one turn: {versions}"
+    for s in servers:
+        assert s.get(f"/v1/sessions/{session}").json["version"] == 1 + len(done)
+
+
+def test_a_call_that_another_server_was_before_is_503(serve, store):
+    s = serve(store)
+    turn(s, "one", "Once upon a time", session_create=True)
+    store.faults({"do": "status", "status": 412, "code": "PreconditionFailed", "method": "PUT", "times": -1})
+    for answer in (s.ask("PATCH", "/v1/sessions/one", {"pin": True}), s.post("/v1/sessions/one/fork", {"id": "two"}), s.post("/v1/sessions", {"id": "three"}),
+                   s.post(CHAT, {"session_id": "one", "messages": [{"role": "user", "content": "Hm"}], "max_tokens": 2})):
+        assert answer.status in (503, 412) and answer.error["code"] in ("conflict", "session_exists"), answer
+        assert answer.status == 412 or int(answer.header("Retry-After")) >= 1, answer
+    store.faults()
+    assert s.get("/v1/sessions/one").json["version"] == 1
+
+
+# ---- rodimus states ----
+
+def states(store, *words, rc=0):
+    done = command("states", *words, "--state-url", f"{store.url}/fleet", "--state-endpoint", store.endpoint, env={**os.environ, **store.env})
+    assert done.returncode == rc, f"{done.args}: {done.returncode} {done.stdout} {done.stderr}"
+    return done
+
+
+def test_states_of_a_store_are_listed_copied_and_cleaned(serve, store, tmp_path):
+    s = serve(store)
+    for more in ({"id": "plain"}, {"id": "kept", "keep_turns": 4}):
+        assert s.post("/v1/sessions", more).status == 200
+        for text in ("Once upon a time", " there was a king."):
+            turn(s, more["id"], text)
+    assert s.post("/v1/sessions", {"id": "short", "ttl_s": 1}).status == 200
+    turn(s, "short", "Once upon a time")
+    s.kill()
+    time.sleep(2.1)  # a store tells whole seconds
+    before = store.objects_now()
+    files = json.loads(states(store, "ls", "--json").stdout)["files"]
+    assert sorted(f["kind"] for f in files if f["kind"] != "kept") == ["session"] * 3 and any(f["kind"] == "kept" for f in files), files
+    assert len({f["tenant"] for f in files}) == 1 and len({f["fingerprint"] for f in files}) == 1, files
+    for f in files:
+        key = next(k for k in before if k.endswith(f["name"]))
+        assert f["bytes"] == before[key]["bytes"], f"{f} is {before[key]}"
+    states(store, "get", files[0]["name"], str(tmp_path / "copy"))
+    assert (tmp_path / "copy").stat().st_size == files[0]["bytes"]
+    shown = json.loads(states(store, "gc", "--json").stdout)["files"]
+    assert [(f["kind"], f["note"]) for f in shown] == [("session", "expired")], shown
+    assert store.objects_now().keys() == before.keys()
+    states(store, "gc", "--yes")
+    gone = set(before) - set(store.objects_now())
+    assert [k.endswith(shown[0]["name"]) for k in gone] == [True], gone
+    kept = next(f["name"] for f in files if f["kind"] == "kept")
+    session = next(f["name"] for f in files if f["kind"] == "session" and f["name"][:-len("state")] == kept[:len(f["name"]) - len("state")])
+    states(store, "rm", session, "--yes")
+    assert not [k for k in store.objects_now() if session[:-len("state")] in k], "earlier turns go with their session"
+    again = serve(store)
+    assert again.get("/v1/sessions/short").status == 404 and again.get("/v1/sessions/kept").status == 404
+    assert turn(again, "plain", " And then")["session"]["version"] == 3
