@@ -32,6 +32,22 @@ def test_the_table_of_capacity_has_the_programs_figures(name, tmp_path):
     assert len(re.findall(r"^\| Rodimus", chapter, re.M)) == 2 * len(sizes.PUBLISHED)
 
 
+PRICES = {"storage": 0.023e-9, "put": 5e-6, "get": 0.4e-6}  # a byte and month, a request: of one provider in one region, in dollars
+
+
+@pytest.mark.parametrize("name", sizes.PUBLISHED)
+def test_the_table_of_a_store_has_the_programs_bytes_and_these_prices(name, tmp_path):
+    one = sizes.session_bytes(name, tmp_path)["gpu"]
+    asleep = 1000 * one * PRICES["storage"]
+    busy = asleep + 1000 * 300 * (PRICES["put"] + PRICES["get"])
+    written = one / 1e6
+    wanted = f"| {name}, on a GPU | {asleep:.2f} | {busy:.2f} | {f'{written:.1f}' if written < 100 else f'{written:.0f}'} MB |"
+    chapter = page("deploy/CAPACITY.md").split("\n## Sessions in a store\n")[1].split("\n## ")[0]
+    assert wanted in chapter.splitlines(), wanted
+    assert all(f"{price * n:g} a {what}" in chapter for price, n, what in
+               ((PRICES["storage"], 1e9, "GB"), (PRICES["put"], 1000, "thousand PUTs"), (PRICES["get"], 1000, "thousand GETs")))
+
+
 def test_a_file_of_a_session_takes_what_the_table_counts(own_server, tmp_path):
     """Of tales, whose window is full after 257 tokens."""
     server = own_server("--state-dir", tmp_path)
