@@ -61,6 +61,7 @@ int prefix_use_open_pinned(struct rod_engine *e, struct rod_error *err) {
     struct state_pool_counts pool;
     state_pool_count(e->states, &pool);
     struct pinned_config config = {.state_dir = e->config.state_dir,
+                                   .home = e->home.calls ? &e->home : NULL,
                                    .form = keep_form(e),
                                    .pool = e->states,
                                    .budget_bytes = pool.bytes / POLICY_PREFIX_PINNED_PARTS,

@@ -6,7 +6,6 @@
 #include "state_read.h"
 
 #include <assert.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -40,7 +39,8 @@ struct pinned_entry {
 
 struct pinned {
     struct pinned_config config;
-    char dir[DIR_BYTES], start[HASH_DIGITS + 2]; /* start: of the names of its files */
+    struct state_home home;                      /* without calls: in memory alone */
+    char dir[DIR_BYTES], start[HASH_DIGITS + 2]; /* dir: "" in a store; start: of the names of its files */
     pthread_mutex_t changing;                    /* held over files; before `lock` */
     pthread_mutex_t lock;                        /* over what follows, held for a moment */
     pthread_cond_t closing;
@@ -159,14 +159,13 @@ static bool file_is_ours(const struct pinned *p, const char *name) {
 static int file_read(struct pinned *p, const char *name, struct pinned_prefix **out, struct state_disk_version *version,
                      struct rod_error *err) {
     const struct state_file_expected here = {p->config.form.fingerprint, p->config.form.layout};
-    const struct state_home home = state_home_folder(p->dir);
     struct state_home_file f;
     struct state_file state;
     struct pinned_prefix *prefix = NULL;
     char own_name[STATE_DISK_MAX_NAME + 1];
     void *header = NULL;
     size_t n = 0;
-    int rc = state_home_open(&home, name, NULL, &f, err);
+    int rc = state_home_open(&p->home, name, NULL, &f, err);
     if (rc) return rc;
     *version = f.version;
     rc = state_read_header(&f, name, &header, &n, err);
@@ -192,15 +191,17 @@ static int file_read(struct pinned *p, const char *name, struct pinned_prefix **
 }
 
 static bool version_same(const struct state_disk_version *a, const struct state_disk_version *b) {
+    if (*a->etag || *b->etag) return !strcmp(a->etag, b->etag);
     return a->inode == b->inode && a->mtime_ns == b->mtime_ns && a->n_bytes == b->n_bytes;
 }
 
 /* A file that is new, or another one under its name, is read. A file at fault is looked at once. A file that
  * finds no room, or a disk at fault, is read again later, and until then the prefix that had the name stays. */
-static void scan_file(struct pinned *p, const char *name) {
+static void scan_file(struct pinned *p, const char *name, const struct state_disk_version *listed) {
     struct state_disk_version now;
     struct rod_error err;
-    if (state_disk_stat(p->dir, name, &now, &err)) return; /* it is gone again */
+    if (!listed && state_home_stat(&p->home, name, &now, &err)) return; /* it is gone again */
+    if (listed) now = *listed;
     pthread_mutex_lock(&p->lock);
     struct pinned_entry *e = entry_of_file(p, name);
     const bool known = e && version_same(&e->version, &now);
@@ -239,30 +240,50 @@ static void scan_drop_unseen(struct pinned *p) {
     }
 }
 
-static int scan_folder(struct pinned *p, struct rod_error *err) {
-    pthread_mutex_lock(&p->changing);
-    DIR *folder = opendir(p->dir);
-    const int why = errno;
-    if (folder) {
-        pthread_mutex_lock(&p->lock);
-        for (uint32_t i = 0; i < p->n; i++) p->entries[i].seen = false;
-        pthread_mutex_unlock(&p->lock);
-        struct dirent *d;
-        while (!p->ends && (d = readdir(folder)))
-            if (file_is_ours(p, d->d_name)) scan_file(p, d->d_name);
-        closedir(folder);
-        if (!p->ends) scan_drop_unseen(p);
+struct scan {
+    struct pinned *p;
+    char last[STATE_DISK_MAX_NAME + 1]; /* of the page */
+};
+
+static void scan_found(void *arg, const char *name, const struct state_disk_version *version) {
+    struct scan *scan = arg;
+    if (version) snprintf(scan->last, sizeof scan->last, "%s", name);
+    if (!scan->p->ends && file_is_ours(scan->p, name)) scan_file(scan->p, name, version);
+}
+
+static int scan_pages(struct pinned *p, struct rod_error *err) {
+    struct scan scan = {.p = p};
+    bool more = true;
+    int rc = 0;
+    while (!rc && more && !p->ends) {
+        char after[sizeof scan.last];
+        memcpy(after, scan.last, sizeof after);
+        rc = state_home_list(&p->home, p->start, after, scan_found, &scan, &more, err);
+        more = more && strcmp(after, scan.last) != 0;
     }
+    return rc;
+}
+
+static int scan_folder(struct pinned *p, struct rod_error *err) {
+    struct stat info;
+    if (!p->home.fenced && stat(p->dir, &info) && errno == ENOENT) return 0; /* it is made with the first file */
+    pthread_mutex_lock(&p->changing);
+    pthread_mutex_lock(&p->lock);
+    for (uint32_t i = 0; i < p->n; i++) p->entries[i].seen = false;
+    pthread_mutex_unlock(&p->lock);
+    const int rc = scan_pages(p, err);
+    if (!rc && !p->ends) scan_drop_unseen(p);
     pthread_mutex_unlock(&p->changing);
-    if (folder || why == ENOENT) return 0; /* it is made with the first file */
-    return rod_fail(err, ROD_EIO, "%.300s: %s", p->dir, strerror(why));
+    return rc;
 }
 
 /* ---- the thread ---- */
 
 static uint64_t folder_time_ns(const struct pinned *p) {
     struct stat st;
-    return stat(p->dir, &st) ? 0 : (uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec;
+    return p->home.fenced || stat(p->dir, &st)
+               ? 0
+               : (uint64_t)st.st_mtim.tv_sec * 1000000000u + (uint64_t)st.st_mtim.tv_nsec;
 }
 
 static void *pinned_thread(void *arg) {
@@ -292,6 +313,15 @@ static void *pinned_thread(void *arg) {
 
 /* ---- calls ---- */
 
+static int open_folder(struct pinned *p, const char *state_dir, struct rod_error *err) {
+    const int n = snprintf(p->dir, sizeof p->dir, "%s/" FOLDER, state_dir);
+    if (n < 0 || (size_t)n >= sizeof p->dir)
+        return rod_fail_at(err, ROD_EINVALID, "state_dir", "state_dir is too long a path.");
+    p->home = state_home_folder(p->dir);
+    state_disk_sweep(p->dir, NULL, NULL); /* the folder may not be there yet */
+    return 0;
+}
+
 int pinned_open(const struct pinned_config *config, struct pinned **out, struct rod_error *err) {
     struct pinned *p = calloc(1, sizeof *p);
     if (!p) return rod_fail_no_memory(err);
@@ -300,16 +330,16 @@ int pinned_open(const struct pinned_config *config, struct pinned **out, struct 
     pthread_mutex_init(&p->lock, NULL);
     pthread_mutex_init(&p->changing, NULL);
     int rc = 0;
-    if (config->state_dir && *config->state_dir) {
+    if (config->home)
+        p->home = state_home_below(config->home, "p/");
+    else if (config->state_dir && *config->state_dir)
+        rc = open_folder(p, config->state_dir, err);
+    if (!rc && p->home.calls) {
         const struct state_form *form = &config->form;
         const uint64_t model = XXH3_64bits(form->fingerprint, sizeof form->fingerprint);
         const uint64_t hash = XXH3_64bits_withSeed(form->layout, strlen(form->layout), model);
         snprintf(p->start, sizeof p->start, "%016llx-", (unsigned long long)hash);
-        const int n = snprintf(p->dir, sizeof p->dir, "%s/" FOLDER, config->state_dir);
-        if (n < 0 || (size_t)n >= sizeof p->dir)
-            rc = rod_fail_at(err, ROD_EINVALID, "state_dir", "state_dir is too long a path.");
-        if (!rc) state_disk_sweep(p->dir, NULL, NULL); /* the folder may not be there yet */
-        if (!rc) rc = scan_folder(p, err);
+        rc = scan_folder(p, err);
         if (!rc && !(p->has_thread = !pthread_create(&p->thread, NULL, pinned_thread, p)))
             rc = rod_fail(err, ROD_EINTERNAL, "The thread of the pinned prefixes did not start.");
     }
@@ -390,11 +420,11 @@ static int put_file(struct pinned *p, const char *file, const struct pinned_pref
     size_t n_header;
     int rc = pinned_file_write(&p->config.form, prefix, &header, &n_header, err);
     if (rc) return rc;
-    rc = make_folder(p, err);
+    rc = p->home.fenced ? 0 : make_folder(p, err);
     const struct state_bytes parts[] = {{header, n_header}, {prefix->buffer->bytes, prefix->buffer->n_bytes}};
     struct state_disk_item item = {.name = file, .parts = parts, .n_parts = 2};
     if (!rc) {
-        state_disk_write_all(p->dir, &item, 1);
+        state_home_write(&p->home, &item, 1);
         rc = item.rc;
         if (rc) *err = item.err;
         *version = item.version;
@@ -485,7 +515,7 @@ int pinned_remove(struct pinned *p, const char *id, struct rod_error *err) {
     char file[STATE_DISK_MAX_NAME + 1];
     file_name(p, id, file);
     pthread_mutex_lock(&p->changing);
-    int rc = p->has_thread ? state_disk_remove(p->dir, file, err) : ROD_ENOTFOUND;
+    int rc = p->has_thread ? state_home_remove(&p->home, file, NULL, err) : ROD_ENOTFOUND;
     struct pinned_prefix *gone = NULL;
     if (!rc || rc == ROD_ENOTFOUND) { /* another server may have removed the file first, or written it just now */
         pthread_mutex_lock(&p->lock);

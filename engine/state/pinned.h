@@ -4,10 +4,10 @@
  * it has the bits of reading everything. It is there until it is removed, whatever else needs memory. All of them
  * together take budget_bytes at most.
  *
- * With a folder each is a file of it, DIR/HASH-ID.prefix; HASH is of the model and the layout, so servers of different
- * models share a folder. A thread looks at the folder: what another server writes or removes there is here a second
- * later, or half a minute where the folder's time does not tell (network file systems). A file that is damaged is left
- * where it is, and named once in the log.
+ * With a folder, or a store, each is a file of it, HASH-ID.prefix; HASH is of the model and the layout, so servers of
+ * different models share a folder. A thread looks at the folder: what another server writes or removes there is here a
+ * second later, or half a minute where the folder's time does not tell (network file systems, stores). A file that is
+ * damaged is left where it is, and named once in the log.
  *
  * Ownership: the set owns its prefixes and a reference to each one's buffer. Threads: any. pinned_find waits for no
  * file.
@@ -16,13 +16,15 @@
 #define PINNED_H
 
 #include "pinned_file.h"
+#include "state_home.h"
 
 enum { PINNED_MAX = 64 };
 
 struct pinned_config {
-    const char *state_dir;   /* the folder is "prefixes" in it; NULL or "": in memory alone */
-    struct state_form form;  /* its layout outlives the set */
-    struct state_pool *pool; /* of the states that are read from files */
+    const char *state_dir;         /* the folder is "prefixes" in it; NULL or "": there is none */
+    const struct state_home *home; /* a fenced one, instead of state_dir; NULL: none. Its names begin with "p/" */
+    struct state_form form;        /* its layout outlives the set */
+    struct state_pool *pool;       /* of the states that are read from files */
     uint64_t budget_bytes;
     void (*log)(void *arg, int level, const char *line);
     void *arg;

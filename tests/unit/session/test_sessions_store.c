@@ -349,6 +349,45 @@ static void a_store_that_is_out_of_reach_is_not_waited_for_by_everybody(void **s
     setup_close(&v.b), setup_close(&plain), memory_close_store(&m);
 }
 
+/* A server that starts finds them; one that runs looks from time to time. */
+static void pinned_prefixes_are_shared(void **state) {
+    (void)state;
+    struct memory_store m;
+    struct server v[2];
+    struct rod_prefix_info info;
+    struct rod_error err;
+    int32_t ids[40];
+    struct answer a;
+    for (int i = 0; i < 40; i++) ids[i] = 100 + i;
+    const struct rod_engine_config config = CONFIG(.prefix_cache_bytes = 8 << 20);
+    memory_open_store(&m);
+    server_open(&v[0], &m, 1, config);
+    if (rod_prefix_pin(v[0].b.c.engine, &(struct rod_prefix_new){.id = "p", .ids = ids, .n_ids = 40}, &info, &err))
+        fail_msg("%s", err.message);
+    assert_int_equal(info.n_tok, 32);
+    assert_true(info.durable);
+    assert_int_equal(memory_count(&m, "-p.prefix"), 1);
+    server_open(&v[1], &m, 1, config);
+    if (rod_prefix_get(v[1].b.c.engine, "p", &info, &err)) fail_msg("%s", err.message);
+    struct rod_request *r = collect_request(ids, 40, &a);
+    r->prompt[3] = 7; /* another beginning */
+    turn_ok(&v[1].b.c, r, &a);
+    assert_int_equal(a.end.cached_tok, 0);
+    collect_free(&a);
+    int32_t more[50];
+    memcpy(more, ids, sizeof ids);
+    for (int i = 40; i < 50; i++) more[i] = 9;
+    turn_ok(&v[1].b.c, collect_request(more, 50, &a), &a);
+    assert_int_equal(a.end.cached_tok, 32);
+    collect_free(&a);
+    if (rod_prefix_unpin(v[1].b.c.engine, "p", &err)) fail_msg("%s", err.message);
+    assert_int_equal(memory_count(&m, ".prefix"), 0);
+    for (int s = 0; !rod_prefix_get(v[0].b.c.engine, "p", &info, NULL); s++, sleep(1))
+        if (s > 35) fail_msg("after %d s the other server has it still", s);
+    for (int i = 0; i < 2; i++) setup_close(&v[i].b);
+    memory_close_store(&m);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_server_takes_any_turn),
@@ -361,6 +400,7 @@ int main(void) {
         cmocka_unit_test(what_has_expired_is_swept_by_any_server),
         cmocka_unit_test(a_way_back_leads_to_turns_of_other_servers),
         cmocka_unit_test(a_store_that_is_out_of_reach_is_not_waited_for_by_everybody),
+        cmocka_unit_test(pinned_prefixes_are_shared),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
