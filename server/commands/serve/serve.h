@@ -52,6 +52,7 @@ struct service {
     struct rod_error load_error;
     int load_rc, exit_code;
     uint64_t drain_began_ms, notice_ms;
+    bool turned_away;         /* newcomers, at the end of the notice */
     size_t n_cut;             /* requests that the drain cancelled */
     bool stopping, abandoned; /* abandoned: end at once, nothing is closed */
 };

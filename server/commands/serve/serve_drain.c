@@ -64,13 +64,17 @@ static void on_drain(uv_timer_t *timer) {
     assert(s->leaving && !v->stopping);
     const bool goes_on = port_goes_on(v);
     const uint64_t waited = uv_now(&v->loop) - v->drain_began_ms;
+    if (!v->turned_away && (s->failed || waited >= v->notice_ms)) {
+        http_turn_newcomers_away(s->http);
+        v->turned_away = true;
+        v->notice_ms = waited; /* on a busy machine later: handshakes have their whole time from here */
+    }
     const uint64_t handshake_ms = v->given.port ? 0 : goes_on ? FAR_HANDSHAKE_MS : HANDSHAKE_MS;
     const uint64_t closes = v->notice_ms + handshake_ms;
     uint64_t limit = v->notice_ms + s->config.drain_ms;
     if (s->failed && limit > FAULT_MS) limit = FAULT_MS;
     const uint64_t refuses = goes_on && limit > closes ? limit : closes + SETTLE_MS;
     /* The port closes first, so that a balancer sees a refused connection and asks another replica at once. */
-    if (s->failed || waited >= v->notice_ms) http_turn_newcomers_away(s->http);
     if (s->failed || waited >= closes) http_quiesce(s->http);
     if (!s->draining && (s->failed || waited >= refuses || is_over(v, waited, closes))) refuse_requests(s);
     if (!s->draining) return;
