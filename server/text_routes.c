@@ -174,7 +174,12 @@ int text_routes_count_message(struct job *j, struct rod_error *err) {
 int text_routes_count_response(struct job *j, struct rod_error *err) {
     struct api_request q;
     const char *body = j->body ? j->body : "";
-    if (responses_parse(body, j->body_len, &j->server->defaults, &q, &j->err)) return JOB_REFUSED;
+    struct api_stored stored = j->server->stored;
+    struct api_defaults defaults = j->server->defaults;
+    stored.tenant = j->tenant;
+    stored.may_wait = true;
+    defaults.stored = &stored;
+    if (responses_parse(body, j->body_len, &defaults, &q, &j->err)) return JOB_REFUSED;
     int rc = count(j, &q, err);
     if (!rc)
         buf_addf(&j->out, "{\"object\":\"response.input_tokens\",\"input_tokens\":%llu}", (unsigned long long)j->n_tok);

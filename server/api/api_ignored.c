@@ -22,7 +22,6 @@ const char *const api_ignored_names[API_N_IGNORED] = {
     [API_IGNORED_BILLING_HEADER] = "billing_header",
     [API_IGNORED_TOOL_FORMAT] = "tool_format",
     [API_IGNORED_SERVER_CALL] = "server_call",
-    [API_IGNORED_ITEM_REFERENCE] = "item_reference",
     [API_IGNORED_COMPACTION] = "compaction",
     [API_IGNORED_GHOST_SNAPSHOT] = "ghost_snapshot",
 };

@@ -30,7 +30,6 @@ enum api_ignored { /* bits of api_request.ignored, by number */
                    API_IGNORED_TOOL_FORMAT,
                    /* items of a history that another server made */
                    API_IGNORED_SERVER_CALL,
-                   API_IGNORED_ITEM_REFERENCE,
                    API_IGNORED_COMPACTION,
                    API_IGNORED_GHOST_SNAPSHOT,
                    API_N_IGNORED

@@ -154,7 +154,7 @@ void api_order_results(struct rod_message *messages, size_t n, const size_t *giv
     for (size_t i = 0; i < n; i++) {
         const struct rod_message result = messages[i];
         if (strcmp(result.role, "tool") != 0) first = i + 1;
-        if (i < first || !first || i - first >= API_NO_RANK) continue;
+        if (i < first || i - first >= API_NO_RANK) continue;
         const size_t rank = given[i];
         size_t at = i;
         for (; at > first && ranks[at - 1 - first] > rank; at--) {

@@ -11,12 +11,24 @@
 #include "api_ignored.h"
 #include "api_tools.h"
 
+struct json_t;
+struct api_stored { /* what is kept of earlier answers, for bodies that name parts of it */
+    /* The items of a stored answer, or of its request, each with its id: an array that the caller decrefs. NULL, with
+     * err filled: a 404, or what has failed. Waits for files. */
+    struct json_t *(*items)(void *arg, const char *tenant, const char *id, bool input, struct api_error *err);
+    void *arg;
+    const char *tenant;
+    bool may_wait; /* this thread */
+    bool waits;    /* set by a parser that has failed for this alone; err is empty */
+};
+
 struct api_defaults { /* defaults of a request, and the limits of its numbers */
     const char *model_name;
     const char *model_names; /* with its other names, separated by commas, a last * for any; NULL = it has none */
     uint32_t vocab_size;
     struct rod_sampling sampling;
     uint32_t chat_max_tokens;
+    struct api_stored *stored; /* NULL: nothing is kept */
     uint32_t context_tok; /* prompt and answer together, where nothing names a limit; 0 = chat_max_tokens ends those */
 };
 

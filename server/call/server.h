@@ -53,6 +53,7 @@ struct server {
     struct admission admission;
     struct loading loading;
     struct api_defaults defaults;
+    struct api_stored stored; /* but for the tenant */
     struct api_vocab vocab;
     char model_name[128], adapter[128]; /* adapter "": none */
     char fingerprint[16];               /* of what computes the answers: "fp_..." */

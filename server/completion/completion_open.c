@@ -133,12 +133,21 @@ static void digest_body(struct completion *c) {
 static void parse_body(struct completion *c) {
     struct server *s = c->server;
     struct completion_way *w = &c->way;
+    struct api_stored stored = s->stored;
+    struct api_defaults defaults = s->defaults;
     assert(!w->is_parsed && !w->failed);
+    stored.tenant = w->tenant;
+    stored.may_wait = c->working;
+    defaults.stored = &stored;
     const struct api_headers headers = {
         s->config.session_header,           w->header_session, w->header_key, w->tenant, w->asked,
         w->has_name ? w->header_name : NULL};
-    w->failed = c->answer.form->parse(w->body, w->body_len, &s->defaults, &c->request, &w->err) ||
-                c->answer.form->join(&c->request, &headers, &w->err);
+    w->failed = c->answer.form->parse(w->body, w->body_len, &defaults, &c->request, &w->err);
+    if (stored.waits) { /* on the pool, from the beginning */
+        w->failed = false;
+        return;
+    }
+    w->failed = w->failed || c->answer.form->join(&c->request, &headers, &w->err);
     w->is_parsed = true;
     digest_body(c);
     free(w->body);
@@ -377,8 +386,8 @@ static void work_on_pool(struct completion *c) {
 /* A body is parsed before anyone knows whether it asks for a grammar. */
 static void begin_work(struct completion *c) {
     if (!is_long(c)) parse_body(c);
-    const bool compiles = !c->way.failed && (c->request.grammar.text || c->request.tools.n);
-    if (is_long(c) || compiles || completion_session_waits(c) || completion_notes_wait(c)) {
+    const bool unread = !c->way.is_parsed, compiles = !c->way.failed && (c->request.grammar.text || c->request.tools.n);
+    if (unread || compiles || completion_session_waits(c) || completion_notes_wait(c)) {
         work_on_pool(c);
     } else {
         encode_input(c);

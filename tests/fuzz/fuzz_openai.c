@@ -14,8 +14,26 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-static const struct api_defaults defaults = {
-    .model_name = "m", .vocab_size = 64, .chat_max_tokens = 10, .context_tok = 100, .sampling = ROD_SAMPLING_NEUTRAL};
+/* What is kept of a response whose id is short. */
+static json_t *stored_items(void *arg, const char *tenant, const char *id, bool input, struct api_error *err) {
+    (void)arg;
+    (void)tenant;
+    if (strlen(id) > 8) {
+        api_error_set(err, 404, API_INVALID, "", "", "There is none.");
+        return NULL;
+    }
+    if (input) return json_pack("[{s:s,s:s,s:s}]", "id", "msg_1_in0", "role", "user", "content", "a");
+    return json_pack("[{s:s,s:s,s:[]},{s:s,s:s,s:s,s:s,s:s}]", "id", "msg_1", "role", "assistant", "content", "id",
+                     "fc_1_1", "type", "function_call", "call_id", "a", "name", "b", "arguments", "{}");
+}
+static struct api_stored stored = {.items = stored_items, .tenant = "t", .may_wait = true};
+
+static const struct api_defaults defaults = {.model_name = "m",
+                                             .vocab_size = 64,
+                                             .chat_max_tokens = 10,
+                                             .context_tok = 100,
+                                             .sampling = ROD_SAMPLING_NEUTRAL,
+                                             .stored = &stored};
 
 static void check_error(const struct api_error *err) {
     struct buf out = {0};
@@ -124,7 +142,7 @@ static void check_kept(const struct responses_kept *kept) {
 /* Any text that somebody put into a file. */
 static int kept(const char *text, size_t len, struct api_error *err) {
     struct responses_kept k;
-    const int rc = responses_parse_kept(text, len, &k, err);
+    const int rc = responses_parse_kept(text, len, len % 2, &k, err);
     if (!rc) check_kept(&k);
     responses_kept_fini(&k);
     return rc;
@@ -137,7 +155,7 @@ static void check_keeps(const struct api_request *r) {
     struct responses_kept k;
     if (own->discard != !own->kept.len && r->again.len < ROD_MAX_TURN_TEXT / 2) abort();
     if (!own->kept.len) return;
-    if (responses_parse_kept(own->kept.data, own->kept.len, &k, &err)) abort();
+    if (responses_parse_kept(own->kept.data, own->kept.len, true, &k, &err)) abort();
     if (k.echo.len != r->again.len || memcmp(k.echo.data, r->again.data, k.echo.len) || k.tools.n != r->tools.n)
         abort();
     if (!json_array_size(k.input)) abort();

@@ -25,8 +25,8 @@ struct responses_kept {
     struct api_tools tools; /* that the model has read */
     json_t *input;          /* an array of items; what is no array has none */
 };
-/* Of text [len], session.kept. 0, or -1 with err filled. */
-int responses_parse_kept(const char *text, size_t len, struct responses_kept *out, struct api_error *err);
+/* Of text [len], session.kept. input: its items are wanted, else they may be missing. 0, or -1 with err filled. */
+int responses_parse_kept(const char *text, size_t len, bool input, struct responses_kept *out, struct api_error *err);
 void responses_kept_fini(struct responses_kept *kept);
 
 struct responses_page { /* of a list */

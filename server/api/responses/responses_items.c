@@ -86,7 +86,9 @@ struct messages {
     struct rod_message *first;
     size_t *ranks; /* [n] of results, as api_order_results takes them */
     size_t n;
-    size_t head; /* so many items of the input are in it */
+    size_t head;     /* so many items of the input are in it */
+    size_t n_before; /* messages before the input */
+    json_t *before;  /* items of the answer that the input goes on from; NULL = not known */
 };
 
 /* Takes the text, also on an error. */
@@ -182,16 +184,30 @@ static bool take_call(const struct place *at, const json_t *item, struct message
     return false;
 }
 
+/* The place of a call among those of a message. */
+static size_t rank_in(const struct rod_message *caller, const json_t *call_id) {
+    for (size_t i = 0; i < caller->n_calls && i < API_NO_RANK; i++)
+        if (caller->calls[i].id && field_is(call_id, caller->calls[i].id)) return i;
+    return API_NO_RANK;
+}
+
+/* Likewise, of the answer before the input. */
+static size_t rank_before(const json_t *items, const json_t *call_id) {
+    const json_t *item;
+    size_t i;
+    json_array_foreach(items, i, item) {
+        if (i == API_NO_RANK) break;
+        if (json_is_string(call_id) && json_equal(json_object_get(item, "call_id"), call_id)) return i;
+    }
+    return API_NO_RANK;
+}
+
 /* The last message is a result of this call, whose place among those before is known. */
 static bool rank_result(const json_t *call_id, struct messages *out) {
-    size_t before = out->n - 1;
-    while (before && !strcmp(out->first[before].role, "tool")) before--;
-    const struct rod_message *caller = &out->first[before];
-    for (size_t i = 0; i < caller->n_calls && i < API_NO_RANK; i++) {
-        if (!caller->calls[i].id || !field_is(call_id, caller->calls[i].id)) continue;
-        out->ranks[out->n - 1] = i;
-        break;
-    }
+    size_t first = out->n - 1;
+    while (first > out->n_before && !strcmp(out->first[first - 1].role, "tool")) first--;
+    out->ranks[out->n - 1] =
+        first > out->n_before ? rank_in(&out->first[first - 1], call_id) : rank_before(out->before, call_id);
     return true;
 }
 
@@ -252,7 +268,6 @@ static enum api_ignored left_out(const json_t *type) {
                  {"mcp_list_tools", API_IGNORED_SERVER_CALL},
                  {"mcp_approval_request", API_IGNORED_SERVER_CALL},
                  {"mcp_approval_response", API_IGNORED_SERVER_CALL},
-                 {"item_reference", API_IGNORED_ITEM_REFERENCE},
                  {"compaction", API_IGNORED_COMPACTION},
                  {"compaction_summary", API_IGNORED_COMPACTION},
                  {"compaction_trigger", API_IGNORED_COMPACTION},
@@ -329,9 +344,12 @@ bool responses_take_items(const struct api_fields *p, struct api_request *out) {
     }
     put_text(&said, instructions);
     bool ok = !instructions || push(p, "system", &said, &messages);
-    ok = ok && (json_is_string(input) ? take_user : take_array)(p, input, &messages);
+    messages.n_before = messages.n;
+    ok = ok && responses_take_before(p, &messages.before) &&
+         (json_is_string(input) ? take_user : take_array)(p, input, &messages);
     out->n_messages = messages.n;
     if (ok) api_order_results(messages.first, messages.n, messages.ranks);
+    json_decref(messages.before);
     free(messages.ranks);
     return ok;
 }

@@ -63,13 +63,20 @@ static bool kept_input(const char *line, size_t len, struct responses_kept *out,
     return input && !out->input ? api_error_no_memory(err) : true;
 }
 
-int responses_parse_kept(const char *text, size_t len, struct responses_kept *out, struct api_error *err) {
+/* Items of the input may bring tools, which the model has read. */
+static bool brings_tools(const char *line, size_t len) {
+    static const char added[] = "additional_tools", found[] = "tool_search_output";
+    return memmem(line, len, added, sizeof added - 1) || memmem(line, len, found, sizeof found - 1);
+}
+
+int responses_parse_kept(const char *text, size_t len, bool input, struct responses_kept *out, struct api_error *err) {
     struct rod_error damaged;
     const char *end = memchr(text, '\n', len);
     const size_t n = end ? (size_t)(end - text) : len;
     *out = (struct responses_kept){0};
     const bool whole = end && n > 2 && text[0] == '{' && text[n - 1] == '}';
-    if (whole && kept_input(end + 1, len - n - 1, out, err) && kept_echo(text, n, out, err)) return 0;
+    if (whole && !input) input = brings_tools(end + 1, len - n - 1);
+    if (whole && (!input || kept_input(end + 1, len - n - 1, out, err)) && kept_echo(text, n, out, err)) return 0;
     responses_kept_fini(out);
     if (whole && err->http >= 500) return -1; /* out of memory */
     rod_fail(&damaged, ROD_ESTATE, "The texts that are kept of the response are damaged.");
@@ -184,6 +191,8 @@ static void put_item(struct buf *out, const char *id, const json_t *item) {
     } else if (!strcmp(type, "function_call")) {
         put_member(out, "call_id", json_object_get(item, "call_id"));
         put_member(out, "name", json_object_get(item, "name"));
+        if (json_string_length(json_object_get(item, "namespace")))
+            put_member(out, "namespace", json_object_get(item, "namespace"));
         put_arguments(out, json_object_get(item, "arguments"));
     } else if (!strcmp(type, "function_call_output")) {
         const json_t *output = json_object_get(item, "output");

@@ -22,6 +22,12 @@ bool responses_regex_whole(const char *pattern, size_t len);
  * a rule leads back to itself; `out` then has a part of it. */
 bool responses_lark(const char *grammar, size_t len, struct buf *out);
 
+/* Puts the items into the input that its references name. False with stored->waits set: not on this thread. */
+bool responses_resolve(const struct api_fields *p);
+/* The items of the response that the request goes on from, whose calls its outputs answer: the caller's. NULL: nothing
+ * is known of them, or the input needs none. False: likewise. */
+bool responses_take_before(const struct api_fields *p, json_t **out);
+
 /* The input and the instructions before it. */
 bool responses_take_items(const struct api_fields *p, struct api_request *out);
 /* Whether the input, whose items and tools are taken, has left a message. */

@@ -111,7 +111,8 @@ static bool read_input(const struct api_fields *p, struct api_request *out) {
     out->end.generation = true;
     if (go_on && field_asks(go_on)) return field_bad(p, "continue_final_message", "is for chats");
     if (!refuse_fields(p) || !check_hints(p) || !check_include(p) || !check_metadata(p) ||
-        !field_bool(p, "store", &store) || !take_previous(p, &out->session) || !responses_take_items(p, out))
+        !field_bool(p, "store", &store) || !take_previous(p, &out->session) || !responses_resolve(p) ||
+        !responses_take_items(p, out))
         return false;
     out->session.discard = !store;
     return responses_take_tools(p, field_get(p, "input"), &out->tools) && responses_check_items(p, out);

@@ -7,6 +7,7 @@
 #include "server/base/version.h"
 #include "server/completion/recall.h"
 #include "server/completion/replies.h"
+#include "server/kept_response.h"
 #include "server/settings/model_path.h"
 
 #include <assert.h>
@@ -186,6 +187,7 @@ static void server_set_defaults(struct server *s, struct rod_engine *engine) {
         .chat_max_tokens = limit ? (uint32_t)limit : DEFAULT_MAX_TOKENS,
         .context_tok = limit ? 0 : (uint32_t)s->config.max_prompt_tokens,
     };
+    s->stored = (struct api_stored){.items = kept_response_items, .arg = s};
     s->vocab = (struct api_vocab){.bytes = vocab_bytes, .arg = engine};
 }
 

@@ -211,7 +211,7 @@ REFUSED = [
     ({"input": [{"type": "custom_tool_call", "call_id": "a", "name": "b"}]}, "input[0].input"), ({"input": [{"type": "function_call", "name": "b", "arguments": 7}]}, "input[0].arguments"),
     ({"input": [{"type": "additional_tools", "tools": 7}, user("a")]}, "input[0].tools"), ({"input": [user("a"), {"type": "tool_search_output", "tools": [{"type": "king"}]}]}, "input[1].tools[0].type"),
     ({"input": [{"type": "function_call_output", "call_id": "a"}]}, "input[0].output"), ({"input": [{"role": "tool", "content": "a"}]}, "input[0].role"),
-    ({"input": [{"type": "king", "id": "a"}]}, "input[0].type"), ({"input": [{"type": "item_reference", "id": "a"}]}, "input[0].type"), ({"input": [{"type": "function_call", "arguments": "{}"}]}, "input[0]"),
+    ({"input": [{"type": "king", "id": "a"}]}, "input[0].type"), ({"input": [{"type": "function_call", "arguments": "{}"}]}, "input[0]"),
     ({"input": [{"type": "function_call_output", "call_id": 7, "output": "b"}]}, "input[0].call_id"),
     # an input of which nothing is left names what it has
     *[({"input": [{"type": t}, {"type": "reasoning", "summary": []}], **add}, "input[0].type") for t in ("reasoning", "compaction", "ghost_snapshot", "additional_tools") for add in ({}, {"instructions": "a"})],
@@ -388,7 +388,7 @@ def test_items_of_agents_are_messages_calls_and_results(server):
              [{"type": "function_call_output", "call_id": "a", "output": "Here:\n[image: not shown, this model reads text alone]"}]),
             ([{"type": "agent_message", "author": "main", "recipient": "b", "content": [{"type": "encrypted_content", "encrypted_content": "Look."}]}], [user("Message from main:\nLook.")]),
             ([{"type": "message", "role": "assistant", "content": [{"type": "refusal", "refusal": "No."}]}], [{"role": "assistant", "content": "No."}]),
-            ([{"type": t, "id": "x"} for t in ("web_search_call", "item_reference", "compaction", "reasoning", "local_shell_call", "mcp_list_tools", "ghost_snapshot")], [])):
+            ([{"type": t, "id": "x"} for t in ("web_search_call", "compaction", "reasoning", "local_shell_call", "mcp_list_tools", "ghost_snapshot")], [])):
         assert counted(server, input=[ask, *items, ask]) == counted(server, input=[ask, *same, ask]), items
 
 

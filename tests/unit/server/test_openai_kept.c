@@ -25,7 +25,7 @@ static void a_request_keeps_its_echo_its_tools_and_its_input(void **state) {
     struct responses_kept k;
     struct api_error err;
     parse(body, sizeof body - 1, &r);
-    assert_int_equal(responses_parse_kept(r.session.kept.data, r.session.kept.len, &k, &err), 0);
+    assert_int_equal(responses_parse_kept(r.session.kept.data, r.session.kept.len, true, &k, &err), 0);
     assert_int_equal(k.echo.len, r.again.len);
     assert_memory_equal(k.echo.data, r.again.data, k.echo.len);
     assert_int_equal(k.tools.n, 1);
@@ -80,7 +80,7 @@ static void what_is_damaged_is_refused(void **state) {
     for (size_t i = 0; i < sizeof texts / sizeof *texts; i++) {
         struct responses_kept k;
         struct api_error err;
-        if (!responses_parse_kept(texts[i], strlen(texts[i]), &k, &err)) fail_msg("%s is taken", texts[i]);
+        if (!responses_parse_kept(texts[i], strlen(texts[i]), true, &k, &err)) fail_msg("%s is taken", texts[i]);
         assert_int_equal(err.http, 412);
         assert_string_equal(err.code, "bad_state");
         assert_true(!k.input && !k.tools.n && !k.echo.len);
@@ -96,7 +96,7 @@ static void odd_items_are_shown_all_the_same(void **state) {
     struct responses_kept k;
     struct api_error err = {0};
     struct buf out = {0};
-    assert_int_equal(responses_parse_kept(text, sizeof text - 1, &k, &err), 0);
+    assert_int_equal(responses_parse_kept(text, sizeof text - 1, true, &k, &err), 0);
     assert_true(responses_render_input_items(&out, "resp_1", k.input,
                                              &(struct responses_page){.limit = 100, .rising = true}, &err));
     json_t *list = json_loadb(out.data, out.len, JSON_REJECT_DUPLICATES, NULL);
