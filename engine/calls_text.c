@@ -124,6 +124,13 @@ static uint64_t calls_hash_tools(const struct rod_chat *chat) {
     return hash ? hash : 1;
 }
 
+int rod_chat_encode_first(const struct rod_engine *e, const struct rod_chat *chat, struct rod_turn *turn, int32_t **ids,
+                          size_t *n_ids, struct rod_error *err) {
+    turn->leaves_open = chat->generation || chat->go_on;
+    if (chat->n_tools) turn->tools = calls_hash_tools(chat);
+    return rod_chat_encode(e, chat, ids, n_ids, err);
+}
+
 /* The turn of a session that has read these tools before. */
 static int calls_encode_known(const struct rod_engine *e, const struct rod_chat *chat, struct rod_turn *turn,
                               struct rod_error *err) {

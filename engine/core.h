@@ -230,6 +230,8 @@ void prefix_use_generated(struct active *active, int32_t id); /* a counted token
 /* The request ends, and its slot holds the state of prompt and answer, without a pending token. A device fault shows
  * later. */
 void prefix_use_answer(struct rod_engine *engine, struct active *active, int32_t pending, uint64_t now_ns);
+/* Likewise of a turn that brought a whole conversation: that state is in the buffer, which its session gets, too. */
+void prefix_use_turn(struct rod_engine *engine, struct active *active, struct state_buffer *buffer, uint64_t now_ns);
 /* The client has left a prompt that is being read: what has been read is kept. */
 void prefix_use_left(struct rod_engine *engine, struct active *active, uint64_t now_ns);
 /* The buffer has arrived; it is taken over. Requests that prefix_use_next_waiting gives look again. */
@@ -364,8 +366,10 @@ void end_cancel(struct rod_engine *engine, struct active *active);
 void end_saved(struct rod_engine *engine, struct active *active, struct state_buffer *buffer);
 /* The answer's state is in host memory, for its conversation. */
 void end_kept(struct rod_engine *engine, struct active *active);
+/* That state is in a file. */
+void end_written(struct rod_engine *engine, struct active *active);
 /* Of a turn that is back: its end is kept; its session could not be kept; its answer was sent. */
-void end_post(struct rod_engine *engine, struct active *active);
+void end_back(struct rod_engine *engine, struct active *active);
 void end_unsaved(struct rod_engine *engine, struct active *active);
 void end_replayed(struct rod_engine *engine, struct active *active);
 

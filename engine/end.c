@@ -11,7 +11,7 @@ static void end_release(struct rod_engine *e, struct active *a) {
     active_free(a);
 }
 
-void end_post(struct rod_engine *e, struct active *a) {
+static void end_post(struct rod_engine *e, struct active *a) {
     struct event *end = a->end;
     assert(end && (end->pub.kind == ROD_EVENT_FINISH || end->pub.kind == ROD_EVENT_ERROR));
     assert(end->pub.kind == ROD_EVENT_FINISH || !end->pub.state);
@@ -46,9 +46,9 @@ static void end_work(struct rod_engine *e, struct active *a) {
         shared_leave(e, a);
     }
     end_disown_rows(e, a);
-    if (a->lane.job && a->lane.ends) return;                        /* its end is posted when its state is in a file */
     if (a->session.turn) mailbox_left(&e->mailbox, &a->submission); /* it takes a place until its session has it */
-    if (!a->session.turn || !turn_leave(e, a)) end_post(e, a);
+    if (a->session.turn && turn_leave(e, a)) return;
+    if (!a->lane.job || !a->lane.ends) end_post(e, a); /* else when its state is in a file */
 }
 
 static void end_set_times(struct rod_event *pub, const struct active *a, uint64_t now_ns) {
@@ -75,6 +75,7 @@ static void end_conclude(struct rod_engine *e, struct active *a) {
 void end_saved(struct rod_engine *e, struct active *a, struct state_buffer *buffer) {
     assert(a->ended && a->sched.state == SCHED_MOVING);
     assert(!a->output_state->buffer && !a->end->pub.state);
+    prefix_use_turn(e, a, buffer, clock_now_ns());
     a->output_state->buffer = buffer;
     a->end->pub.state = a->output_state;
     a->output_state = NULL;
@@ -144,6 +145,15 @@ void end_finish(struct rod_engine *e, struct active *a, const struct verdict *v)
 }
 
 void end_kept(struct rod_engine *e, struct active *a) { end_conclude(e, a); }
+
+/* A turn's end waits for its session and for its conversation's file, whichever comes last. */
+void end_written(struct rod_engine *e, struct active *a) {
+    if (!a->session.in_sessions) end_post(e, a);
+}
+
+void end_back(struct rod_engine *e, struct active *a) {
+    if (!a->lane.job) end_post(e, a);
+}
 
 void end_cancel(struct rod_engine *e, struct active *a) {
     if (a->session.turn && turn_cancel(e, a)) return;

@@ -42,7 +42,7 @@ static void loop_take_back(struct rod_engine *e, struct active *a, uint64_t now_
     case TURN_CANCELLED: end_cancel(e, a); break;
     case TURN_FAILED: end_fail(e, a, &a->session.turn->err); break;
     case TURN_UNSAVED: end_unsaved(e, a); break;
-    case TURN_ENDED: end_post(e, a); break;
+    case TURN_ENDED: end_back(e, a); break;
     }
 }
 
@@ -160,7 +160,7 @@ static int loop_take_files(struct rod_engine *e, uint64_t now_ns, struct rod_err
         if (loaded)
             rc = loop_read(e, a, now_ns, err);
         else
-            end_post(e, a);
+            end_written(e, a);
     }
     return rc;
 }
@@ -222,7 +222,7 @@ static void loop_stop_files(struct rod_engine *e) {
         struct active *a = lane_use_next(e, &loaded);
         assert(!a || !loaded); /* a request that waits for a file has ended before */
         if (a)
-            end_post(e, a);
+            end_written(e, a);
         else
             nanosleep(&moment, NULL);
     }

@@ -176,7 +176,7 @@ static void prefix_use_plan_stops(const struct rod_engine *e, struct active *a, 
         .n_wanted = r->n_breakpoints,
         .pays_tok = prefix_use_pays_tok(e, a, sched_reading(&e->sched, a->sched.site)->fixed_ns),
         .chunk_tok = e->backend_info.chunk_tok,
-        .open_end = r->keep_state,
+        .open_end = r->keep_state && !(r->turn && r->turn->whole),
         .named = r->conversation != NULL};
     const uint32_t chunk_tok = reading.chunk_tok, way_tok = POLICY_PREFIX_LONG_TOK / chunk_tok * chunk_tok;
     a->cache.way_tok = reading.pays_tok <= way_tok / POLICY_PREFIX_MARK_PAYS ? way_tok : 0;
@@ -375,22 +375,52 @@ void prefix_use_generated(struct active *a, int32_t id) {
     assert(a->cache.n_generated == a->n_generated);
 }
 
+/* [*n] tokens of prompt and answer, malloc'd, for an entry of the state behind them. NULL: there is none to be. */
+static int32_t *prefix_use_whole(struct rod_engine *e, struct active *a, int32_t pending, size_t *n) {
+    *n = a->n_prompt + a->cache.n_generated - (pending >= 0);
+    if (*n <= a->n_prompt) /* inside a chunk, and nothing generated: not what reading a longer prompt gives */
+        return NULL;
+    int32_t *ids = malloc(*n * sizeof *ids);
+    if (!ids) return NULL;
+    memcpy(ids, a->prompt, a->n_prompt * sizeof *ids);
+    memcpy(ids + a->n_prompt, a->cache.generated_ids, (*n - a->n_prompt) * sizeof *ids);
+    const struct prefix_key key = active_prefix_key(a);
+    prefix_note(e->prefixes, &key, ids, a->n_prompt, *n);
+    a->cache.has_answer = true;
+    lane_use_place(e, a, ids, *n, true);
+    return ids;
+}
+
 void prefix_use_answer(struct rod_engine *e, struct active *a, int32_t pending, uint64_t now_ns) {
+    struct rod_error err;
+    size_t n;
     if (!a->cache.cacheable || a->request->keep_state || e->config.deterministic) return;
     if (a->sched.state != SCHED_DECODE && a->sched.state != SCHED_LAST) return;
-    const size_t n = a->n_prompt + a->cache.n_generated - (pending >= 0);
-    if (n <= a->n_prompt) return; /* inside a chunk, and nothing generated: not what reading a longer prompt gives */
-    int32_t *ids = malloc(n * sizeof *ids);
+    int32_t *ids = prefix_use_whole(e, a, pending, &n);
     if (!ids) return;
-    memcpy(ids, a->prompt, a->n_prompt * sizeof *ids);
-    memcpy(ids + a->n_prompt, a->cache.generated_ids, (n - a->n_prompt) * sizeof *ids);
-    const struct prefix_key key = active_prefix_key(a);
-    prefix_note(e->prefixes, &key, ids, a->n_prompt, n);
-    a->cache.has_answer = true;
-    struct rod_error err;
-    lane_use_place(e, a, ids, n, true);
     if (a->lane.keeps || n - a->cache.saved_tok >= prefix_use_pays_tok(e, a, 0))
         prefix_use_save_entry(e, a, ids, n, 0, false, now_ns, &err);
+    free(ids);
+}
+
+void prefix_use_turn(struct rod_engine *e, struct active *a, struct state_buffer *buffer, uint64_t now_ns) {
+    const struct rod_turn *turn = a->request->turn;
+    size_t n;
+    if (!turn || !turn->whole || !a->cache.cacheable || e->config.deterministic || !buffer->pool) return;
+    int32_t *ids = prefix_use_whole(e, a, a->output_state->pending, &n);
+    if (!ids) return;
+    assert(n == a->output_state->n_tok);
+    const struct prefix_key key = active_prefix_key(a);
+    const struct prefix_new_entry wanted = {.generated = true,
+                                            .buffer_bytes = state_pool_bytes(1, buffer->n_bytes),
+                                            .note = a->lane.keeps ? a->lane.place.tokens.low : 0};
+    struct prefix_entry *entry = prefix_reserve(e->prefixes, &key, ids, n, &wanted, now_ns);
+    if (entry) {
+        prefix_use_saved(e, entry, state_buffer_ref(buffer));
+        lane_use_keep(e, a, buffer);
+    } else {
+        prefix_use_keep_known(e, a, ids, n);
+    }
     free(ids);
 }
 

@@ -320,6 +320,9 @@ void rod_chat_marks(const struct rod_engine *engine, const struct rod_chat *chat
 struct rod_turn;
 int rod_chat_encode_turn(const struct rod_engine *engine, const struct rod_chat *chat, struct rod_turn *turn,
                          int32_t **ids, size_t *n_ids, struct rod_error *err);
+/* Of a turn with all of a conversation (rod_turn.whole). */
+int rod_chat_encode_first(const struct rod_engine *engine, const struct rod_chat *chat, struct rod_turn *turn,
+                          int32_t **ids, size_t *n_ids, struct rod_error *err);
 int rod_chat_render(const struct rod_engine *engine, const struct rod_chat *chat, char **text, size_t *len,
                     struct rod_error *err);
 /* What stands before and behind a call that the model makes: {"name": ..., "arguments": ...} in lines of its own. */
@@ -384,11 +387,13 @@ void rod_state_free(struct rod_state *state);
  * many. What goes wrong with the session is told by ROD_EVENT_ERROR before any other event: ROD_ENOTFOUND,
  * ROD_EVERSION, ROD_EBUSY, ROD_ESTATE. */
 struct rod_turn {
-    char *tenant;          /* whose session: the API key's name, "" without keys */
-    char *session;         /* [A-Za-z0-9._-]{1,128} */
-    bool create;           /* an unknown session begins with this turn, at version 0 */
-    bool beside;           /* a question: it is answered from the session's last version, beside a turn that runs, and
-                              the session stays as it is; not with create, idempotency_key */
+    char *tenant;  /* whose session: the API key's name, "" without keys */
+    char *session; /* [A-Za-z0-9._-]{1,128} */
+    bool create;   /* an unknown session begins with this turn, at version 0 */
+    bool whole;    /* the prompt is a whole conversation, which may come again, longer: it begins from and leaves
+                      prefix entries like one without a session. ROD_ESTATE if the session has read anything */
+    bool beside;   /* a question: it is answered from the session's last version, beside a turn that runs, and
+                      the session stays as it is; not with create, idempotency_key */
     uint64_t max_sessions; /* of the tenant: it makes none beyond; 0 = as in rod_session_new */
     char *from; /* with create: an unknown session begins where this one is now; NULL = empty. A turn that fails or
                    is cancelled leaves no new session */
@@ -443,7 +448,7 @@ struct rod_request {       /* make with rod_request_new; every pointer malloc'd 
     size_t n_marks;
     bool has_head;         /* the first mark ends system or tools, and not the first message */
     char *conversation;    /* the name under which this prompt comes again, longer each time; 1 to ROD_MAX_CONVERSATION
-                              bytes, NULL = none. What is read and said is kept for it. Not with turn */
+                              bytes, NULL = none. What is read and said is kept for it. Of turns, with whole alone */
     uint32_t n_user_texts; /* of a conversation: texts of the user in the prompt */
     struct rod_breakpoint breakpoints[ROD_MAX_BREAKPOINTS]; /* [n_breakpoints] */
     uint32_t n_breakpoints;

@@ -145,6 +145,9 @@ static int turn_begin(void *arg, struct session_turn *turn, struct rod_error *er
     struct rod_request *r = a->request;
     const struct session_snapshot *p = turn->snapshot;
     assert(!r->state && a->sched.state == SCHED_NONE);
+    if (r->turn->whole && p->n_tok)
+        return rod_fail_at(err, ROD_ESTATE, "session_id",
+                           "The session has text already, and the turn brings all of it.");
     turn_choose_prompt(r, p->n_tok == 0, turn->open, turn->tools);
     if (!r->n_prompt && p->pending < 0)
         return rod_fail_at(err, ROD_EINVALID, "prompt",

@@ -86,7 +86,7 @@ static bool check_header(const struct api_fields *p, const struct api_session *s
 
 bool api_join_conversation(const struct api_fields *p, struct api_request *q, const struct api_headers *h) {
     struct api_session *s = &q->session;
-    const bool turn = s->id != NULL, named = h->conversation != NULL;
+    const bool turn = s->id && !s->whole, named = h->conversation != NULL;
     if (!turn && !named && q->n_messages) return true; /* as the body says */
     free(s->conversation);
     s->conversation = NULL;

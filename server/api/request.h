@@ -53,10 +53,12 @@ bool api_session_id(const char *id); /* 1 to 128 of [A-Za-z0-9._-] */
 
 struct api_session { /* id NULL: the request is a turn of no session */
     char *id, *idempotency_key, *cache_salt;
-    char *conversation; /* the name under which its messages come again, longer each time; NULL = none. Not with id */
+    char *conversation; /* the name under which its messages come again, longer each time; NULL = none. With id only if
+                           whole */
     char *from;         /* a new session begins as a fork of this one; NULL = of none */
     struct buf kept;    /* text that is kept beside the answer; empty = none */
     bool create, has_expected;
+    bool whole;   /* the session begins with these messages, which may come again, longer, for another one */
     bool beside;  /* a question that leaves the session as it is */
     bool discard; /* nobody may go on from the answer: the session goes when it has ended */
     uint64_t expected_version;

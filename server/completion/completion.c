@@ -282,7 +282,8 @@ bool completion_repeat(struct completion *c) {
     const struct api_session *s = &c->request.session;
     const struct buf *answer = NULL;
     struct api_error err;
-    if (!s->conversation || !s->idempotency_key || !c->server->replies) return false;
+    if (s->id || !s->conversation || !s->idempotency_key || !c->server->replies)
+        return false; /* a session keeps its own */
     switch (replies_ask(c->server->replies, c->way.tenant, s->idempotency_key, c->answer.digest, &answer)) {
     case REPLY_NEW: c->repeats = true; return false;
     case REPLY_THERE: send_again(c, answer); return true;

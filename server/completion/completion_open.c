@@ -82,13 +82,15 @@ static int encode_chat(struct completion *c, struct completion_prompt *p, struct
     const struct api_request *q = &c->request;
     struct rod_chat chat = {
         .messages = q->messages, .n_messages = q->n_messages, .generation = q->end.generation, .go_on = q->end.go_on};
-    if (!c->turn.asked) completion_recall_find(c);
+    const bool whole = !c->turn.asked || q->session.whole;
+    if (whole) completion_recall_find(c);
     chat.tools = completion_head(c, &chat.n_tools);
-    if (c->turn.asked) {
+    if (!whole) {
         chat.generation = chat.generation && q->max_tokens > 0; /* else the messages are read, for the next ones */
         return rod_chat_encode_turn(e, &chat, c->turn.asked, &p->shown.ids, &p->shown.n_ids, err);
     }
-    int rc = rod_chat_encode(e, &chat, &p->shown.ids, &p->shown.n_ids, err);
+    int rc = c->turn.asked ? rod_chat_encode_first(e, &chat, c->turn.asked, &p->shown.ids, &p->shown.n_ids, err)
+                           : rod_chat_encode(e, &chat, &p->shown.ids, &p->shown.n_ids, err);
     if (rc) return rc;
     rod_chat_marks(e, &chat, p->shown.ids, p->shown.n_ids, &p->marks, &p->n_marks);
     completion_cache_places(c, p);

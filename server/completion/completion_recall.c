@@ -49,7 +49,7 @@ static bool take_head(struct completion *c, size_t i) {
  * all of it would be read again. An answer that stood behind this head proves the thread. */
 void completion_recall_find(struct completion *c) {
     struct api_request *q = &c->request;
-    assert(!c->turn.asked && q->n_messages);
+    assert((!c->turn.asked || q->session.whole) && q->n_messages);
     if (!c->server->recall || !q->end.generation) return; /* a text that goes on is read as it stands */
     c->answer.keeps_items = true;
     bool found = find(c);
@@ -74,7 +74,7 @@ void completion_recall_take(struct completion_choice *choice, const struct rod_e
 void completion_recall_put(const struct completion_choice *choice) {
     struct completion *c = choice->completion;
     const struct answer_choice *shown = &c->answer.choices[choice->index];
-    if (!c->answer.keeps_items || shown->failed) return;
+    if (!c->answer.keeps_items || shown->failed || c->turn.replayed) return;
     struct buf joined = {0};
     size_t n;
     struct api_call *calls = answer_calls(shown, &n);

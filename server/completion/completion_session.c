@@ -66,6 +66,7 @@ static bool fill_turn(struct completion *c, struct rod_turn *r) {
     r->tenant = strdup(c->way.tenant);
     r->session = strdup(s->id);
     r->create = s->create;
+    r->whole = s->whole;
     r->beside = s->beside;
     r->max_sessions = c->account.max_sessions;
     r->from = copy_text(s->from);

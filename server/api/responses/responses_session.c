@@ -42,6 +42,7 @@ int responses_join(struct api_request *q, const struct api_headers *h, struct ap
     if (!s->discard || s->from) s->id = strdup(id);
     if (!s->discard && !s->idempotency_key) s->idempotency_key = strdup(id);
     s->create = s->id != NULL;
+    s->whole = s->id && !s->from;
     if (!api_join_conversation(&p, q, h)) return -1;
     if (q->answer_id && (s->id || (s->discard && !s->from)) && (s->idempotency_key || s->discard)) return 0;
     field_no_memory(&p);

@@ -109,6 +109,8 @@ static void a_body_names_it_where_no_header_does(void **state) {
     want_name(&chats_form, "{" SAY "}", NULL, NULL);
     want_name(&messages_form, "{" SAY ", \"max_tokens\": 5}", "h", "h");
     want_name(&responses_form, "{\"input\": \"x\", \"store\": false, \"prompt_cache_key\": \"k\"}", NULL, "k");
+    want_name(&responses_form, "{\"input\": \"x\", \"prompt_cache_key\": \"k\"}", NULL, "k");
+    want_name(&responses_form, "{\"input\": \"x\"}", "h", "h");
 }
 
 static void what_is_no_name_names_nothing(void **state) {
