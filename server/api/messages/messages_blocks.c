@@ -75,23 +75,27 @@ static bool take_unseen(const struct messages_place *at, const json_t *block, en
     return end_text(at, block, out);
 }
 
-static bool bad_source(const struct messages_place *at, const char *member, const char *what) {
+static bool bad_member(const struct messages_place *at, const char *member, const char *what) {
     char name[sizeof at->name + 64];
-    snprintf(name, sizeof name, "%s.source%s", at->name, member);
+    snprintf(name, sizeof name, "%s.%s", at->name, member);
     return field_bad(at->fields, name, "%s", what);
 }
 
-/* Texts of a document's source, with line breaks between them; its images are not shown. */
-static bool put_blocks(const struct messages_place *at, const json_t *blocks, struct buf *out) {
+/* Texts of a document's source, or of a result of a search, with line breaks between them. Images of the first are not
+ * shown, and the second has none. */
+static bool put_blocks(const struct messages_place *at, const char *array, bool images, const json_t *blocks,
+                       struct buf *out) {
     const json_t *block;
     size_t i;
     json_array_foreach(blocks, i, block) {
         const json_t *type = json_object_get(block, "type"), *text = json_object_get(block, "text");
-        const bool image = field_is(type, "image");
+        const bool image = images && field_is(type, "image");
         char member[48];
-        snprintf(member, sizeof member, ".content[%zu]", i);
+        snprintf(member, sizeof member, "%s[%zu]", array, i);
         if (!image && !(field_is(type, "text") && json_is_string(text)))
-            return bad_source(at, member, "must be of type text, with its text, or image");
+            return bad_member(at, member,
+                              images ? "must be of type text, with its text, or image"
+                                     : "must be of type text, with its text");
         if (i) buf_putc(out, '\n');
         if (image)
             put_unseen(at->fields, API_IGNORED_IMAGE, out);
@@ -108,23 +112,39 @@ static bool take_document(const struct messages_place *at, const json_t *block, 
                  *type = json_object_get(source, "type");
     const bool content = field_is(type, "content");
     const json_t *data = json_object_get(source, content ? "content" : "data");
-    if (!json_is_object(source) || !json_is_string(type)) return bad_source(at, "", "must be an object with a type");
+    if (!json_is_object(source) || !json_is_string(type))
+        return bad_member(at, "source", "must be an object with a type");
     if (data && !json_is_string(data) && !(content && json_is_array(data)))
-        return bad_source(at, content ? ".content" : ".data",
+        return bad_member(at, content ? "source.content" : "source.data",
                           content ? "must be a string or blocks" : "must be a string");
     if (!content && !field_is(type, "text")) return take_unseen(at, block, API_IGNORED_DOCUMENT, out);
-    if (!data) return bad_source(at, content ? ".content" : ".data", "is missing");
+    if (!data) return bad_member(at, content ? "source.content" : "source.data", "is missing");
     begin_text(out);
     if (json_is_string(title)) {
         put_text(out, title);
         buf_putc(&out->text, '\n');
     }
     put_text(out, data);
-    return put_blocks(at, data, &out->text) && end_text(at, block, out);
+    return put_blocks(at, "source.content", true, data, &out->text) && end_text(at, block, out);
+}
+
+/* {"type": "search_result", "title", "source", "content": texts}: what it is, where it is from, and what it says, a
+ * line each. */
+static bool take_search_result(const struct messages_place *at, const json_t *block, struct texts *out) {
+    const json_t *title = block_text(at, block, "title"), *content = json_object_get(block, "content");
+    const json_t *source = title ? block_text(at, block, "source") : NULL;
+    if (!source) return false;
+    if (!json_array_size(content)) return bad_member(at, "content", "must be an array of blocks of type text");
+    begin_text(out);
+    put_text(out, title);
+    buf_putc(&out->text, '\n');
+    put_text(out, source);
+    buf_putc(&out->text, '\n');
+    return put_blocks(at, "content", false, content, &out->text) && end_text(at, block, out);
 }
 
 static bool take_image(const struct messages_place *at, const json_t *block, struct texts *out) {
-    if (!json_is_object(json_object_get(block, "source"))) return bad_source(at, "", "must be an object");
+    if (!json_is_object(json_object_get(block, "source"))) return bad_member(at, "source", "must be an object");
     return take_unseen(at, block, API_IGNORED_IMAGE, out);
 }
 
@@ -145,6 +165,7 @@ static int take_texts(const struct messages_place *at, enum role role, const jso
     if (role != USER && role != RESULT) return -1;
     if (field_is(type, "image")) return take_image(at, block, out);
     if (field_is(type, "document")) return take_document(at, block, out);
+    if (field_is(type, "search_result")) return take_search_result(at, block, out);
     return role == RESULT && field_is(type, "tool_reference") ? take_reference(at, block, out) : -1;
 }
 
@@ -162,8 +183,9 @@ static bool take_content(const struct api_fields *p, const char *where, enum rol
         const struct messages_place at = messages_place(p, where, i);
         const int taken = take_texts(&at, role, json_array_get(content, i), out);
         if (taken < 0)
-            return messages_bad(&at, role == RESULT ? "must be of type text, image, document or tool_reference"
-                                                    : "must be of type text");
+            return messages_bad(&at, role == RESULT
+                                         ? "must be of type text, image, document, search_result or tool_reference"
+                                         : "must be of type text");
         if (!taken) return false;
     }
     return true;
@@ -316,7 +338,7 @@ static bool take_block(struct reader *r, const struct messages_place *at, bool u
         return true;
     }
     if (!user && (field_is(type, "thinking") || field_is(type, "redacted_thinking"))) return true; /* as others do */
-    return messages_bad(at, user ? "must be of type text, tool_result, image or document"
+    return messages_bad(at, user ? "must be of type text, tool_result, image, document or search_result"
                                  : "must be of type text, tool_use or thinking");
 }
 

@@ -338,6 +338,24 @@ def test_a_document_of_content_is_read_as_text(server):
             assert counted(server, messages=given) == counted(server, messages=want) and answered(server, messages=given) == answered(server, messages=want), content
 
 
+def test_a_result_of_a_search_is_its_title_its_source_and_its_texts(server):
+    """Beside other blocks of a user's message, and in what a tool found."""
+    found = {"type": "search_result", "title": "A tale", "source": "https://a.example/b", "content": [{"type": "text", "text": "The fox ran."}, {"type": "text", "text": "Far."}],
+             "citations": {"enabled": True}, "cache_control": {"type": "ephemeral"}}
+    line = {"type": "text", "text": "A tale\nhttps://a.example/b\nThe fox ran.\nFar."}
+    call = {"type": "tool_use", "id": "toolu_1", "name": "look", "input": {}}
+    for wrap in (lambda block: [{"role": "user", "content": [{"type": "text", "text": "Look."}, block, block]}],
+                 lambda block: [ASK["messages"][0], {"role": "assistant", "content": [call]}, {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "toolu_1", "content": [block]}]}]):
+        assert counted(server, messages=wrap(found)) == counted(server, messages=wrap(line))
+        assert answered(server, messages=wrap(found)) == answered(server, messages=wrap(line))
+    for wrong, param in (({"title": 5}, ""), ({"source": None}, ""), ({"content": "a"}, ".content"), ({"content": []}, ".content"), ({"content": [{"type": "image"}]}, ".content[0]"),
+                         ({"content": [{"type": "text"}]}, ".content[0]")):
+        answer = server.post(PATH, {**ASK, "messages": [{"role": "user", "content": [{**found, **wrong}]}]})
+        assert answer.status == 400 and answer.json["error"]["message"].startswith(f"messages[0].content[0]{param} "), (wrong, answer)
+    said = server.post(PATH, {**ASK, "messages": [ASK["messages"][0], {"role": "assistant", "content": [found]}]})
+    assert said.status == 400 and "messages[1].content[0]" in said.json["error"]["message"], said
+
+
 def test_a_deferred_tool_stands_where_a_result_names_it(server):
     found = {**TOOL, "name": "get_time", "defer_loading": True}
     assert counted(server, tools=[TOOL, found]) == counted(server, tools=[TOOL]) == counted(server, tools=[found, TOOL])
@@ -383,4 +401,4 @@ def test_a_history_with_a_search_of_anothers_server_goes_on_without_it(server):
     assert counted(server, messages=searched) == counted(server, messages=plain)
     assert server.post(PATH, {**ASK, "messages": searched, "max_tokens": 2}).status == 200
     wrong = server.post(PATH, {**ASK, "messages": [{"role": "user", "content": [call]}]})
-    assert wrong.status == 400 and "text, tool_result, image or document" in wrong.error["message"], wrong
+    assert wrong.status == 400 and "text, tool_result, image, document or search_result" in wrong.error["message"], wrong
