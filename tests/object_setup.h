@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -32,6 +33,7 @@ static inline void object_setup_stand_in(struct object_setup *s, const char *con
     assert_int_equal(pipe(ends), 0);
     s->pid = fork();
     if (!s->pid) {
+        prctl(PR_SET_PDEATHSIG, SIGKILL); /* a test that dies leaves none behind */
         dup2(ends[1], 1);
         close(ends[0]);
         execvp("python3", (char *const *)(const void *)argv);

@@ -158,6 +158,9 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def log_message(self, *_):
         pass
 
+    def date_time_string(self, timestamp=None):
+        return email.utils.formatdate(self.server.store.now(), usegmt=True)
+
     def do(self):
         store = self.server.store
         self.fault, self.sent, self.taken, self.key, self.query, self.answered = {}, 0, 0, "", "", None

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-enum { WRITERS = 4, ROUNDS = 4, BODY_BYTES = 64, LARGE_BYTES = 1 << 20, NAME_BYTES = 64 };
+enum { WRITERS = 8, FEW_WRITERS = 4, ROUNDS = 3, BODY_BYTES = 64, LARGE_BYTES = 5 << 20, NAME_BYTES = 64 };
 
 struct probe {
     struct object_store *store;
@@ -102,25 +102,27 @@ static int conditions(const struct probe *p) {
 
 /* ---- of several at once one wins ---- */
 
-/* rc: one won, or too many, or (ROD_EIO) who won is not known. */
+/* rc: one won, or too many, or (ROD_EIO) who won is not known. Large bodies make the time longer between a store's look
+ * at the condition and its deed. */
 static int race(const struct probe *p, const char *name, size_t n_bytes, enum object_condition condition,
                 const char *etag, struct object_version *version) {
     char key[2 * NAME_BYTES], heads[WRITERS][BODY_BYTES];
     struct state_bytes parts[WRITERS][2];
     struct object_put puts[WRITERS];
     unsigned n_won = 0, n_unknown = 0;
+    const size_t n_writers = n_bytes ? WRITERS : FEW_WRITERS;
     name_of(p, name, key);
     memset(heads, 0, sizeof heads);
-    for (int i = 0; i < WRITERS; i++) {
+    for (size_t i = 0; i < n_writers; i++) {
         /* Other bytes than the version before has, as equal bytes may have one ETag. */
-        snprintf(heads[i], sizeof heads[i], "writer %d of %s, %d", i, name, (int)condition);
+        snprintf(heads[i], sizeof heads[i], "writer %zu of %s, %d", i, name, (int)condition);
         parts[i][0] = (struct state_bytes){heads[i], sizeof heads[i]};
         parts[i][1] = (struct state_bytes){p->large, n_bytes};
         puts[i] =
             (struct object_put){.key = key, .parts = parts[i], .n_parts = 2, .condition = condition, .etag = etag};
     }
-    object_store_put(p->store, puts, WRITERS);
-    for (int i = 0; i < WRITERS; i++) {
+    object_store_put(p->store, puts, n_writers);
+    for (size_t i = 0; i < n_writers; i++) {
         if (!puts[i].rc) *version = puts[i].version;
         n_won += !puts[i].rc;
         n_unknown += puts[i].rc && puts[i].rc != ROD_ECONFLICT;
@@ -219,5 +221,6 @@ int object_probe(struct object_store *store, struct rod_error *err) {
     if (!rc) rc = listed;
     clean(&p, &seen);
     free(p.large);
+    if (!rc) *err = (struct rod_error){0};
     return rc;
 }
