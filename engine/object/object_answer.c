@@ -237,7 +237,7 @@ void object_answer_error(struct object_answer *a, const char *xml, size_t n) {
     struct xml error;
     char message[1024];
     a->code[0] = a->message[0] = 0;
-    if (!xml_find(all, "Error", &error, NULL) || !xml_child(error, "Code", a->code, sizeof a->code)) return;
+    if (!n || !xml_find(all, "Error", &error, NULL) || !xml_child(error, "Code", a->code, sizeof a->code)) return;
     if (!a->code[0]) snprintf(a->code, sizeof a->code, "Error");
     tidy(a->code);
     if (!xml_child(error, "Message", message, sizeof message)) return;
@@ -274,7 +274,7 @@ int object_answer_list(const char *xml, size_t n, struct object_page *page, stru
     char truncated[16];
     page->n_keys = 0;
     page->last[0] = 0;
-    if (!xml_find(all, "ListBucketResult", &result, NULL)) return no_list(err, "it is none");
+    if (!n || !xml_find(all, "ListBucketResult", &result, NULL)) return no_list(err, "it is none");
     if (!xml_child(result, "IsTruncated", truncated, sizeof truncated))
         return no_list(err, "it does not say whether it goes on");
     page->more = is_text((struct piece){truncated, strlen(truncated)}, "true");

@@ -86,7 +86,7 @@ static size_t on_read(char *dst, size_t size, size_t n, void *arg) {
     while (n_now < n && x->part < x->n_parts) {
         const struct state_bytes *part = &x->parts[x->part];
         const size_t left = part->n - x->at_part, more = left < n - n_now ? left : n - n_now;
-        memcpy(dst + n_now, (const char *)part->data + x->at_part, more);
+        if (more) memcpy(dst + n_now, (const char *)part->data + x->at_part, more);
         n_now += more;
         x->at_part += more;
         if (x->at_part == part->n) x->part++, x->at_part = 0;
