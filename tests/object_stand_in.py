@@ -16,7 +16,7 @@ Control, by HTTP and without a signature:
   GET    /_log           the requests so far: [{"method", "key", "query", "status", "fault", "headers", "bytes", "at"}];  DELETE /_log
   GET    /_objects       {key: {"etag", "bytes", "meta", "modified"}}
   PUT    /_credentials   {"key", "secret", "token"}: valid from now on
-  PUT    /_clock         {"ahead_s": N}: of the server's clock
+  PUT    /_clock         {"ahead_s": N, "checked": false}: of the server's clock; whether requests of another time are refused
 A fault: {"do": KIND, "method": "PUT", "key": REGEX, "list": true (lists alone), "times": 1 (-1 = always), "after": N (spare the first N)} and
   status      "status": 503, "code": "SlowDown", "body_bytes": N, "headers": {...}: this answer, nothing done
   close, reset             the connection ends, nothing done;      close_after, reset_after   the write is done, no answer comes
@@ -334,7 +334,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             then = datetime.datetime.strptime(date, "%Y%m%dT%H%M%SZ").replace(tzinfo=datetime.timezone.utc).timestamp()
         except ValueError:
             raise Refused(403, "AccessDenied", "x-amz-date")
-        if abs(then - store.now()) > 900:
+        if store.clock_checked and abs(then - store.now()) > 900:
             raise Refused(403, "RequestTimeTooSkewed", "The difference between the request time and the current time is too large.")
         right = signature(store.secret, self.command, path, self.query, lower, signed, payload, date, [day, region, service, "aws4_request"])
         if day != date[:8] or not hmac.compare_digest(right, given):
@@ -506,7 +506,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             elif path == "/_credentials" and self.command == "PUT":
                 store.key, store.secret, store.token = given["key"], given["secret"], given.get("token", "")
             elif path == "/_clock" and self.command == "PUT":
-                store.ahead_s = given["ahead_s"]
+                store.ahead_s, store.clock_checked = given["ahead_s"], given.get("checked", True)
             said = {"/_faults": store.faults_now, "/_log": store.log}.get(path)
             if path == "/_objects":
                 said = {k: {n: h[n] for n in ("etag", "bytes", "meta", "modified")} for k, h in store.objects.index.items()}
@@ -565,7 +565,7 @@ class StandIn(Control):
         os.makedirs(directory or self.own, exist_ok=True)
         self.bucket, self.key, self.secret, self.token, self.region = bucket, key, secret, token, region
         self.objects, self.lock, self.stopped = Objects(directory or self.own), threading.Lock(), threading.Event()
-        self.faults_now, self.log, self.ahead_s, self.scheme = [], [], 0, "https" if cert else "http"
+        self.faults_now, self.log, self.ahead_s, self.clock_checked, self.scheme = [], [], 0, True, "https" if cert else "http"
         self.server = Server(("127.0.0.1", port), Handler)
         self.server.store, self.port = self, self.server.server_address[1]
         if cert:

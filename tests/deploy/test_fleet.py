@@ -13,7 +13,7 @@ from stores import KINDS
 SOAK = bool(os.environ.get("RODIMUS_TEST_SOAK"))
 N_TALKS, N_TURNS, N_KILLS = 64 if SOAK else 8, 20 if SOAK else 8, int(os.environ.get("RODIMUS_TEST_KILLS", 20))
 SEED = int(os.environ.get("RODIMUS_TEST_SEED", time.time_ns() % 1000000))
-STORES = ["folder"]
+STORES = os.environ.get("FLEET_STORES", "folder,stand-in,seaweedfs").split(",")
 
 
 @pytest.fixture(params=STORES)
@@ -36,6 +36,13 @@ def fleet(store):
         one.close()
 
 
+def kinds_of(store, durability):
+    """What is new and not written, no other server of a folder can fork; a store has no conversations that come whole."""
+    if store.name == "folder":
+        return fleets.KINDS if durability == "turn" else (fleets.Turns, fleets.Whole)
+    return (fleets.Turns, fleets.Forks) + ((fleets.Responses,) if durability == "turn" else ())
+
+
 def compared(talks, fleet, **row):
     """Each turn beside one server that was never restarted."""
     for talk in talks:
@@ -52,8 +59,7 @@ def compared(talks, fleet, **row):
 def test_any_server_takes_any_turn_while_each_is_restarted(fleet, durability):
     """Rolling restart: one after the other ends by SIGTERM and another takes its place, twice each."""
     servers = fleet("--session-durability", durability)
-    kinds = (fleets.Turns, fleets.Whole) if (servers.store.name, durability) == ("folder", "lazy") else fleets.KINDS  # what is new and not written no other server of a folder can fork
-    talks = fleets.talks(N_TALKS, N_TURNS, kinds)
+    talks = fleets.talks(N_TALKS, N_TURNS, kinds_of(servers.store, durability))
     restarts = [0]
 
     def roll(done):
@@ -67,9 +73,9 @@ def test_any_server_takes_any_turn_while_each_is_restarted(fleet, durability):
 
 
 @pytest.mark.timeout(3600)
-def test_no_turn_is_lost_or_doubled_when_servers_are_killed(fleet):
+def test_no_turn_is_lost_or_doubled_when_servers_are_killed(store, fleet):
     """kill -9 at random moments, of a server at random; turns go on until all kills are done."""
-    servers, talks, chance, kills, next_at = fleet(), fleets.talks(N_TALKS, N_TURNS), random.Random(SEED), [0], [time.monotonic()]
+    servers, talks, chance, kills, next_at = fleet(), fleets.talks(N_TALKS, N_TURNS, kinds_of(store, "turn")), random.Random(SEED), [0], [time.monotonic()]
 
     def kill(_):
         if kills[0] < N_KILLS and time.monotonic() > next_at[0]:
