@@ -271,7 +271,7 @@ fuzz-programs: $(FUZZ_BIN)
 deploy-deps:
 	@deploy/install-deps deploy
 test-deploy: deploy-deps # replicas behind HAProxy, nginx, Caddy and Envoy, the image in a Docker engine, systemd, upgrades, the files of deploy/
-	@$(MAKE) --no-print-directory -j$(JOBS) all
+	@$(MAKE) --no-print-directory -j$(JOBS) all $(BUILD)/tests/unit/object/test_object_probe
 	@tests/run $(BUILD) deploy
 test-browser: # the playground in Debian's Chromium; screenshots in build/browser
 	@deploy/install-deps browser

@@ -222,8 +222,9 @@ static bool xml_text(struct xml in, char *dst, size_t n_dst) {
 
 static bool xml_child(struct xml in, const char *name, char *dst, size_t n_dst) {
     struct xml child;
-    dst[0] = 0;
-    return xml_find(in, name, &child, NULL) && xml_text(child, dst, n_dst);
+    const bool found = xml_find(in, name, &child, NULL) && xml_text(child, dst, n_dst);
+    if (!found) dst[0] = 0;
+    return found;
 }
 
 /* Printable ASCII; the rest as '?', and what has no room is left out. */
