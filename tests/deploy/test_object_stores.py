@@ -90,3 +90,17 @@ def test_signatures_are_those_of_botocore(token):
     named = {name for r in requests for name in r["headers"]}
     assert kinds == {"PUT", "GET", "HEAD", "DELETE"} and any("list-type" in r["query"] for r in requests), kinds
     assert {"if-match", "if-none-match", "range", "x-amz-copy-source", "x-amz-meta-mark"} <= named and ("x-amz-security-token" in named) == bool(token), named
+
+
+def test_tls_is_verified_against_the_authority_that_is_named(tmp_path):
+    key, cert, both = (str(tmp_path / name) for name in ("key.pem", "cert.pem", "both.pem"))
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-keyout", key, "-out", cert, "-days", "2", "-subj", "/CN=store",
+                    "-addext", "subjectAltName=IP:127.0.0.1"], check=True, capture_output=True)
+    with open(both, "w") as out:
+        out.writelines(open(name).read() for name in (key, cert))
+    with StandIn(cert=both) as store:
+        status, said = probe(store.url, store.endpoint, {**store.env, "AWS_CA_BUNDLE": cert})
+        payloads = {r["headers"]["x-amz-content-sha256"] for r in store.requests() if r["method"] == "PUT" and "x-amz-copy-source" not in r["headers"]}
+        refused, why = probe(store.url, store.endpoint, store.env)
+    assert status == 0 and payloads == {"UNSIGNED-PAYLOAD"}, (said, payloads)
+    assert refused and "ROD_EIO" in why and "certificate" in why, why
