@@ -77,7 +77,7 @@ static int open_store(struct service *v) {
     if (rc) return rc;
     s->store = store;
     log_text(&s->log, LOG_INFO,
-             "states of sessions are objects of %s; those of conversations and pinned prefixes are in memory alone",
+             "states of sessions and pinned prefixes are objects of %s; those of conversations are in memory alone",
              c->state_url);
     return 0;
 }

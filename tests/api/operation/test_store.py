@@ -189,14 +189,15 @@ def test_states_of_a_store_are_listed_copied_and_cleaned(serve, store, tmp_path)
         assert s.post("/v1/sessions", more).status == 200
         for text in ("Once upon a time", " there was a king."):
             turn(s, more["id"], text)
+    assert s.ask("PUT", "/v1/prefixes/tale", {"prompt": "Once upon a time there was a king who had three sons. " * 8}).status == 200
     assert s.post("/v1/sessions", {"id": "short", "ttl_s": 1}).status == 200
     turn(s, "short", "Once upon a time")
     s.kill()
     time.sleep(2.1)  # a store tells whole seconds
     before = store.objects_now()
     files = json.loads(states(store, "ls", "--json").stdout)["files"]
-    assert sorted(f["kind"] for f in files if f["kind"] != "kept") == ["session"] * 3 and any(f["kind"] == "kept" for f in files), files
-    assert len({f["tenant"] for f in files}) == 1 and len({f["fingerprint"] for f in files}) == 1, files
+    assert sorted(f["kind"] for f in files if f["kind"] != "kept") == ["pinned"] + ["session"] * 3 and any(f["kind"] == "kept" for f in files), files
+    assert len({f["tenant"] for f in files if f["kind"] != "pinned"}) == 1 and len({f["fingerprint"] for f in files}) == 1, files
     for f in files:
         key = next(k for k in before if k.endswith(f["name"]))
         assert f["bytes"] == before[key]["bytes"], f"{f} is {before[key]}"
@@ -215,3 +216,4 @@ def test_states_of_a_store_are_listed_copied_and_cleaned(serve, store, tmp_path)
     again = serve(store)
     assert again.get("/v1/sessions/short").status == 404 and again.get("/v1/sessions/kept").status == 404
     assert turn(again, "plain", " And then")["session"]["version"] == 3
+    assert again.get("/v1/prefixes/tale").status == 200
