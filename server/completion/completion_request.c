@@ -140,7 +140,9 @@ int completion_request_submit(struct completion *c, struct rod_error *err) {
 /* The key pays for one answer. The engine gives a known Idempotency-Key its answer, and refuses expected_version. */
 int completion_request_again(struct completion *c, struct rod_error *err) {
     assert(c->turn.again && !c->turn.tried && !c->n_open);
-    assert(c->answer.n_choices == 1 && !c->choices->said.ids); /* what a recall keeps is in no session */
+    assert(c->answer.n_choices == 1);
+    free(c->choices->said.ids); /* the recall keeps what is said now */
+    c->choices->said = (struct rod_ids){0};
     c->turn.asked = c->turn.again;
     c->turn.again = NULL;
     c->turn.tried = true;
