@@ -45,6 +45,7 @@ struct route {
      * of the client's header (client_header). */
     const struct answer_form *form;
     bool by_client;
+    bool deep; /* the name of a conversation may have a '/' */
 };
 
 static void get_health(struct http_call *call);
@@ -72,9 +73,9 @@ static const struct route routes[] = {
     {"DELETE", "/v1/responses/", .tail = "", .job = response_routes_delete, .engine = true, .bare_path = true},
     {"GET", "/v1/sessions", .run = session_routes_list, .engine = true},
     {"POST", "/v1/sessions", .job = session_routes_create, .engine = true, .bare = true},
-    {"GET", "/v1/sessions/", .tail = "", .run = session_routes_get, .engine = true},
+    {"GET", "/v1/sessions/", .tail = "", .run = session_routes_get, .engine = true, .deep = true},
     {"PATCH", "/v1/sessions/", .tail = "", .job = session_routes_change, .engine = true, .bare = true},
-    {"DELETE", "/v1/sessions/", .tail = "", .run = session_routes_delete, .engine = true},
+    {"DELETE", "/v1/sessions/", .tail = "", .run = session_routes_delete, .engine = true, .deep = true},
     {"POST", "/finish_session", .job = session_routes_finish, .engine = true},
     {"POST", "/v1/sessions/", .tail = "/fork", .job = session_routes_fork, .engine = true, .bare = true},
     {"POST", "/v1/sessions/", .tail = "/rewind", .job = session_routes_rewind, .engine = true},
@@ -270,19 +271,25 @@ static const char *path_of(const struct route *route, const char *path) {
     return route->bare_path && strncmp(path, VERSION_PREFIX "/", n + 1) != 0 ? route->path + n : route->path;
 }
 
-static bool path_matches(const struct route *route, const char *path) {
-    const char *own = path_of(route, path);
+/* The name is the rest of the path. */
+static bool name_is_rest(const struct route *route, struct http_request *r) {
+    const char *kind = route->deep ? http_query(r, "kind") : NULL;
+    return !route->tail || (kind && !strcmp(kind, "conversation"));
+}
+
+static bool path_matches(const struct route *route, struct http_request *r) {
+    const char *path = http_path(r), *own = path_of(route, path);
     const size_t n = strlen(own);
     if (own[n - 1] != '/' || n == 1) return !strcmp(path, own);
     if (strncmp(path, own, n) != 0 || !path[n]) return false;
     const size_t n_name = strcspn(path + n, "/");
-    return !route->tail || (n_name && !strcmp(path + n + n_name, route->tail));
+    return name_is_rest(route, r) || (n_name && !strcmp(path + n + n_name, route->tail));
 }
 
 static void set_name(struct http_call *call) {
     const struct route *route = &routes[call->route];
     call->name = http_path(call->http) + strlen(path_of(route, http_path(call->http)));
-    call->name_len = route->tail ? strcspn(call->name, "/") : strlen(call->name);
+    call->name_len = name_is_rest(route, call->http) ? strlen(call->name) : strcspn(call->name, "/");
 }
 
 static bool method_matches(const struct route *route, const char *method) {
@@ -324,7 +331,7 @@ static unsigned match_route(struct http_call *call) {
         return N_ROUTES;
     }
     for (unsigned i = 0; i < N_ROUTES; i++) {
-        if (own ? strcmp(path, path_of(&routes[i], path)) != 0 : !path_matches(&routes[i], path)) continue;
+        if (own ? strcmp(path, path_of(&routes[i], path)) != 0 : !path_matches(&routes[i], call->http)) continue;
         if (call->on_admin && !routes[i].on_admin) continue;
         if (method_matches(&routes[i], method)) return i;
         const size_t n = strlen(allow);

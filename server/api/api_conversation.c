@@ -28,16 +28,16 @@ static void take_name(const char *name, const char *part, char out[API_CONVERSAT
     memcpy(out, is ? whole : "", is ? strlen(whole) + 1 : 1);
 }
 
-bool api_conversation_name(api_header_of *header, const void *from, const char *session_header,
-                           char out[API_CONVERSATION_MAX + 1]) {
+const char *api_conversation_name(api_header_of *header, const void *from, const char *session_header,
+                                  char out[API_CONVERSATION_MAX + 1]) {
     *out = 0;
     for (size_t i = 0; i < sizeof headers / sizeof *headers; i++) {
         const char *name = header(from, headers[i].name);
         if (!name) continue;
         take_name(name, headers[i].part ? header(from, headers[i].part) : NULL, out);
-        return true;
+        return headers[i].name;
     }
     const char *name = header(from, session_header);
     if (name) take_name(name, NULL, out);
-    return name != NULL;
+    return name ? session_header : NULL;
 }

@@ -15,9 +15,9 @@ enum { API_CONVERSATION_MAX = 255 }; /* bytes */
 bool api_conversation_is(const char *name, size_t len);
 
 typedef const char *api_header_of(const void *from, const char *name); /* NULL: not sent */
-/* The name that headers give; session_header: the one that the operator chose. The first header that was sent decides:
- * out is "" where its value is no name. False: none was sent. */
-bool api_conversation_name(api_header_of *header, const void *from, const char *session_header,
-                           char out[API_CONVERSATION_MAX + 1]);
+/* The name that headers give; session_header: the one that the operator chose. The first header that was sent decides,
+ * and is returned: out is "" where its value is no name. NULL: none was sent. */
+const char *api_conversation_name(api_header_of *header, const void *from, const char *session_header,
+                                  char out[API_CONVERSATION_MAX + 1]);
 
 #endif

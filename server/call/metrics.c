@@ -134,7 +134,7 @@ static void render_engine(struct buf *out, const struct metrics *m, const struct
     put_fraction(out, "vllm:gpu_cache_usage_perc", "gauge", "Slots in use, 0 to 1.", used);
 }
 
-static void render_conversations(struct buf *out, const struct rod_stats *s) {
+static void render_conversations(struct buf *out, const struct metrics *m, const struct rod_stats *s) {
     put(out, "rodimus_conversations", "Named conversations.", s->conversations);
     put(out, "rodimus_conversation_lanes", "Beginnings of them that differ.", s->lanes);
     put_head(out, "rodimus_conversation_states", "gauge", "Their states in host memory, and in files.");
@@ -145,6 +145,8 @@ static void render_conversations(struct buf *out, const struct rod_stats *s) {
     put(out, "rodimus_conversation_save_failures_total", "States of conversations that could not be written.",
         s->lane_save_failures);
     put(out, "rodimus_conversation_loads_total", "States of conversations read back from files.", s->lane_loads);
+    put(out, "rodimus_conversation_names_unread_total",
+        "Requests whose conversation's name could not be looked up among sessions.", m->names_unknown);
 }
 
 static void render_prefix(struct buf *out, const struct rod_stats *s) {
@@ -314,7 +316,7 @@ void metrics_render(struct metrics *m, const struct metrics_view *view, struct b
     if (!view->stats) return;
     render_engine(out, m, view);
     render_prefix(out, view->stats);
-    render_conversations(out, view->stats);
+    render_conversations(out, m, view->stats);
     put_drafts(out, "rodimus_draft_tokens_total", "Tokens that steps read ahead as drafts, by their source.",
                view->stats->drafted);
     put_drafts(out, "rodimus_draft_accepted_tokens_total", "Of these, tokens that came.", view->stats->accepted);

@@ -30,6 +30,7 @@ struct metrics {
     _Atomic uint64_t streams;       /* now */
     _Atomic uint64_t reloads, reloads_failed;
     _Atomic uint64_t ignored[API_N_IGNORED]; /* requests that had such a part */
+    _Atomic uint64_t names_unknown;          /* of conversations: whether they are sessions could not be read */
     struct metrics_histogram ttft, inter_token, request, queue;
     int64_t started_s; /* since 1970; set once, before others look */
 };

@@ -51,7 +51,7 @@ struct completion_way { /* in: from the body to requests of the engine */
     char *header_session, *header_key;          /* or NULL */
     char *asked;                                /* the session in the path, of a question beside it; or NULL */
     char header_name[API_CONVERSATION_MAX + 1]; /* of a conversation, "" = none that is one */
-    bool has_name;                              /* a header gives it */
+    const char *name_header;                    /* that gives it; NULL = none */
     char tenant[72];                            /* the owner of its sessions */
     struct pool_work work;
     bool is_parsed, failed; /* failed: err is the answer */

@@ -141,9 +141,12 @@ static void parse_body(struct completion *c) {
     stored.tenant = w->tenant;
     stored.may_wait = c->working;
     defaults.stored = &stored;
-    const struct api_headers headers = {
-        s->config.session_header,           w->header_session, w->header_key, w->tenant, w->asked,
-        w->has_name ? w->header_name : NULL};
+    const struct api_headers headers = {s->config.session_header,
+                                        w->header_session,
+                                        w->header_key,
+                                        w->tenant,
+                                        w->asked,
+                                        w->name_header ? w->header_name : NULL};
     w->failed = c->answer.form->parse(w->body, w->body_len, &defaults, &c->request, &w->err);
     if (stored.waits) { /* on the pool, from the beginning */
         w->failed = false;

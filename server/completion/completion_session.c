@@ -18,7 +18,7 @@ bool completion_session_headers(struct completion *c) {
     const struct http_call *call = c->call;
     const char *session = http_header(call->http, c->server->config.session_header);
     const char *key = http_header(call->http, "Idempotency-Key");
-    c->way.has_name =
+    c->way.name_header =
         api_conversation_name(header_of, call->http, c->server->config.session_header, c->way.header_name);
     snprintf(c->way.tenant, sizeof c->way.tenant, "%s", call->tenant);
     c->account.max_sessions = call->key ? call->key->max_sessions : 0;
@@ -28,27 +28,45 @@ bool completion_session_headers(struct completion *c) {
     return (!session || c->way.header_session) && (!key || c->way.header_key);
 }
 
-bool completion_session_waits(const struct completion *c) {
-    return c->way.header_session && !c->way.failed && !c->request.session.id && api_session_id(c->way.header_session);
+/* Whether a name of a header may be a session's: a turn's header leads it to a server, and is looked at elsewhere. */
+static bool may_be_session(const struct completion *c, const char *name) {
+    const struct api_session *s = &c->request.session;
+    return name && !c->way.failed && (!s->id || s->whole) && api_session_id(name);
 }
 
-bool completion_session_check(struct completion *c) {
+bool completion_session_waits(const struct completion *c) {
+    return may_be_session(c, c->way.header_session) || may_be_session(c, c->way.header_name);
+}
+
+/* A conversation is a cache: what its folder cannot say now is no reason to refuse it. */
+static bool unknown(struct completion *c, const char *name, const struct rod_error *err) {
+    log_text(&c->server->log, LOG_WARN, "Whether %s is a session of turns cannot be read: %s", name, err->message);
+    c->server->metrics.names_unknown++;
+    return true;
+}
+
+static bool check_name(struct completion *c, const char *header, const char *name) {
     struct rod_session_info info;
     struct rod_error rod = {0};
-    const char *id = c->way.header_session;
-    if (!completion_session_waits(c)) return true;
-    const int rc = rod_session_get(c->server->engine, c->way.tenant, id, &info, &rod);
+    if (!may_be_session(c, name)) return true;
+    const int rc = rod_session_get(c->server->engine, c->way.tenant, name, &info, &rod);
     if (rc == ROD_ENOTFOUND) return true;
+    if (rc == ROD_EIO) return unknown(c, name, &rod);
     if (rc && rc != ROD_ESTATE) {
         api_error_from(&c->way.err, &rod);
-        if (rc == ROD_EIO) http_call_hide_files(c->server, id, &c->way.err);
         return false;
     }
     api_error_set(&c->way.err, 412, API_INVALID, "session_of_turns", "session_id",
                   "The header %.40s names the session %s, which has turns: put session_id into the body for the next "
                   "one. The header alone is for conversations that are sent whole.",
-                  c->server->config.session_header, id);
+                  header, name);
     return false;
+}
+
+bool completion_session_check(struct completion *c) {
+    const struct completion_way *w = &c->way;
+    return check_name(c, c->server->config.session_header, w->header_session) &&
+           check_name(c, w->name_header, w->header_name);
 }
 
 int completion_session_label(struct completion *c, struct rod_error *err) {

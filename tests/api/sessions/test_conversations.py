@@ -1,6 +1,7 @@
 """Conversations: a header, or prompt_cache_key, names messages that come whole each time; session_id in the body is a turn."""
 import json
 import os
+import shutil
 from urllib.parse import quote
 
 import pytest
@@ -80,6 +81,39 @@ def test_a_header_alone_never_begins_a_session_of_turns_from_nothing(server, lon
     assert chat(server, session, "And then?")["session"]["version"] == 2
     assert server.ask("DELETE", "/v1/sessions/" + session).status == 200
     assert server.post(CHAT, SAY, headers={"X-Session-Id": session}).status == 200
+
+
+@pytest.mark.parametrize("header", ["X-Session-Id", "X-Claude-Code-Session-Id", "Thread-Id", "X-Amp-Thread-Id", "X-Affinity"])
+def test_no_header_begins_a_session_of_turns_from_nothing(server, header):
+    """Whichever client sends it; a name with an agent's behind it is no session's."""
+    session = new_id()
+    chat(server, session, "Tell me a tale about a fox.", session_create=True)
+    response = {"input": "And then?", "max_output_tokens": 2}
+    for path, body in ((CHAT, SAY), (MESSAGES, {**SAY, "model": "tales"}), (COMPLETIONS, {"prompt": "And"}), (RESPONSES, response), (RESPONSES, {**response, "store": False})):
+        answer = server.post(path, body, headers={header: session})
+        assert answer.status == 412 and header in answer.json["error"]["message"] and session in answer.json["error"]["message"], (path, answer)
+    assert server.post(RESPONSES, {**response, "previous_response_id": session}, headers={header: session}).status == 200, "a turn is led by its header"
+    assert chat(server, session, "And then?")["session"]["version"] == 2
+    assert server.post(CHAT, {**SAY, "session_id": session}, headers={header: session}).status == 200
+    assert server.post(CHAT, SAY, headers={"X-Claude-Code-Session-Id": session, "X-Claude-Code-Agent-Id": "a"}).status == 200
+
+
+def test_a_conversation_goes_on_without_its_folder(own_server, tmp_path):
+    """It is a cache: nothing was promised. What is a promise, a turn or a stored response, is a 503."""
+    folder = tmp_path / "states"
+    folder.mkdir()
+    server, name = own_server("--state-dir", folder, "--log-format", "json"), new_id()
+    headers = {"X-Session-Id": name}
+    assert server.post(CHAT, SAY, headers=headers).status == 200
+    shutil.rmtree(folder)
+    for path, body in ((CHAT, SAY), (MESSAGES, {**SAY, "model": "tales"}), (RESPONSES, {"input": "Hm", "store": False, "max_output_tokens": 2})):
+        for _ in range(2):
+            answer = server.post(path, body, headers=headers)
+            assert answer.status == 200, answer
+    assert server.metric("rodimus_conversation_names_unread_total") >= 1
+    assert server.post(CHAT, {**SAY, "session_id": new_id(), "session_create": True}).status == 503
+    assert server.post(RESPONSES, {"input": "Hm", "max_output_tokens": 2}, headers=headers).status == 503
+    assert str(folder) not in json.dumps(answer.json)
 
 
 def test_a_header_alone_finds_a_session_that_only_a_file_has(own_server, tmp_path):
@@ -290,6 +324,18 @@ def test_a_conversation_is_shown_and_removed_by_its_name(own_server, tmp_path):
     server = own_server("--state-dir", tmp_path, env=EVERY)
     answer = said(server, messages, name, tools=TOOLS)
     assert cached(answer) < whole_prompt(server, messages[:2], TOOLS), answer["usage"]
+
+
+@pytest.mark.parametrize("name", ["a/b", "/", "a/fork", "a/state", "//a//", "a%2Fb", "%2f/%", "\u00e4/?&#"])
+def test_a_name_with_a_slash_is_shown_and_removed_by_its_path(server, name):
+    said(server, [{"role": "user", "content": "Tell me a tale about a fox. " * 10}], None, prompt_cache_key=name, max_tokens=5)
+    path = "/v1/sessions/" + quote(name, safe="") + "?kind=conversation"
+    shown = server.get(path)
+    assert shown.status == 200 and shown.json["id"] == name, shown
+    assert server.ask("DELETE", path.replace("?kind=conversation", "")).status in (400, 404, 405)
+    gone = server.ask("DELETE", path)
+    assert gone.status == 200 and gone.json == {"object": "conversation", "id": name, "deleted": True}, gone
+    assert server.ask("DELETE", path).status == 404
 
 
 def test_what_no_conversation_can_be_is_named(server):
