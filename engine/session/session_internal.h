@@ -231,10 +231,17 @@ bool session_fence_find_own(struct sessions *s, struct session *session, struct 
 
 /* ---- session_mark.c: which lazy turn of a fenced home comes next ---- */
 
-/* At the opening of a turn, before its session is read: *version of another server's mark, 0 = there is none. */
-int session_mark_look(struct sessions *s, struct session *session, struct session_mark *mark, struct rod_error *err);
+/* Before its session is read: a version whose mark is gone by then is there. */
+int session_mark_look(struct sessions *s, const uint8_t name[SESSION_NAME_BYTES], struct session_mark *mark,
+                      struct rod_error *err);
+/* Another server's version is still to come, beyond the stored one, and was not waited for too long. since_ns: when it
+ * was seen first, 0 before. */
+bool session_mark_waits(const struct session_mark *mark, uint64_t stored, uint64_t *since_ns);
+/* For whoever looks at a session that it does not hold. ROD_EBUSY: another server's turn is still to be written. */
+int session_mark_heed(struct sessions *s, const char *tenant, const char *id, uint64_t *since_ns,
+                      struct rod_error *err);
 /* The mark is of a version that is written already, or that does not come. */
-void session_mark_remove(struct sessions *s, struct session *session, const struct session_mark *mark);
+void session_mark_remove(struct sessions *s, const uint8_t name[SESSION_NAME_BYTES], const struct session_mark *mark);
 /* By the holder of these sessions, which are to get the next version: of several servers one gets the mark, and keeps
  * it until its writes are done. alone: the turn ends before its write, so the store must have the known version still.
  */
@@ -296,6 +303,8 @@ int session_view_take_answers(struct sessions *s, const char *tenant, const char
 int session_view_fork(struct sessions *s, const char *tenant, const char *from, struct session_view *view,
                       struct session_metadata *fork, struct rod_error *err);
 int session_view_not_found(const char *id, struct rod_error *err); /* ROD_ENOTFOUND */
+/* Waits until another server's lazy turn of the session is written, for calls. */
+int session_view_await(struct sessions *s, const char *tenant, const char *id, struct rod_error *err);
 
 /* ---- session_scan.c: what the folder holds ---- */
 

@@ -14,6 +14,7 @@
 #include <string.h>
 
 #define MARK_END   ".lazy"
+#define MARK_NS    ((uint64_t)20 * 1000000000u) /* others wait so long for a write */
 #define MARK_BEGIN "rodimus lazy 1 "
 enum { MARK_BYTES = sizeof MARK_BEGIN - 1 + 16 + 1 + 16 + 1 };
 
@@ -35,13 +36,14 @@ static void mark_parse(const struct sessions *s, const char *text, size_t n, str
     mark->ours = !memcmp(server, s->server_id, 16);
 }
 
-int session_mark_look(struct sessions *s, struct session *x, struct session_mark *mark, struct rod_error *err) {
-    char name[SESSION_FILE_NAME_BYTES], text[MARK_BYTES + 1] = "";
+int session_mark_look(struct sessions *s, const uint8_t name[SESSION_NAME_BYTES], struct session_mark *mark,
+                      struct rod_error *err) {
+    char file[SESSION_FILE_NAME_BYTES], text[MARK_BYTES + 1] = "";
     struct state_disk_version version;
     size_t n = 0;
-    assert(session_fenced(s) && x->named);
+    assert(session_fenced(s));
     *mark = (struct session_mark){0};
-    const int rc = state_home_peek(&s->store.home, session_store_file(&s->store, x->name, MARK_END, name), text,
+    const int rc = state_home_peek(&s->store.home, session_store_file(&s->store, name, MARK_END, file), text,
                                    MARK_BYTES, &n, &version, err);
     if (rc) return rc == ROD_ENOTFOUND ? 0 : rc;
     mark_parse(s, text, n, mark);
@@ -49,11 +51,36 @@ int session_mark_look(struct sessions *s, struct session *x, struct session_mark
     return 0;
 }
 
-void session_mark_remove(struct sessions *s, struct session *x, const struct session_mark *mark) {
-    char name[SESSION_FILE_NAME_BYTES];
+void session_mark_remove(struct sessions *s, const uint8_t name[SESSION_NAME_BYTES], const struct session_mark *mark) {
+    char file[SESSION_FILE_NAME_BYTES];
     struct state_disk_version version = {0};
     memcpy(version.etag, mark->etag, sizeof version.etag);
-    state_home_remove(&s->store.home, session_store_file(&s->store, x->name, MARK_END, name), &version, NULL);
+    state_home_remove(&s->store.home, session_store_file(&s->store, name, MARK_END, file), &version, NULL);
+}
+
+bool session_mark_waits(const struct session_mark *mark, uint64_t stored, uint64_t *since_ns) {
+    if (mark->ours || !mark->there || mark->version <= stored) return false;
+    if (!*since_ns) *since_ns = clock_now_ns();
+    return clock_now_ns() - *since_ns < MARK_NS;
+}
+
+int session_mark_heed(struct sessions *s, const char *tenant, const char *id, uint64_t *since_ns,
+                      struct rod_error *err) {
+    uint8_t name[SESSION_NAME_BYTES];
+    struct session_mark mark;
+    struct session_metadata stored = {0};
+    if (!session_fenced(s) || !s->config.lazy) return 0;
+    session_names_name(&s->names, tenant, id, name);
+    session_lock(s);
+    const struct session *x = session_table_find(&s->table, tenant, id);
+    const bool dirty = x && x->exists && x->dirty;
+    session_unlock(s);
+    int rc = dirty ? 0 : session_mark_look(s, name, &mark, err);
+    if (rc || dirty || !mark.there || mark.ours) return rc;
+    rc = session_store_peek_metadata(&s->store, name, &stored, err);
+    if (rc && rc != ROD_ENOTFOUND) return rc;
+    if (!session_mark_waits(&mark, rc ? 0 : stored.version, since_ns)) return 0;
+    return rod_fail(err, ROD_EBUSY, "Another server is writing a turn of session %.64s.", id);
 }
 
 void session_mark_end(struct sessions *s, struct session *x) {
@@ -61,7 +88,7 @@ void session_mark_end(struct sessions *s, struct session *x) {
     if (!session_fenced(s) || !*x->mark) return;
     memcpy(mark.etag, x->mark, sizeof mark.etag);
     x->mark[0] = 0;
-    session_mark_remove(s, x, &mark);
+    session_mark_remove(s, x->name, &mark);
 }
 
 /* The store has the version that the table has. */
@@ -78,7 +105,7 @@ static int mark_check_version(struct sessions *s, struct session *x, struct rod_
 /* Whether the mark that is there is this server's: then it is held. */
 static bool mark_is_ours(struct sessions *s, struct session *x) {
     struct session_mark mark;
-    if (session_mark_look(s, x, &mark, NULL) || !mark.there || !mark.ours) return false;
+    if (session_mark_look(s, x->name, &mark, NULL) || !mark.there || !mark.ours) return false;
     memcpy(x->mark, mark.etag, sizeof x->mark);
     return true;
 }

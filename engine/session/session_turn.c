@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* A lease or mark of another server, or room in host memory: tried again so often, and for how long. */
-enum { RETRY_MS = 10, FENCED_RETRY_MS = 100, ROOM_MS = 30000, MARK_MS = 20000 };
+enum { RETRY_MS = 10, FENCED_RETRY_MS = 100, ROOM_MS = 30000 };
 
 void session_turn_fini(struct session_turn *t) {
     assert(!t->session && !t->link.next && !t->waiting.next); /* the caller's */
@@ -36,7 +36,8 @@ static int turn_create_session(struct sessions *s, struct session_turn *t, struc
         return t->snapshot ? 0 : rod_fail_no_memory(err);
     }
     struct session_view view;
-    const int rc = session_view_fork(s, ask->tenant, ask->from, &view, m, err);
+    int rc = session_mark_heed(s, ask->tenant, ask->from, &t->mark_ns, err);
+    if (!rc) rc = session_view_fork(s, ask->tenant, ask->from, &view, m, err);
     if (rc == ROD_ENOTFOUND) return rod_fail_at(err, rc, "from", "There is no session %s.", ask->from);
     if (rc) return rc;
     t->snapshot = session_snapshot_ref(view.snapshot);
@@ -76,17 +77,16 @@ static int turn_heed_mark(struct sessions *s, struct session_turn *t, const stru
                           struct rod_error *err) {
     struct session *x = t->session;
     session_lock(s);
-    const bool dirty = x->exists && x->dirty,
-               comes = !mark->ours && (!x->exists || mark->version > x->metadata.version);
+    const bool dirty = x->exists && x->dirty;
+    const uint64_t stored = x->exists ? x->metadata.version : 0;
     session_unlock(s);
     if (dirty) return 0;
-    if (comes && !t->mark_ns) t->mark_ns = clock_now_ns();
-    if (comes && clock_now_ns() - t->mark_ns < (uint64_t)MARK_MS * 1000000u)
+    if (session_mark_waits(mark, stored, &t->mark_ns))
         return rod_fail(err, ROD_EBUSY, "Another server is writing a turn of session %.64s.", x->metadata.id);
-    if (comes)
+    if (!mark->ours && mark->version > stored)
         session_log(s, 2, "session %s: version %llu did not come from the server that has it: goes on without it",
                     x->metadata.id, (unsigned long long)mark->version);
-    session_mark_remove(s, x, mark);
+    session_mark_remove(s, x->name, mark);
     return 0;
 }
 
@@ -94,7 +94,7 @@ static int turn_heed_mark(struct sessions *s, struct session_turn *t, const stru
 static int turn_read_session(struct sessions *s, struct session_turn *t, struct rod_error *err) {
     const bool marks = session_fenced(s) && s->config.lazy && !*t->session->mark;
     struct session_mark mark = {0};
-    int rc = marks ? session_mark_look(s, t->session, &mark, err) : 0;
+    int rc = marks ? session_mark_look(s, t->session->name, &mark, err) : 0;
     if (!rc) rc = session_hold_refresh(s, t->session, true, err);
     return rc || !mark.there ? rc : turn_heed_mark(s, t, &mark, err);
 }
@@ -130,7 +130,8 @@ static int turn_find_session(struct sessions *s, struct session_turn *t, struct 
 static int turn_look(struct sessions *s, struct session_turn *t, struct rod_error *err) {
     struct session_view view;
     assert(!t->session && !t->snapshot);
-    const int rc = session_view_take_live(s, t->ask->tenant, t->ask->session, true, &view, err);
+    int rc = session_mark_heed(s, t->ask->tenant, t->ask->session, &t->mark_ns, err);
+    if (!rc) rc = session_view_take_live(s, t->ask->tenant, t->ask->session, true, &view, err);
     if (rc) return rc;
     t->metadata = view.metadata;
     t->snapshot = session_snapshot_ref(view.snapshot);

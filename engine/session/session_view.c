@@ -3,6 +3,7 @@
 #include "engine/session/store/session_locate.h"
 
 #include <string.h>
+#include <unistd.h>
 
 void session_view_fini(struct session_view *v) {
     session_snapshot_release(v->snapshot);
@@ -153,6 +154,14 @@ int session_view_take_live(struct sessions *s, const char *tenant, const char *i
     if (rc || out->busy || !session_expired(&out->metadata, session_now_s(s))) return rc;
     session_view_fini(out);
     return session_view_not_found(id, err);
+}
+
+int session_view_await(struct sessions *s, const char *tenant, const char *id, struct rod_error *err) {
+    enum { PAUSE_US = 30000 };
+    uint64_t since_ns = 0;
+    int rc;
+    while ((rc = session_mark_heed(s, tenant, id, &since_ns, err)) == ROD_EBUSY) usleep(PAUSE_US);
+    return rc;
 }
 
 int session_view_take_answers(struct sessions *s, const char *tenant, const char *id, struct session_view *out,

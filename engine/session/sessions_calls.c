@@ -118,7 +118,8 @@ int sessions_create(struct sessions *s, const char *tenant, const struct rod_ses
     if (rc) return rc;
     if (made->from) {
         struct session_view view;
-        rc = session_view_fork(s, tenant, made->from, &view, &f, err);
+        rc = session_view_await(s, tenant, made->from, err);
+        if (!rc) rc = session_view_fork(s, tenant, made->from, &view, &f, err);
         if (rc) return calls_set_param(err, rc, "from");
         snapshot = session_snapshot_ref(view.snapshot);
         memcpy(source.name, view.name, sizeof source.name);
@@ -199,6 +200,7 @@ int sessions_get(struct sessions *s, const char *tenant, const char *id, struct 
                  struct rod_error *err) {
     struct session_view view;
     int rc = session_call_check_name(tenant, id, "id", err);
+    if (!rc) rc = session_view_await(s, tenant, id, err);
     if (!rc) rc = session_view_take_live(s, tenant, id, false, &view, err);
     if (rc) return rc;
     session_call_describe(&view.metadata, view.busy, view.in_host, view.durable, out);
@@ -246,6 +248,7 @@ int sessions_delete(struct sessions *s, const char *tenant, const char *id, stru
     struct session *x;
     bool live = false;
     int rc = session_call_check_name(tenant, id, "id", err);
+    if (!rc) rc = session_view_await(s, tenant, id, err);
     if (!rc) rc = session_hold_begin(s, tenant, id, &x, err);
     if (rc) return rc;
     for (int i = 0; i < TRIES && (!i || rc == ROD_ECONFLICT); i++) rc = calls_delete_held(s, x, &live, err);
@@ -259,6 +262,7 @@ int sessions_answer(struct sessions *s, const char *tenant, const char *id, stru
     struct session_answer_found found;
     *out = (struct rod_answer){0};
     int rc = session_call_check_name(tenant, id, "id", err);
+    if (!rc) rc = session_view_await(s, tenant, id, err);
     if (!rc) rc = session_view_take_answers(s, tenant, id, &view, err);
     if (rc) return rc;
     if (session_answers_first(view.answers, &found)) rc = session_answer_read(&found, out, err);
@@ -272,6 +276,7 @@ int sessions_export(struct sessions *s, const char *tenant, const char *id, void
                     struct rod_error *err) {
     struct session_view view;
     int rc = session_call_check_name(tenant, id, "id", err);
+    if (!rc) rc = session_view_await(s, tenant, id, err);
     if (!rc) rc = session_view_take_live(s, tenant, id, true, &view, err);
     if (rc) return rc;
     session_places_forget(&view.metadata); /* their states stay */

@@ -61,6 +61,44 @@ static void a_turn_waits_for_what_another_server_is_writing(void **state) {
     close_pair(&p);
 }
 
+/* What looks at it, begins from it or removes it on another server waits, too. */
+static void nobody_misses_what_another_server_is_writing(void **state) {
+    (void)state;
+    struct pair p;
+    struct answer a, want;
+    struct rod_error err;
+    open_pair(&p);
+    for (uint32_t n = 0; n < 4; n++) {
+        atomic_store(&p.v[0].client.held, true);
+        same_turn(&p, 0, n);
+        struct rod_request *r = nth_turn(&a, n % 2 ? "bb" : "cc", n + 1);
+        char id[8];
+        snprintf(id, sizeof id, "f%u", n);
+        free(r->turn->session);
+        r->turn->session = strdup(id);
+        r->turn->from = strdup("aa");
+        collect_submit(&p.v[1].b.c, r);
+        usleep(150000);
+        collect_now(&p.v[1].b.c);
+        assert_false(a.ended);
+        atomic_store(&p.v[0].client.held, false);
+        if (n % 2) assert_int_equal(session_info(p.v[1].b.c.engine, "aa").version, n + 1);
+        collect_until(&p.v[1].b.c, &a, 1);
+        r = nth_turn(&want, n % 2 ? "bb" : "cc", n + 1);
+        free(r->turn->session);
+        r->turn->session = strdup(id);
+        r->turn->from = strdup("aa");
+        turn_ok(&p.plain.c, r, &want);
+        assert_same(&a, &want, "a fork of a lazy turn");
+        collect_free(&a), collect_free(&want);
+    }
+    atomic_store(&p.v[0].client.delay_us, 50000);
+    turn_ok(&p.v[0].b.c, nth_turn(&a, "new", 0), &a);
+    collect_free(&a);
+    if (rod_session_delete(p.v[1].b.c.engine, "", "new", &err)) fail_msg("%s", err.message);
+    close_pair(&p);
+}
+
 static void wait_running(struct server *v) {
     for (int ms = 0; stats_of(v->b.c.engine).running == 0; ms++, usleep(1000))
         if (ms > 10000) fail_msg("the turn does not begin");
@@ -160,6 +198,7 @@ static void leaving_servers_write_all(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_turn_waits_for_what_another_server_is_writing),
+        cmocka_unit_test(nobody_misses_what_another_server_is_writing),
         cmocka_unit_test(of_two_lazy_turns_from_one_version_one_ends),
         cmocka_unit_test(a_lost_servers_lazy_turn_is_gone_and_what_was_written_stays),
         cmocka_unit_test(with_the_store_away_lazy_turns_go_on_in_memory),
