@@ -235,10 +235,27 @@ def formats(out):
     save(figure, out, "formats", f"{source(*used)}; rodimus bench --weights, context {used[0]['context']:,} on the GPU and {used[2]['context']} on the CPU. Dashed: the bytes of a step at the read rate.")
 
 
+def fleet(out):
+    """What leaves a host and what the last event waits for, by the steps of a host."""
+    with open(HERE / "results" / "fleet-simulated.json", encoding="utf-8") as file:
+        found = json.load(file)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4.2))
+    for model, color in (("rodimus-1.4b", ASIDE), ("rodimus-plus-1.6b", OUR), ("rodimus-plus-4b", BASE)):
+        for durability, dashes in (("turn", "-"), ("lazy", "--")):
+            of = [r for r in found["rows"] if (r["model"], r["durability"], r["gpus"], r["nic_gbit"], r["routing"]) == (model, durability, 64, 100, "sticky")]
+            points = sorted({r["steps_a_second"] / r["hosts"]: r for r in of}.items())
+            name = f"{NAMES.get(model, 'Rodimus+-4B')}, {durability}"
+            left.plot([x for x, _ in points], [r["nic_out"] for _, r in points], color=color, ls=dashes, marker="o", ms=4, label=name)
+            right.plot([x for x, _ in points], [max(0.01, r["last_event_waits_s"]["p99"]) for _, r in points], color=color, ls=dashes, marker="o", ms=4)
+    panel(left, "Bytes out of a host of 8 GPUs", "steps a second of the host", "of 100 Gbit/s", log=())
+    panel(right, "The last event waits for its PUT, p99", "steps a second of the host", "seconds", log=("y",))
+    save(figure, out, "fleet", f"Simulated ({found['date']}): tests/bench/fleet.py; agents' gaps and tokens of TraceLab. Dashed: session_durability lazy.", legend=left)
+
+
 def main():
     out = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else HERE / "plots")
     out.mkdir(parents=True, exist_ok=True)
-    for draw in (decode, prefill, position, memory, latency, agents, drafts, formats):
+    for draw in (decode, prefill, position, memory, latency, agents, drafts, formats, fleet):
         draw(out)
     print("\n".join(str(path) for path in sorted(out.glob("*.svg"))))
 
