@@ -208,17 +208,18 @@ static int tenants_compare(const void *a, const void *b) {
     return memcmp(((const struct tenants_file *)a)->name, ((const struct tenants_file *)b)->name, SESSION_NAME_BYTES);
 }
 
-/* Sessions of the tenant that the store has no more go from the table, unless somebody has them, or met them since. */
-static void tenants_forget_missing(struct sessions *s, const char *tenant, struct tenants_list *list, uint64_t number) {
-    struct session_snapshot *old[64];
+/* Sessions of the tenant that the store has no more go from the table, unless somebody has them, or met them since.
+ * True: there may be more. */
+static bool tenants_forget_some(struct sessions *s, const char *tenant, const struct tenants_list *list,
+                                uint64_t number) {
+    enum { SOME = 64 };
+    struct session_snapshot *old[SOME];
     size_t n_old = 0;
-    if (list->n) qsort(list->files, list->n, sizeof *list->files, tenants_compare);
     session_lock(s);
     const size_t end = session_tree_rank(&s->table, tenant, NULL, true);
-    for (size_t at = end, begin = session_tree_rank(&s->table, tenant, "", false); at-- > begin && n_old < 64;) {
+    for (size_t at = end, begin = session_tree_rank(&s->table, tenant, "", false); at-- > begin && n_old < SOME;) {
         struct session *x = session_tree_at(&s->table, at);
-        if (!x->exists || !x->named || x->dirty || !session_idle(x)) continue;
-        if (x->scan >= number) continue;
+        if (!x->exists || !x->named || x->dirty || !session_idle(x) || x->scan >= number) continue;
         struct tenants_file key;
         memcpy(key.name, x->name, sizeof key.name);
         if (list->n && bsearch(&key, list->files, list->n, sizeof key, tenants_compare)) continue;
@@ -227,7 +228,14 @@ static void tenants_forget_missing(struct sessions *s, const char *tenant, struc
         session_table_remove(&s->table, x);
     }
     session_unlock(s);
+    const bool more = n_old == SOME;
     while (n_old) session_snapshot_release(old[--n_old]);
+    return more;
+}
+
+static void tenants_forget_missing(struct sessions *s, const char *tenant, struct tenants_list *list, uint64_t number) {
+    if (list->n) qsort(list->files, list->n, sizeof *list->files, tenants_compare);
+    while (tenants_forget_some(s, tenant, list, number)) continue;
 }
 
 int session_tenants_read(struct sessions *s, const char *tenant, struct rod_error *err) {

@@ -220,6 +220,36 @@ static void all_of_a_tenants_sessions_are_listed_wherever_they_were_made(void **
     memory_close_store(&m);
 }
 
+static void what_another_server_removed_is_listed_no_more_however_many_there_are(void **state) {
+    (void)state;
+    enum { N = 150 };
+    struct memory_store m;
+    struct server v[2];
+    struct rod_session_info *infos;
+    struct rod_error err;
+    char id[16];
+    size_t n;
+    bool more;
+    memory_open_store(&m);
+    for (int i = 0; i < 2; i++) server_open(&v[i], &m, 1, CONFIG());
+    for (int i = 0; i < N; i++) {
+        snprintf(id, sizeof id, "s%03d", i);
+        create(&v[0], "t", id, NULL, 0);
+    }
+    for (int round = 0; round < 2; round++) {
+        if (rod_session_list(v[1].b.c.engine, "t", NULL, 1000, &infos, &n, &more, &err)) fail_msg("%s", err.message);
+        free(infos);
+        assert_int_equal(n, round ? 1 : N);
+        for (int i = 1; i < N && !round; i++) {
+            snprintf(id, sizeof id, "s%03d", i);
+            if (rod_session_delete(v[0].b.c.engine, "t", id, &err)) fail_msg("%s: %s", id, err.message);
+        }
+        if (!round) sleep(5);
+    }
+    for (int i = 0; i < 2; i++) setup_close(&v[i].b);
+    memory_close_store(&m);
+}
+
 static void a_keys_limit_of_sessions_holds_over_all_servers(void **state) {
     (void)state;
     struct memory_store m;
@@ -396,6 +426,7 @@ int main(void) {
         cmocka_unit_test(a_turn_of_which_nobody_knows_is_found_by_its_key),
         cmocka_unit_test(whichever_call_fails_nothing_is_lost),
         cmocka_unit_test(all_of_a_tenants_sessions_are_listed_wherever_they_were_made),
+        cmocka_unit_test(what_another_server_removed_is_listed_no_more_however_many_there_are),
         cmocka_unit_test(a_keys_limit_of_sessions_holds_over_all_servers),
         cmocka_unit_test(what_has_expired_is_swept_by_any_server),
         cmocka_unit_test(a_way_back_leads_to_turns_of_other_servers),
