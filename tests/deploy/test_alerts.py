@@ -54,6 +54,11 @@ CASES = [
      [("a: one token in a hundred takes more than half a second", {"instance": "a"})]),
     ("RodimusSlowTokens", "no tokens at all", histogram("rodimus_inter_token_seconds", A, {"0.5": "7x100", "1": "9x100", "+Inf": "9x100"}), 20, None),
     ("RodimusErrors", "six a minute", {f"rodimus_engine_requests_failed_total{{{A}}}": "0+1.5x60"}, 12, [("a: requests fail", JOB_A)]),
+    ("RodimusStoreDown", "a store that does not answer", {f"rodimus_store_down{{{A}}}": "0x20 1x20", f"rodimus_store_down{{{B}}}": "0x40"}, 7,
+     [("a: the store of states does not answer: turns of sessions are 503", JOB_A)]),
+    ("RodimusStoreDown", "two failed calls a minute", {f"rodimus_store_failures_total{{{A}}}": "0+0.5x60"}, 12,
+     [("a: the store of states does not answer: turns of sessions are 503", JOB_A)]),
+    ("RodimusStoreDown", "a moment", {f"rodimus_store_down{{{A}}}": "0x20 1 0x20", f"rodimus_store_failures_total{{{A}}}": "0x20 1x40"}, 5.25, None),
     ("RodimusErrors", "one", {f"rodimus_engine_requests_failed_total{{{A}}}": "0x10 1x60"}, 12, None),
     ("RodimusFilesShort", "nine of ten", {f"rodimus_http_connections{{{A}}}": "90x40", f"rodimus_http_connections_limit{{{A}}}": "100x40",
                                              f"rodimus_http_connections{{{B}}}": "80x40", f"rodimus_http_connections_limit{{{B}}}": "100x40"}, 10,
@@ -96,7 +101,7 @@ def test_an_alert_fires_when_it_should(tmp_path, alert):
 
 
 def test_each_alert_is_made_to_fire_and_to_keep_silent():
-    assert len(RULES) == 15
+    assert len(RULES) == 16
     for kind in (True, False):
         assert {alert for alert, _, _, _, wanted in CASES if bool(wanted) == kind} == set(RULES)
 

@@ -23,6 +23,7 @@ import yaml
 from replicas import DEPLOY, Server, free_ports, held_loading, installed
 from results import record
 from server import MODEL
+from stores import StandIn
 
 FASTER = 1 if os.environ.get("RODIMUS_TEST_FULL") else 20
 SCRAPE_S = max(0.5, 5 / FASTER)
@@ -42,6 +43,7 @@ WANTED = {
     "crowded": {"RodimusFilesShort"},
     "unwritten": {"RodimusStatesNotSaved"},
     "unkept": {"RodimusConversationsNotSaved"},
+    "storeless": {"RodimusStoreDown"},
     "pinned": {"RodimusStatesNoRoom"},
     "damaged": {"RodimusStatesRefused"},
     "unread": {"RodimusReloadFailed"},
@@ -139,7 +141,7 @@ class Trouble:
     """The servers by name, and the threads that keep asking them."""
 
     def __init__(self, folder):
-        self.folder, self.servers, self.admin, self.threads, self.held, self.ended = folder, {}, {}, [], [], threading.Event()
+        self.folder, self.servers, self.admin, self.threads, self.held, self.store, self.ended = folder, {}, {}, [], [], None, threading.Event()
 
     def serve(self, name, *flags, wait=True, **more):
         port, self.admin[name] = free_ports(2)
@@ -169,6 +171,8 @@ class Trouble:
             thread.join(10)
         for connection in self.held:
             connection.close()
+        if self.store:
+            self.store.close()
 
 
 def completion(server, session=None, n=2, **more):
@@ -190,6 +194,11 @@ def count_before_the_first_scrape(t):
     assert unkept.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "Tell me a tale. " * 20}], "max_tokens": 2,
                                                  "prompt_cache_key": "a"}).status == 200
     unkept.wait_metric("rodimus_conversation_save_failures_total", lambda n: n > 0)
+    t.store = StandIn(t.folder / "store")
+    storeless = t.serve("storeless", *t.store.flags, env=t.store.env)
+    assert completion(storeless, "a").status == 200
+    t.store.kill()
+    assert completion(storeless, "a").status == 503
     pinned = t.serve("pinned", "--state-dir", t.folder / "pinned", "--state-disk-bytes", 100_000)
     while (answer := pinned.post("/v1/sessions", {"pin": True})).status == 200:
         pass
