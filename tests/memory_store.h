@@ -188,7 +188,10 @@ static inline void memory_close(struct state_home_file *f) { free(f->reader); }
 static inline int memory_peek(void *arg, const char *name, void *dst, size_t n, size_t *n_read,
                               struct state_disk_version *version, struct rod_error *err) {
     struct memory_client *c = arg;
-    int rc = memory_fault(c, MEMORY_PEEK, NULL, err);
+    /* A server looks at the key of names on a thread of its own: the faults that a test counts are not for it. */
+    int rc = !strstr(name, "names.key") ? memory_fault(c, MEMORY_PEEK, NULL, err)
+             : !atomic_load(&c->dead)   ? 0
+                                        : rod_fail(err, ROD_EIO, "the store in memory does not answer");
     if (rc) return rc;
     pthread_mutex_lock(&c->store->lock);
     const struct memory_object *o = memory_find(c->store, name);

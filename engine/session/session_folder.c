@@ -58,7 +58,13 @@ static bool folder_was_removed(const struct sessions *s) {
 
 int session_folder_here(const struct sessions *s, struct rod_error *err) {
     struct stat info;
-    if (!session_on_disk(s) || session_fenced(s)) return 0;
+    if (!session_on_disk(s)) return 0;
+    if (session_fenced(s))
+        return !atomic_load(&s->names_other)
+                   ? 0
+                   : rod_fail(err, ROD_EIO,
+                              "state_url: " SESSION_NAMES_FILE " is another one than at the start: restore the "
+                              "store's own, or restart the server");
     assert(s->dir_fd >= 0);
     if (stat(s->dir, &info)) return rod_fail(err, ROD_EIO, "state_dir %.300s is gone: %s", s->dir, strerror(errno));
     if ((uint64_t)info.st_dev != s->dir_device)

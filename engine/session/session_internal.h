@@ -90,6 +90,7 @@ struct sessions {
     uint64_t n_lost; /* at close: sessions that were not written */
     int dir_fd;      /* of the folder at the start: keeps its file system mounted; -1 = none */
     uint64_t dir_device, dir_inode;
+    atomic_bool names_other;    /* a store has another key of names than at the start */
     uint64_t leaving_bytes;     /* of files that are being removed for the budget */
     pthread_mutex_t watch_lock; /* over these; before `lock` */
     struct session_watch watch;

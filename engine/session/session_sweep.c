@@ -102,6 +102,20 @@ static void sweep_all(struct sessions *s, bool leftovers) {
     if (!more) atomic_store_explicit(&s->n_stored, n, memory_order_relaxed);
 }
 
+/* Who empties a store under its servers takes the key of their names along: a server that starts then would make
+ * another one, and two servers would keep one session under two names. */
+static void sweep_look_at_names(struct sessions *s) {
+    struct rod_error err;
+    bool restored, other;
+    if (session_names_look(s->store.names, &s->store.home, &restored, &other, &err)) return;
+    if (restored) session_log(s, 2, "state_url: " SESSION_NAMES_FILE " was gone from the store, and is put back");
+    if (other && !atomic_exchange(&s->names_other, true))
+        session_log(s, 3,
+                    "state_url: " SESSION_NAMES_FILE
+                    " is another one than at the start: no session is read or written until it is the store's own");
+    if (!other) atomic_store(&s->names_other, false);
+}
+
 static void *sweep_thread(void *arg) {
     struct sessions *s = arg;
     uint64_t n_sweeps = 0, second_ns = 0;
@@ -114,6 +128,7 @@ static void *sweep_thread(void *arg) {
             session_budget_expire_locked(s);
             session_unlock(s);
             session_tenants_trim(s);
+            sweep_look_at_names(s);
             session_lock(s);
         }
         if (!s->ending && now_ns >= next_ns) {

@@ -105,6 +105,27 @@ int session_names_keep(struct session_names *names, const struct state_home *hom
     return rc;
 }
 
+int session_names_look(struct session_names *names, const struct state_home *home, bool *restored, bool *other,
+                       struct rod_error *err) {
+    char text[KEY_TEXT_BYTES + 1];
+    struct state_disk_version version;
+    uint8_t key[SIPHASH_KEY_BYTES];
+    size_t n = 0;
+    *restored = *other = false;
+    int rc = state_home_peek(home, SESSION_NAMES_FILE, text, sizeof text, &n, &version, err);
+    if (rc && rc != ROD_ENOTFOUND) return rc;
+    pthread_mutex_lock(&names->lock);
+    assert(names->known);
+    if (rc == ROD_ENOTFOUND) {
+        rc = session_names_make_key_locked(names, home, err);
+        *restored = !rc; /* unless another server was faster: the next look tells whose key it is */
+    } else {
+        *other = !names_parse_key(text, n, key) || memcmp(key, names->key, sizeof key) != 0;
+    }
+    pthread_mutex_unlock(&names->lock);
+    return rc;
+}
+
 /* ---- names ---- */
 
 static size_t names_join(const char *tenant, const char *id, char both[SESSION_MAX_TENANT + 1 + SESSION_MAX_ID]) {

@@ -42,6 +42,12 @@ int session_names_keep_locked(struct session_names *names, const struct state_ho
 int session_names_keep(struct session_names *names, const struct state_home *home, bool *restored,
                        struct rod_error *err);
 
+/* Of a store: what its key is now. A key that has gone is put back: *restored. *other: the store has another one, or a
+ * damaged one, so names are not those of its other servers. Nonzero: it does not say. Waits for the store without the
+ * lock but to put the key back. */
+int session_names_look(struct session_names *names, const struct state_home *home, bool *restored, bool *other,
+                       struct rod_error *err);
+
 /* Zeros while no key is known. */
 void session_names_name(struct session_names *names, const char *tenant, const char *id,
                         uint8_t name[SESSION_NAME_BYTES]);

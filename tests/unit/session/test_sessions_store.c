@@ -418,6 +418,56 @@ static void pinned_prefixes_are_shared(void **state) {
     memory_close_store(&m);
 }
 
+static struct memory_object *names_key(struct memory_store *m) {
+    for (size_t i = 0; i < m->n; i++)
+        if (strstr(m->objects[i].name, "names.key")) return &m->objects[i];
+    return NULL;
+}
+
+/* Waits until turns do so. */
+static void wait_turns(struct server *v, uint32_t *n_turns, int code) {
+    for (int i = 0;; i++, usleep(100000)) {
+        struct answer a;
+        turn_run(&v->b.c, nth_turn(&a, "aa", *n_turns), &a);
+        const int found = a.failed ? a.end.error.code : 0;
+        *n_turns += !a.failed;
+        collect_free(&a);
+        if (found == code) return;
+        if (i > 100) fail_msg("turns end with %s, not %s", rod_code_name(found), rod_code_name(code));
+    }
+}
+
+/* Two servers with two keys would keep one session under two names. */
+static void a_key_of_names_that_goes_is_put_back_and_another_one_stops_turns(void **state) {
+    (void)state;
+    struct memory_store m;
+    struct server v;
+    uint32_t n_turns = 0;
+    unsigned char own[128];
+    memory_open_store(&m);
+    server_open(&v, &m, 1, CONFIG());
+    wait_turns(&v, &n_turns, 0);
+    pthread_mutex_lock(&m.lock);
+    const size_t n = names_key(&m)->version.n_bytes;
+    if (n <= 8 || n >= sizeof own) fail_msg("the key has %zu bytes", n);
+    memcpy(own, names_key(&m)->bytes, n);
+    memory_take(&m, names_key(&m));
+    pthread_mutex_unlock(&m.lock);
+    for (int i = 0, back = 0; !back; i++, usleep(100000)) {
+        pthread_mutex_lock(&m.lock);
+        back = names_key(&m) && !memcmp(names_key(&m)->bytes, own, n);
+        pthread_mutex_unlock(&m.lock);
+        if (i > 100) fail_msg("the key of names is not put back");
+    }
+    for (int other = 1; other >= 0; other--) {
+        pthread_mutex_lock(&m.lock);
+        names_key(&m)->bytes[0] = other ? (own[0] == 'a' ? 'b' : 'a') : own[0];
+        pthread_mutex_unlock(&m.lock);
+        wait_turns(&v, &n_turns, other ? ROD_EIO : 0);
+    }
+    setup_close(&v.b), memory_close_store(&m);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_server_takes_any_turn),
@@ -432,6 +482,7 @@ int main(void) {
         cmocka_unit_test(a_way_back_leads_to_turns_of_other_servers),
         cmocka_unit_test(a_store_that_is_out_of_reach_is_not_waited_for_by_everybody),
         cmocka_unit_test(pinned_prefixes_are_shared),
+        cmocka_unit_test(a_key_of_names_that_goes_is_put_back_and_another_one_stops_turns),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
