@@ -160,8 +160,8 @@ class Forks(Turns):
         if n in (self.n_turns // 4, self.n_turns // 2):
             fork = f"{self.id}.{n}"
             answer, again = self.until_answered(fleet, "POST", f"/v1/sessions/{self.id}/fork", {"id": fork})
-            assert answer.status == 200 or (again and answer.status == 409), (fork, again, answer)
-            assert again or answer.json["version"] == self.versions[self.id], (fork, answer)
+            made_before = again and answer.status == 412 and answer.error["code"] == "session_exists"
+            assert made_before or (answer.status == 200 and answer.json["version"] == self.versions[self.id]), (fork, again, answer)
             self.versions[fork] = self.versions[self.id]
             self.forks += 1
         return list(self.versions)[n % len(self.versions)]
