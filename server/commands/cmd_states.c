@@ -21,7 +21,8 @@ static const char about[] =
     "  states get NAME [FILE]  copies one, to standard output without FILE\n"
     "  states rm NAME...       removes these; a session with all that is its own\n"
     "  states gc               removes what has expired and what nothing needs\n\n"
-    "rm and gc show what would go; with --yes it goes. Servers may run: what one of them uses just now stays.";
+    "rm and gc show what would go; with --yes it goes. Servers may run: in a folder what one of them uses just now\n"
+    "stays; a store has no locks, and an object goes unless it was written since it was listed.";
 
 enum { FINGERPRINT_DIGITS = 8 };
 

@@ -239,7 +239,7 @@ const struct option config_options[] = {
     {"state_credentials", OPTION_STRING, AT(state_credentials), SESSIONS, .metavar = "FILE",
      .help = STATE_CREDENTIALS_HELP},
     {"state_encryption", OPTION_CHOICE, AT(state_encryption), SESSIONS, .fallback = "none", .choices = "none|AES256|aws:kms", .metavar = "HOW",
-     .help = "that the store is asked for"},
+     .help = "of objects by the store: none, AES256 or aws:kms"},
     {"state_timeout_ms", OPTION_UINT, AT(state_timeout_ms), SESSIONS, .fallback = "8000", RANGE(100, 600000),
      .help = STATE_TIMEOUT_HELP},
     {"state_connections", OPTION_UINT, AT(state_connections), SESSIONS, .fallback = "16", RANGE(1, 1024),

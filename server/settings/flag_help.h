@@ -22,7 +22,7 @@
 #define STATE_URL_HELP      "s3://BUCKET/PREFIX: states are objects of this store, for all servers that name it"
 #define STATE_ENDPOINT_HELP "http(s)://HOST[:PORT]; without it AWS's own"
 #define STATE_REGION_HELP   "without it AWS_REGION, AWS_DEFAULT_REGION or us-east-1"
-#define STATE_STYLE_HELP    "where the bucket's name goes: path or host; auto = path with an endpoint"
+#define STATE_STYLE_HELP    "where the bucket's name goes: the path, or the host (virtual); auto = path with an endpoint"
 #define STATE_CREDENTIALS_HELP                                                                                         \
     "like ~/.aws/credentials; without it AWS_ACCESS_KEY_ID, else that file; SIGHUP reads it again"
 #define STATE_TIMEOUT_HELP "of a call to the store with its repeats; bytes add a second a MiB at most"
