@@ -128,13 +128,6 @@ def test_log_lines_that_the_runbook_quotes_exist():
     assert not [line for line in quoted if line not in text]
 
 
-def test_the_settings_that_the_readme_names_exist():
-    chapter = re.search(r"^## Settings\n(.*?)^## ", page("config/README.md"), re.M | re.S).group(1)
-    named = [name for row in re.findall(r"^\| [a-z ]+ \| (`.*) \|$", chapter, re.M) for name in re.findall(r"`(\w+)`", row)]
-    assert len(named) > 25 and len(set(named)) == len(named), named
-    assert set(named) <= set(json.loads(page("config/default.json"))), named
-
-
 def of_other_programs(name):
     """A page with flags of compilers and of the test programs."""
     return name.startswith(("kernels/", "tests/")) and not name.startswith("tests/bench/")
@@ -152,7 +145,7 @@ def test_flags_and_variables_in_the_readmes_exist():
         if of_other_programs(name):
             continue
         text = page(name)
-        text = re.sub(r"^.*(?:(?:docker|podman) (?:build|compose|run)|kubectl |caddy run|^systemctl|^groupadd).*$|--extra-request-body|--(?:build-arg|format|stop-timeout|target|user)\b", "", text, flags=re.M)  # of others
+        text = re.sub(r"^.*(?:(?:docker|podman) (?:build|compose|run)|kubectl |caddy run|^systemctl|^groupadd).*$|--extra-request-body|--(?:build-arg|format|stop-timeout|target|user|routing-key-headers|health-check-interval-secs|health-failure-threshold)\b", "", text, flags=re.M)  # of others
         for script, arguments in re.findall(r"^(tests/[\w/-]+) (.*)$", text, flags=re.M):
             known = set(re.findall(r"--[a-z][a-z-]+", page(script)))
             its = set(re.findall(r"--[a-z][a-z-]+", arguments))
