@@ -75,7 +75,8 @@ def test_the_image_is_small_and_has_no_compiler(engine, image):
     assert inside.split() == ["/opt/rodimus/bin:", "rodimus", "/opt/rodimus/share/doc/rodimus:", "LICENSE", "none"]
     whole, base = size(engine, image), size(engine, BASE)
     models = sum(os.path.getsize(file) for folder in bundled() for file in glob.glob(os.path.join(folder, "*")))
-    assert whole - base - models < 10e6, f"{(whole - base) / 1e6:.1f} MB over the base system, {models / 1e6:.1f} of them models"
+    # Of this some 5 MB are libcurl and the libraries that it wants.
+    assert whole - base - models < 16e6, f"{(whole - base) / 1e6:.1f} MB over the base system, {models / 1e6:.1f} of them models"
     record(what="image", event="size", builder="classic builder of Docker " + engine.docker("version", "--format", "{{.Server.Version}}"),
            image_mb=round(whole / 1e6, 1), base_mb=round(base / 1e6, 1), base="debootstrap, minbase, slim as Debian's image")
 

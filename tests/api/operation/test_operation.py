@@ -24,6 +24,7 @@ PLAIN = {  # gauges and histograms of things that are counted, or yes and no
     "rodimus_ready", "rodimus_stalled", "rodimus_slots", "rodimus_slots_used", "rodimus_requests_running",
     "rodimus_queue_requests_limit", "rodimus_http_connections", "rodimus_http_connections_limit", "rodimus_http_streams", "rodimus_key_requests_in_flight",
     "rodimus_step_batch_rows", "rodimus_sessions", "rodimus_sessions_by_tier", "rodimus_prefix_checkpoints", "rodimus_pinned_prefixes", "rodimus_kept_turns", "rodimus_conversations", "rodimus_conversation_lanes", "rodimus_conversation_states",
+    "rodimus_store_down",
     "process_max_fds"}
 
 
