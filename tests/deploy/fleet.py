@@ -12,7 +12,7 @@ from replicas import Server
 from server import PATIENCE_S, SLOWER
 
 EVERY = {"RODIMUS_TEST_CHECKPOINTS_PAY": "1"}  # each entry of the prefix cache pays, however busy the machine is
-SMALL = ("--slots", 4, "--threads", 1, "--max-prompt-tokens", 4096, "--drain-notice-ms", 0)
+SMALL = ("--slots", 4, "--threads", 1, "--max-prompt-tokens", 16384, "--drain-notice-ms", 0)
 
 
 class Lost(Exception):
@@ -246,6 +246,8 @@ def drive(fleet, all_talks, n_threads=6, at=lambda done: False):
                 faults.append(fault)
                 over.set()
                 return
+            if len(talk.rows) > talk.n_turns:  # a restart may take seconds: turns go on meanwhile, not thousands of them
+                time.sleep(0.1)
             with lock:
                 done[0] += 1
                 waiting.append(talk)

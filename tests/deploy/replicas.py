@@ -3,6 +3,7 @@ import glob
 import http.client
 import json
 import os
+import random
 import shutil
 import socket
 import subprocess
@@ -19,13 +20,21 @@ ENVOY = next(iter(glob.glob(os.path.join(sys.prefix, "lib", "python3*", "site-pa
 
 
 def free_ports(n):
-    """Ports that nobody has; all are held until the last is found, so they differ."""
-    held = [socket.socket() for _ in range(n)]
-    for s in held:
-        s.bind(("127.0.0.1", 0))
-    ports = [s.getsockname()[1] for s in held]
-    for s in held:
-        s.close()
+    """Ports that nobody has. They lie below what the kernel gives to connections and to listeners without a number: a replica that was killed finds its
+    port free again, and until then nobody else answers there. The workers of a run have a part each."""
+    worker, n_workers = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0")[2:]), int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1))
+    part = (32000 - 12000) // n_workers
+    begin, ports = 12000 + worker % n_workers * part, []
+    while len(ports) < n:
+        port = begin + random.randrange(part)
+        with socket.socket() as s:
+            s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                s.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        if port not in ports:
+            ports.append(port)
     return ports
 
 

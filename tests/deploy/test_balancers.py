@@ -183,7 +183,7 @@ def test_a_replica_that_dies_fails_its_own_requests_and_no_other(site):
         t.join()
     refused = [body for status, body in after if status != 200]
     if balancer.kind == "caddy":  # it cannot send a body again (deploy/BALANCERS.md): a request that finds the death out
-        assert len(refused) < 3 and all(body["error"]["code"] == "no_replica" for body in refused), refused
+        assert len(refused) < 3 and all(body["error"]["code"] == "no_replica" for body in refused), f"{[status for status, _ in after]}\n{refused}\n{balancer.log()[-4000:]}"
     else:
         assert not refused, refused
     assert outcomes.count(False) == lost, f"{outcomes.count(False)} streams failed, the replica had {lost}"

@@ -37,10 +37,10 @@ def fleet(store):
 
 
 def kinds_of(store, durability):
-    """What is not written yet no other server can fork; a store has no conversations that come whole."""
+    """What is not written yet no other server of a folder can fork; a store has no conversations that come whole."""
     if store.name == "folder":
         return fleets.KINDS if durability == "turn" else (fleets.Turns, fleets.Whole)
-    return (fleets.Turns, fleets.Forks, fleets.Responses) if durability == "turn" else (fleets.Turns,)
+    return (fleets.Turns, fleets.Forks, fleets.Responses)
 
 
 def compared(talks, fleet, **row):
