@@ -110,16 +110,16 @@ struct rod_engine {
     struct mailbox mailbox;
     struct engine_counters counters;
     struct mailbox_event *taken;
-    struct state_pool *states;           /* NULL where the device keeps none */
-    struct prefix *prefixes;             /* NULL: no prefix cache */
-    struct pinned *pinned;               /* NULL without `prefixes` */
-    atomic_bool pinning;                 /* one is read */
-    double copy_ns;                      /* a byte of a state, between device and host */
-    bool moves_always;                   /* for tests: entries come and go as moves of their own slots alone */
-    struct state_home home;              /* of states in a store, of this model alone; without calls: there is none */
-    struct sessions *sessions;           /* NULL without `states` */
-    struct conversations *conversations; /* NULL without `prefixes` */
-    uint32_t n_lane_ends;                /* requests whose end waits for a file */
+    struct state_pool *states;               /* NULL where the device keeps none */
+    struct prefix *prefixes;                 /* NULL: no prefix cache */
+    struct pinned *pinned;                   /* NULL without `prefixes` */
+    atomic_bool pinning;                     /* one is read */
+    double copy_ns;                          /* a byte of a state, between device and host */
+    bool moves_always;                       /* for tests: entries come and go as moves of their own slots alone */
+    struct state_home home;                  /* the store's part for this model; calls NULL without a store */
+    struct sessions *sessions;               /* NULL without `states` */
+    struct conversations *conversations;     /* NULL without `prefixes` */
+    uint32_t n_lane_ends;                    /* requests whose end waits for a file */
     atomic_uint_fast64_t conversation_bytes; /* of their files */
     struct log_limit outside_limit;          /* states outside of state_host_bytes */
     struct move *moves;                      /* [n_slots] */

@@ -147,8 +147,8 @@ struct xml {
     const char *at, *end;
 };
 
-/* Behind the next "<NAME>" or "<NAME ...>", and where the "</NAME>" of it begins: elements that are asked for hold none
- * of their own name. false: there is none. */
+/* *out: from behind the next "<NAME>" or "<NAME ...>" to its "</NAME>". No element that is asked for contains one of
+ * its own name. false: there is no such element. */
 static bool xml_find(struct xml in, const char *name, struct xml *out, const char **behind) {
     const size_t n = strlen(name);
     for (const char *at = in.at; (at = memchr(at, '<', (size_t)(in.end - at))); at++) {
@@ -275,7 +275,7 @@ int object_answer_list(const char *xml, size_t n, struct object_page *page, stru
     char truncated[16];
     page->n_keys = 0;
     page->last[0] = 0;
-    if (!n || !xml_find(all, "ListBucketResult", &result, NULL)) return no_list(err, "it is none");
+    if (!n || !xml_find(all, "ListBucketResult", &result, NULL)) return no_list(err, "it has no ListBucketResult");
     if (!xml_child(result, "IsTruncated", truncated, sizeof truncated))
         return no_list(err, "it does not say whether it goes on");
     page->more = is_text((struct piece){truncated, strlen(truncated)}, "true");

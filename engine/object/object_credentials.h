@@ -1,4 +1,5 @@
-/* object_credentials.h - who asks the store: from the environment or a file in AWS's ini form, and never in a message.
+/* object_credentials.h - the keys that sign requests, from the environment or a file in AWS's ini form. No message has
+ * them.
  *
  * In order: the file that is named (AWS_PROFILE says which part of it, "default" without); AWS_ACCESS_KEY_ID and
  * AWS_SECRET_ACCESS_KEY with AWS_SESSION_TOKEN; the file AWS_SHARED_CREDENTIALS_FILE; ~/.aws/credentials.

@@ -41,7 +41,7 @@ static int check_encryption(const char *encryption, struct object_store *store, 
     if (*encryption && strcmp(encryption, "AES256") != 0 && strcmp(encryption, "aws:kms") != 0)
         return rod_fail_at(
             err, ROD_EINVALID, "state_encryption",
-            "state_encryption is none of AES256 and aws:kms; a key of one's own is the bucket's default.");
+            "state_encryption must be none, AES256 or aws:kms; a key of your own must be the bucket's default.");
     memcpy(store->encryption, encryption, strlen(encryption) + 1);
     return 0;
 }

@@ -11,9 +11,10 @@
 #include <string.h>
 
 #define NS_S ((uint64_t)1000000000u)
-/* Between sweeps; an age below which nothing is looked at; the sweeps after which leftovers are looked for, about a
- * day; the age of a session without a time to live of the settings, at which its own is looked at. */
-enum { SWEEP_S = 300, YOUNG_S = 3600, LEFTOVERS_EVERY = 288, SLEEPING_S = 24 * 3600 };
+/* Between looks at the key of names; between sweeps; an age below which nothing is looked at; the sweeps after which
+ * leftovers are looked for, about a day; the age of a session without a time to live of the settings, at which its own
+ * is looked at. */
+enum { NAMES_S = 5, SWEEP_S = 300, YOUNG_S = 3600, LEFTOVERS_EVERY = 288, SLEEPING_S = 24 * 3600 };
 
 struct sweep_file {
     char name[SESSION_FILE_NAME_BYTES];
@@ -118,7 +119,7 @@ static void sweep_look_at_names(struct sessions *s) {
 
 static void *sweep_thread(void *arg) {
     struct sessions *s = arg;
-    uint64_t n_sweeps = 0, second_ns = 0;
+    uint64_t n_sweeps = 0, second_ns = 0, names_ns = 0;
     uint64_t next_ns = clock_now_ns() + (uint64_t)s->server_id[0] % 16 * NS_S; /* servers that start together */
     session_lock(s);
     while (!s->ending) {
@@ -128,7 +129,10 @@ static void *sweep_thread(void *arg) {
             session_budget_expire_locked(s);
             session_unlock(s);
             session_tenants_trim(s);
-            sweep_look_at_names(s);
+            if (now_ns >= names_ns) {
+                sweep_look_at_names(s);
+                names_ns = now_ns + NAMES_S * NS_S;
+            }
             session_lock(s);
         }
         if (!s->ending && now_ns >= next_ns) {
