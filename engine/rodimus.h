@@ -38,7 +38,7 @@
     /* never 409: clients repeat it by themselves */                                                                   \
     X(ROD_EEXISTS, -16, 412, "invalid_request_error", "session_exists")                                                \
     X(ROD_ENOROOM, -17, 503, "unavailable", "no_room") /* for a session's state, in memory or files, at the moment */  \
-    X(ROD_EUNSURE, -18, 500, "server_error", "unsure") /* a turn is done, and a power cut may undo it */               \
+    X(ROD_EUNSURE, -18, 503, "unavailable", "unsure")  /* a turn may be done, or be undone by a power cut */           \
     X(ROD_ESESSIONS, -19, 429, "rate_limit", "max_sessions")    /* of all */                                           \
     X(ROD_EKEYSESSIONS, -20, 429, "rate_limit", "key_sessions") /* of the tenant */                                    \
     X(ROD_EGRAMMARS, -21, 503, "unavailable", "grammars")       /* memory of all compiled grammars in use */           \

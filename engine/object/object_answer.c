@@ -136,9 +136,7 @@ enum object_verdict object_answer_verdict(const struct object_answer *a) {
     return OBJECT_REFUSED;
 }
 
-bool object_answer_unsure(const struct object_answer *a) {
-    return a->status == 500 || a->status == 502 || a->status == 504;
-}
+bool object_answer_unsure(const struct object_answer *a) { return a->status == 500 || object_answer_gateway(a); }
 
 /* ---- XML ---- */
 

@@ -40,6 +40,8 @@ enum object_verdict {
 enum object_verdict object_answer_verdict(const struct object_answer *a);
 /* Whether the write may have been done although the answer is an error. */
 bool object_answer_unsure(const struct object_answer *a);
+/* The answer is of something before the store, which may do the write yet. */
+static inline bool object_answer_gateway(const struct object_answer *a) { return a->status == 502 || a->status == 504; }
 
 struct object_page {
     const char *prefix; /* of all keys */

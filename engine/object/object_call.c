@@ -128,6 +128,7 @@ static int judge(struct object_call *call, const struct object_credentials *who,
     if (object_exchange_failed(x) || !a->is_complete) {
         const int rc = object_exchange_say(x, what, &again, err);
         call->maybe_done |= x->was_sent;
+        call->is_silent |= x->was_sent;
         call->verdict = again ? OBJECT_AGAIN : OBJECT_REFUSED;
         return rc;
     }
@@ -135,6 +136,7 @@ static int judge(struct object_call *call, const struct object_credentials *who,
     hide(a, who);
     call->verdict = object_answer_verdict(a);
     call->maybe_done |= object_answer_unsure(a) || x->is_repeated;
+    call->is_silent |= object_answer_gateway(a) || x->is_repeated;
     if (call->verdict == OBJECT_DONE || call->verdict == OBJECT_MISSING || call->verdict == OBJECT_LOST) return 0;
     if (call->verdict == OBJECT_RENEW) {
         call->verdict =

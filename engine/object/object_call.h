@@ -45,6 +45,7 @@ struct object_call {
     uint64_t n_bytes; /* taken from the pool */
     bool is_stream, was_renewed;
     bool maybe_done; /* an attempt came to its end unseen, and may have been done */
+    bool is_silent;  /* and the store itself did not answer it: it may be done later still */
     enum object_verdict verdict;
 };
 

@@ -42,16 +42,7 @@ static int make_payload(bool is_tls, const struct state_bytes *parts, size_t n_p
     return 0;
 }
 
-struct putting {
-    struct object_store *store;
-    struct object_put *put;
-    struct object_call call;
-    char mark[OBJECT_MARK_BYTES], payload[SHA_TEXT_BYTES];
-    const char *after; /* the version that it replaces */
-};
-
-/* ---- whose object is there ---- */
-
+/* Whose object is there. */
 enum there {
     THERE_OURS,
     THERE_SAME,  /* what was to be replaced */
@@ -59,6 +50,17 @@ enum there {
     THERE_OTHER, /* ours may lie between */
     THERE_UNKNOWN
 };
+
+struct putting {
+    struct object_store *store;
+    struct object_put *put;
+    struct object_call call;
+    char mark[OBJECT_MARK_BYTES], payload[SHA_TEXT_BYTES];
+    const char *after; /* the version that it replaces */
+    enum there there;  /* when it was looked at last */
+};
+
+/* ---- whose object is there ---- */
 
 static enum there judge(const struct putting *p, const struct object_answer *a) {
     const struct object_put *put = p->put;
@@ -83,8 +85,12 @@ static enum there look(struct putting *p, struct object_version *version, struct
     return there;
 }
 
+/* err: what the last attempt was told. */
 static int unsure(struct rod_error *err, const struct putting *p) {
-    return rod_fail(err, ROD_EUNSURE, "The object store does not say whether %.120s was written.", p->put->key);
+    char why[256];
+    snprintf(why, sizeof why, "%.255s", err->message);
+    return rod_fail(err, ROD_EUNSURE, "The object store does not say whether %.120s was written%s%s", p->put->key,
+                    *why ? ": " : ".", why);
 }
 static int conflict(struct rod_error *err, const struct putting *p) {
     return rod_fail(err, ROD_ECONFLICT, "Another server has written %.120s in between.", p->put->key);
@@ -92,7 +98,8 @@ static int conflict(struct rod_error *err, const struct putting *p) {
 
 /* The store says that the condition did not hold: also of what an attempt before has done. */
 static int after_loss(struct putting *p, bool maybe_done, struct rod_error *err) {
-    const enum there there = look(p, &p->put->version, err);
+    struct rod_error own;
+    const enum there there = look(p, &p->put->version, &own);
     if (there == THERE_OURS) return 0;
     return maybe_done && there != THERE_NEXT ? unsure(err, p) : conflict(err, p);
 }
@@ -106,10 +113,10 @@ static int take_version(struct putting *p, struct rod_error *err) {
         put->version.modified_s = a->date_s;
         return 0;
     }
-    return look(p, &put->version, err) == THERE_OURS
-               ? 0
-               : rod_fail(err, ROD_ESTATE, "The object store gives %.120s no ETag of 1 to %d characters.", put->key,
-                          OBJECT_ETAG_BYTES - 1);
+    struct rod_error own;
+    if (look(p, &put->version, &own) == THERE_OURS) return 0;
+    rod_fail(err, ROD_EUNSURE, "The answer has no ETag of 1 to %d characters.", OBJECT_ETAG_BYTES - 1);
+    return unsure(err, p);
 }
 
 /* ---- attempts ---- */
@@ -125,7 +132,8 @@ static bool is_lost(const struct putting *p, int rc) {
 /* An answer that was lost, or that says little. true: what is there decides, and *rc is the outcome. */
 static bool is_settled(struct putting *p, int *rc, struct rod_error *err) {
     struct rod_error own;
-    switch (look(p, &p->put->version, &own)) {
+    p->there = look(p, &p->put->version, &own);
+    switch (p->there) {
     case THERE_OURS: *rc = 0; return true;
     case THERE_NEXT: *rc = conflict(err, p); return true;
     case THERE_OTHER: *rc = unsure(err, p); return true;
@@ -171,7 +179,8 @@ static int put_one(struct putting *p, struct rod_error *err) {
     if (!rc) rc = object_call_begin(&p->call, p->store, &ask, &body, p->store->time_ns, NULL, err);
     if (rc) return rc;
     while (!attempt(p, &rc, err) && object_call_again(&p->call)) {}
-    if (rc && rc != ROD_ECONFLICT && p->call.maybe_done) rc = unsure(err, p);
+    const bool failed = p->there == THERE_SAME && !p->call.is_silent; /* each attempt, and the store says so */
+    if (rc && rc != ROD_ECONFLICT && rc != ROD_EUNSURE && p->call.maybe_done && !failed) rc = unsure(err, p);
     object_call_end(&p->call);
     return rc;
 }
@@ -188,7 +197,7 @@ struct batch {
 static void *run_batch(void *arg) {
     struct batch *b = arg;
     for (size_t i; (i = atomic_fetch_add(&b->next, 1)) < b->n;) {
-        struct putting p = {.store = b->store, .put = &b->puts[i]};
+        struct putting p = {.store = b->store, .put = &b->puts[i], .there = THERE_UNKNOWN};
         p.put->version = (struct object_version){0};
         p.put->rc = object_call_note(b->store, put_one(&p, &p.put->err), &p.put->err);
     }

@@ -320,8 +320,8 @@ static void turn_save_failed(struct sessions *s, struct session_turn *t, const s
     session_log_trouble(s, SESSION_NOT_SAVED, "session %s: its turn is not saved: %s", t->metadata.id, err->message);
     if (w->rc == ROD_EUNSURE)
         t->rc = rod_fail(&t->err, ROD_EUNSURE,
-                         "The store did not say whether it has version %llu of session %.64s, with this turn.",
-                         (unsigned long long)t->metadata.version, t->metadata.id);
+                         "The store did not say whether it has version %llu of session %.64s, with this turn: %.300s",
+                         (unsigned long long)t->metadata.version, t->metadata.id, err->message);
     else if (w->in_place)
         t->rc = rod_fail(&t->err, ROD_EUNSURE,
                          "Session %.64s is at version %llu with this turn, but a power cut may undo it; the reason is "

@@ -92,10 +92,9 @@ def timed_turn(server, talk):
 def assert_refused(kind, answer, seconds):
     if "flipping" in kind:
         assert answer.status == 412 and "bad checksum" in answer.error["message"], answer
-    elif kind in UNSURE and answer.status == 500:
-        assert answer.error["code"] == "unsure", answer
     else:
-        assert answer.status == 503 and int(answer.header("Retry-After")) >= 1 and answer.error["code"] in ("io", "conflict"), answer
+        codes = ("io", "conflict", "unsure") if kind in UNSURE else ("io", "conflict")
+        assert answer.status == 503 and int(answer.header("Retry-After")) >= 1 and answer.error["code"] in codes, answer
     assert seconds < (BOUND_S + BUSY_S) * SLOWER, f"{seconds:.1f} s for {answer}"
 
 

