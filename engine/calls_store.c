@@ -5,6 +5,7 @@
 #include "engine/object/object_probe.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 struct store { /* of the calls; engines see the first member */
     struct rod_store pub;
@@ -64,4 +65,5 @@ void rod_store_count(struct rod_store *store, struct rod_store_counts *out) {
                                      .bytes_in = c.bytes_in,
                                      .bytes_out = c.bytes_out,
                                      .down = object_store_down(objects, NULL)};
+    memcpy(out->times, c.times, sizeof out->times);
 }

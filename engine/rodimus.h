@@ -619,9 +619,17 @@ int rod_store_open(const struct rod_store_config *config, struct rod_store **out
 void rod_store_close(struct rod_store *store); /* behind all engines; NULL: nothing */
 /* Any thread. Reads the credentials again; on failure the old ones stay. */
 int rod_store_reload(struct rod_store *store, struct rod_error *err);
+enum rod_store_work { ROD_STORE_READ, ROD_STORE_WRITE, ROD_STORE_OTHER, ROD_STORE_N_WORKS };
+enum { ROD_STORE_BUCKETS = 16 };
+struct rod_store_times { /* of calls with their waits and repeats, to the end of a body */
+    uint64_t ns_sum;
+    uint64_t ns_bucket[ROD_STORE_BUCKETS]; /* cumulative counts; upper bounds rod_store_bounds_ns, last = +Inf */
+};
+extern const uint64_t rod_store_bounds_ns[ROD_STORE_BUCKETS];
 struct rod_store_counts {
     uint64_t puts, gets, heads, deletes, copies, lists; /* requests, repeated ones too */
     uint64_t conflicts, failures, retries, bytes_in, bytes_out;
+    struct rod_store_times times[ROD_STORE_N_WORKS];
     bool down; /* the last calls failed */
 };
 void rod_store_count(struct rod_store *store, struct rod_store_counts *out);

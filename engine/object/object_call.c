@@ -68,6 +68,15 @@ static struct object_credentials *credentials_now(struct object_store *store) {
 
 /* ---- begin and end ---- */
 
+static int call_take(struct object_call *call, struct rod_error *err) {
+    struct object_pool *pool = call->store->pool;
+    if (!call->channel) call->channel = object_pool_take(pool, call->pace.end_ns, err);
+    if (!call->channel) return err->code;
+    uint64_t n = 0;
+    for (size_t i = 0; i < call->body.n_parts; i++) n += call->body.parts[i].n;
+    return n ? object_pool_take_bytes(pool, n, call->pace.end_ns, &call->n_bytes, err) : 0;
+}
+
 int object_call_begin(struct object_call *call, struct object_store *store, const struct object_ask *ask,
                       const struct object_body *body, uint64_t time_ns, struct object_channel *channel,
                       struct rod_error *err) {
@@ -75,17 +84,16 @@ int object_call_begin(struct object_call *call, struct object_store *store, cons
     call->is_stream = ask->kind == OBJECT_GET;
     call->ask.encryption = store->encryption;
     if (body) call->body = *body;
-    object_pace_begin(&call->pace, clock_now_ns(), time_ns);
-    if (!channel) call->channel = object_pool_take(store->pool, call->pace.end_ns, err);
-    if (!call->channel) return err->code;
-    uint64_t n = 0;
-    for (size_t i = 0; i < call->body.n_parts; i++) n += call->body.parts[i].n;
-    const int rc = n ? object_pool_take_bytes(store->pool, n, call->pace.end_ns, &call->n_bytes, err) : 0;
+    call->began_ns = clock_now_ns();
+    object_pace_begin(&call->pace, call->began_ns, time_ns);
+    const int rc = call_take(call, err);
     if (rc) object_call_end(call);
     return rc;
 }
 
 void object_call_end(struct object_call *call) {
+    if (call->began_ns) object_seconds_add(call->store->seconds, call->ask.kind, clock_now_ns() - call->began_ns);
+    call->began_ns = 0;
     if (!call->channel) return;
     struct object_exchange *x = &call->channel->exchange;
     atomic_fetch_add(&call->store->counters[OBJECT_IN], x->n_in);

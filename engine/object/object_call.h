@@ -6,6 +6,7 @@
 #define OBJECT_CALL_H
 
 #include "object_pool.h"
+#include "object_seconds.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -24,6 +25,7 @@ struct object_store {
     atomic_bool delete_asks; /* DELETE with If-Match does what it says */
     atomic_bool bare_etags;  /* PUT wants If-Match without quotes */
     atomic_uint_fast64_t n_requests[OBJECT_KINDS], counters[OBJECT_COUNTERS];
+    struct object_seconds seconds[ROD_STORE_N_WORKS];
 
     pthread_mutex_t lock; /* of what follows */
     struct object_credentials *credentials;
@@ -43,6 +45,7 @@ struct object_call {
     struct object_channel *channel;
     bool is_lent;     /* the channel is another call's */
     uint64_t n_bytes; /* taken from the pool */
+    uint64_t began_ns;
     bool is_stream, was_renewed;
     bool maybe_done; /* an attempt came to its end unseen, and may have been done */
     bool is_silent;  /* and the store itself did not answer it: it may be done later still */

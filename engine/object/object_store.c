@@ -134,6 +134,7 @@ void object_store_count(struct object_store *store, struct object_counts *out) {
                                   .retries = atomic_load(&c[OBJECT_RETRIES]),
                                   .bytes_in = atomic_load(&c[OBJECT_IN]),
                                   .bytes_out = atomic_load(&c[OBJECT_OUT])};
+    object_seconds_count(store->seconds, out->times);
 }
 
 /* ---- HEAD ---- */

@@ -88,6 +88,7 @@ int object_store_list(struct object_store *store, const char *prefix, const char
 struct object_counts {
     uint64_t puts, gets, heads, deletes, copies, lists; /* requests, repeated ones too */
     uint64_t conflicts, failures, retries, bytes_in, bytes_out;
+    struct rod_store_times times[ROD_STORE_N_WORKS];
 };
 void object_store_count(struct object_store *store, struct object_counts *out);
 

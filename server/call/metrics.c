@@ -47,14 +47,22 @@ static void put_fraction(struct buf *out, const char *name, const char *type, co
     buf_addf(out, "%s %.15g\n", name, number);
 }
 
-/* Cumulative counts, the last one all; unit: what one of the bounds counts in. */
+/* Cumulative counts, the last one all; unit: what one of the bounds counts in. label: "" or one, as it is written. */
+static void put_series(struct buf *out, const char *name, const char *label, const uint64_t *bounds, double unit,
+                       const uint64_t *bucket, unsigned n, double sum) {
+    const unsigned long long all = bucket[n - 1];
+    const char *comma = *label ? "," : "", *open = *label ? "{" : "", *close = *label ? "}" : "";
+    for (unsigned i = 0; i + 1 < n; i++)
+        buf_addf(out, "%s_bucket{%s%sle=\"%g\"} %llu\n", name, label, comma, (double)bounds[i] * unit,
+                 (unsigned long long)bucket[i]);
+    buf_addf(out, "%s_bucket{%s%sle=\"+Inf\"} %llu\n%s_sum%s%s%s %.9g\n%s_count%s%s%s %llu\n", name, label, comma, all,
+             name, open, label, close, sum, name, open, label, close, all);
+}
+
 static void put_buckets(struct buf *out, const char *name, const char *help, const uint64_t *bounds, double unit,
                         const uint64_t *bucket, unsigned n, double sum) {
-    const unsigned long long all = bucket[n - 1];
     put_head(out, name, "histogram", help);
-    for (unsigned i = 0; i + 1 < n; i++)
-        buf_addf(out, "%s_bucket{le=\"%g\"} %llu\n", name, (double)bounds[i] * unit, (unsigned long long)bucket[i]);
-    buf_addf(out, "%s_bucket{le=\"+Inf\"} %llu\n%s_sum %.9g\n%s_count %llu\n", name, all, name, sum, name, all);
+    put_series(out, name, "", bounds, unit, bucket, n, sum);
 }
 
 static void put_histogram(struct buf *out, const char *name, const char *help, struct metrics_histogram *h) {
@@ -218,6 +226,15 @@ static void render_keys(struct buf *out, struct keys *keys) {
     }
 }
 
+static void render_store_times(struct buf *out, const struct rod_store_times *times) {
+    static const char name[] = "rodimus_store_duration_seconds";
+    static const char *const works[ROD_STORE_N_WORKS] = {"work=\"read\"", "work=\"write\"", "work=\"other\""};
+    put_head(out, name, "histogram", "Time of one call of the store, with its repeats.");
+    for (int i = 0; i < ROD_STORE_N_WORKS; i++)
+        put_series(out, name, works[i], rod_store_bounds_ns, 1e-9, times[i].ns_bucket, ROD_STORE_BUCKETS,
+                   (double)times[i].ns_sum * 1e-9);
+}
+
 static void render_store(struct buf *out, const struct rod_store_counts *c) {
     static const char name[] = "rodimus_store_requests_total";
     const struct {
@@ -234,6 +251,7 @@ static void render_store(struct buf *out, const struct rod_store_counts *c) {
     put(out, "rodimus_store_conflicts_total", "Writes that it refused, as another server's came first.", c->conflicts);
     put(out, "rodimus_store_retries_total", "Requests that were repeated.", c->retries);
     put(out, "rodimus_store_failures_total", "Calls that failed with all repeats.", c->failures);
+    render_store_times(out, c->times);
     put(out, "rodimus_store_down", "1 while the last calls failed.", c->down);
 }
 

@@ -141,7 +141,7 @@ class Trouble:
     """The servers by name, and the threads that keep asking them."""
 
     def __init__(self, folder):
-        self.folder, self.servers, self.admin, self.threads, self.held, self.store, self.ended = folder, {}, {}, [], [], None, threading.Event()
+        self.folder, self.servers, self.admin, self.threads, self.held, self.stores, self.ended = folder, {}, {}, [], [], [], threading.Event()
 
     def serve(self, name, *flags, wait=True, **more):
         port, self.admin[name] = free_ports(2)
@@ -149,6 +149,10 @@ class Trouble:
         server.port = port
         self.servers[name] = server
         return server
+
+    def store(self, name):
+        self.stores.append(StandIn(self.folder / name))
+        return self.stores[-1]
 
     def keep(self, n, ask, pause_s=0.0):
         """n clients that ask again and again."""
@@ -171,8 +175,8 @@ class Trouble:
             thread.join(10)
         for connection in self.held:
             connection.close()
-        if self.store:
-            self.store.close()
+        for store in self.stores:
+            store.close()
 
 
 def completion(server, session=None, n=2, **more):
@@ -194,10 +198,10 @@ def count_before_the_first_scrape(t):
     assert unkept.post("/v1/chat/completions", {"messages": [{"role": "user", "content": "Tell me a tale. " * 20}], "max_tokens": 2,
                                                  "prompt_cache_key": "a"}).status == 200
     unkept.wait_metric("rodimus_conversation_save_failures_total", lambda n: n > 0)
-    t.store = StandIn(t.folder / "store")
-    storeless = t.serve("storeless", *t.store.flags, env=t.store.env)
+    store = t.store("lost")
+    storeless = t.serve("storeless", *store.flags, env=store.env)
     assert completion(storeless, "a").status == 200
-    t.store.kill()
+    store.kill()
     assert completion(storeless, "a").status == 503
     pinned = t.serve("pinned", "--state-dir", t.folder / "pinned", "--state-disk-bytes", 100_000)
     while (answer := pinned.post("/v1/sessions", {"pin": True})).status == 200:
@@ -229,7 +233,8 @@ def count_before_the_first_scrape(t):
 
 def go_wrong(t):
     """What goes on while Prometheus looks. The devices that take so many ms a step compute nothing."""
-    well = t.serve("well", "--api-keys", KEY, "--state-dir", t.folder / "states")
+    store = t.store("states")
+    well = t.serve("well", "--api-keys", KEY, *store.flags, env=store.env)
     numbers = iter(range(1 << 30))
     t.keep(1, lambda: (completion(well, f"s{next(numbers) % 8}", 8, stream=next(numbers) % 2 == 0), well.post("/tokenize", {"prompt": "Once"})), 0.3)
     t.serve("ended", "--device", "null").kill()

@@ -92,6 +92,9 @@ def test_a_server_tells_where_its_states_are_and_no_secret(serve, store):
     assert s.get("/health").json == {"status": "ok", "store": "ok"}
     m = s.metrics()
     assert m['rodimus_store_requests_total{kind="put"}'] >= 1 and m['rodimus_store_bytes_total{way="out"}'] > 100000, m
+    times = {work: m[f'rodimus_store_duration_seconds_count{{work="{work}"}}'] for work in ("read", "write", "other")}
+    assert times["write"] == m['rodimus_store_requests_total{kind="put"}'] and min(times.values()) > 0, times
+    assert 0 < m['rodimus_store_duration_seconds_sum{work="write"}'] < 60 * SLOWER
     assert m["rodimus_store_failures_total"] == 0 and m["rodimus_store_down"] == 0
     secret = store.env["AWS_SECRET_ACCESS_KEY"]
     assert secret not in s.log() and secret not in json.dumps(info)
@@ -111,6 +114,7 @@ def test_a_store_that_is_down_is_503_and_is_told(serve, store, how):
     began = time.monotonic()
     answer = s.post(COMPLETIONS, {"session_id": "one", "prompt": " there", "max_tokens": 2})
     took = time.monotonic() - began
+    assert how != "silent" or s.metric('rodimus_store_duration_seconds_sum{work="read"}') > 1
     assert answer.status == 503 and answer.error["code"] == "io" and int(answer.header("Retry-After")) > 0, answer
     assert took < RETRY_S * SLOWER, took
     assert s.post(COMPLETIONS, {"prompt": "Once", "max_tokens": 2}).status == 200

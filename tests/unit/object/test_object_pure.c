@@ -8,6 +8,7 @@
 #include "engine/object/object_credentials.h"
 #include "engine/object/object_pace.h"
 #include "engine/object/object_request.h"
+#include "engine/object/object_seconds.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -224,6 +225,25 @@ static void bytes_that_move_buy_time_and_silence_spends_it(void **state) {
     assert_false(object_pace_wait(&p, now, 60000 * MS, 0, &wait_ns));
 }
 
+static void calls_are_counted_by_their_work_and_time(void **state) {
+    struct object_seconds works[ROD_STORE_N_WORKS] = {0};
+    struct rod_store_times times[ROD_STORE_N_WORKS];
+    (void)state;
+    object_seconds_add(works, OBJECT_GET, 0);
+    object_seconds_add(works, OBJECT_GET, MS);
+    object_seconds_add(works, OBJECT_GET, MS + 1);
+    object_seconds_add(works, OBJECT_PUT, UINT64_MAX / 2);
+    for (int kind = OBJECT_HEAD; kind < OBJECT_KINDS; kind++) object_seconds_add(works, kind, 4 * MS);
+    object_seconds_count(works, times);
+    assert_int_equal(times[ROD_STORE_READ].ns_bucket[0], 2);
+    assert_int_equal(times[ROD_STORE_READ].ns_bucket[1], 3);
+    assert_int_equal(times[ROD_STORE_READ].ns_bucket[ROD_STORE_BUCKETS - 1], 3);
+    assert_int_equal(times[ROD_STORE_READ].ns_sum, 2 * MS + 1);
+    assert_int_equal(times[ROD_STORE_WRITE].ns_bucket[ROD_STORE_BUCKETS - 2], 0);
+    assert_int_equal(times[ROD_STORE_WRITE].ns_bucket[ROD_STORE_BUCKETS - 1], 1);
+    assert_int_equal(times[ROD_STORE_OTHER].ns_bucket[ROD_STORE_BUCKETS - 1], OBJECT_KINDS - 2);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(an_endpoint_and_a_style_make_the_url_of_a_bucket),
@@ -233,6 +253,7 @@ int main(void) {
         cmocka_unit_test(errors_have_a_verdict),
         cmocka_unit_test(the_profile_that_is_asked_for_is_read),
         cmocka_unit_test(bytes_that_move_buy_time_and_silence_spends_it),
+        cmocka_unit_test(calls_are_counted_by_their_work_and_time),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
