@@ -24,7 +24,7 @@ A fault: {"do": KIND, "method": "PUT", "key": REGEX, "list": true (lists alone),
   wait, wait_after         "s": silence before, after the deed, then the answer
   slow        "bps": 1024: the answer's body at that rate;         slow_in    the request's body is taken at that rate
   truncate    "at": N: the body ends there, the length says more;  flip       "at": N: a bit of the body is another
-  stale       the version before the newest, with its ETag;        stale_body the body before, with the newest ETag
+  stale       the version before the newest, with its ETag;        stale_body the body before, with the newest ETag and metadata
   headers     "bytes": N of headers too many;                      endless    a body without end and without length
   text        "text", "status": 200, "type": a body of one's own;  garbage    bytes that are no HTTP
   blind       conditions are not looked at;                        racy       "s": looked at first, done later, without a lock
@@ -440,7 +440,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         objects, do = self.server.store.objects, self.fault.get("do")
         head, f = objects.before(self.key) if do in ("stale", "stale_body") else (None, None)
         if head and do == "stale_body" and self.key in objects.index:
-            head["etag"] = objects.index[self.key]["etag"]
+            head["etag"], head["meta"] = objects.index[self.key]["etag"], objects.index[self.key]["meta"]
         if not head:
             head, f = objects.open(self.key)
         if not head:

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
+#include <xxhash.h>
 
 /* ---- headers ---- */
 
@@ -62,8 +63,15 @@ static void take_header(struct object_answer *a, struct piece name, struct piece
     const struct {
         const char *name;
         int what;
-    } all[] = {{"etag", 'e'}, {"content-length", 'l'}, {"content-range", 'r'},   {"last-modified", 'm'},
-               {"date", 'd'}, {"retry-after", 'a'},    {"x-amz-meta-mark", 'k'}, {"x-amz-meta-after", 'f'}};
+    } all[] = {{"etag", 'e'},
+               {"content-length", 'l'},
+               {"content-range", 'r'},
+               {"last-modified", 'm'},
+               {"date", 'd'},
+               {"retry-after", 'a'},
+               {"x-amz-meta-mark", 'k'},
+               {"x-amz-meta-after", 'f'},
+               {"x-amz-meta-start", 's'}};
     int what = 0;
     uint64_t n;
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
@@ -87,7 +95,20 @@ static void take_header(struct object_answer *a, struct piece name, struct piece
         piece_copy(value, a->mark, sizeof a->mark);
     } else if (what == 'f') {
         piece_copy(value, a->after, sizeof a->after);
+    } else if (what == 's') {
+        piece_copy(value, a->start, sizeof a->start);
     }
+}
+
+void object_start_text(const struct state_bytes *parts, size_t n_parts, char text[OBJECT_START_TEXT_BYTES]) {
+    char bytes[OBJECT_START_BYTES];
+    size_t n = 0;
+    for (size_t i = 0; i < n_parts && n < sizeof bytes; i++) {
+        const size_t left = sizeof bytes - n, n_more = parts[i].n < left ? parts[i].n : left;
+        if (n_more) memcpy(bytes + n, parts[i].data, n_more);
+        n += n_more;
+    }
+    snprintf(text, OBJECT_START_TEXT_BYTES, "%016llx", (unsigned long long)XXH3_64bits(bytes, n));
 }
 
 /* "HTTP/1.1 200 OK" */
@@ -245,7 +266,7 @@ void object_answer_error(struct object_answer *a, const char *xml, size_t n) {
 }
 
 static int no_list(struct rod_error *err, const char *why) {
-    return rod_fail(err, ROD_ESTATE, "The object store's list of keys is at fault: %s.", why);
+    return rod_fail(err, ROD_EIO, "The object store's list of keys is at fault: %s.", why);
 }
 
 static int take_entry(struct xml entry, struct object_page *page, struct rod_error *err) {

@@ -9,7 +9,14 @@
 
 #include "object_store.h"
 
-enum { OBJECT_MARK_BYTES = 33, OBJECT_MAX_HEADERS = 1 << 16, OBJECT_MAX_ERROR = 1 << 16, OBJECT_MAX_LIST = 4 << 20 };
+enum {
+    OBJECT_MARK_BYTES = 33,
+    OBJECT_START_BYTES = 128,
+    OBJECT_START_TEXT_BYTES = 17,
+    OBJECT_MAX_HEADERS = 1 << 16,
+    OBJECT_MAX_ERROR = 1 << 16,
+    OBJECT_MAX_LIST = 4 << 20
+};
 
 struct object_answer {
     int status;                    /* 0 = none came */
@@ -18,11 +25,16 @@ struct object_answer {
     bool has_length, has_etag, etag_fits;
     uint64_t n_body;                                        /* Content-Length */
     char mark[OBJECT_MARK_BYTES], after[OBJECT_ETAG_BYTES]; /* metadata of object_put.c */
-    int64_t date_s;                                         /* 0 = none */
+    char start[OBJECT_START_TEXT_BYTES];
+    int64_t date_s; /* 0 = none */
     uint32_t retry_after_s;
     size_t n_headers;            /* bytes */
     char code[64], message[160]; /* of an error, printable */
 };
+
+/* Of a body's first OBJECT_START_BYTES, in its metadata: a state's have its version and checksum, so another version's
+ * body is known by them, whatever its ETag says. */
+void object_start_text(const struct state_bytes *parts, size_t n_parts, char text[OBJECT_START_TEXT_BYTES]);
 
 /* The next line of headers with its end; a status line begins anew. false: more than OBJECT_MAX_HEADERS. */
 bool object_answer_header(struct object_answer *a, const char *line, size_t n);
@@ -54,7 +66,7 @@ struct object_page {
     char last[1100]; /* the last key of the page, whatever it is */
     size_t n_keys;   /* all */
 };
-/* ROD_ESTATE: no such XML, keys out of order or without the prefix. found may have been called before that. */
+/* ROD_EIO: no such XML, keys out of order or without the prefix. found may have been called before that. */
 int object_answer_list(const char *xml, size_t n, struct object_page *page, struct rod_error *err);
 
 #endif

@@ -205,7 +205,7 @@ int object_call_run(struct object_call *call, struct rod_error *err) {
 
 /* ---- health ---- */
 
-static bool is_failure(int rc) { return rc == ROD_EIO || rc == ROD_EUNSURE || rc == ROD_ESTATE; }
+static bool is_failure(int rc) { return rc == ROD_EIO || rc == ROD_EUNSURE; }
 
 int object_call_note(struct object_store *store, int rc, const struct rod_error *err) {
     pthread_mutex_lock(&store->lock);

@@ -264,13 +264,13 @@ int object_exchange_say(const struct object_exchange *x, const char *what, bool 
     const CURLcode code = x->code;
     *again = false;
     if (x->has_no_memory || (x->is_done && code == CURLE_OUT_OF_MEMORY)) return rod_fail_no_memory(err);
-    if (x->is_too_long) return rod_fail(err, ROD_ESTATE, "The object store's answer to %s is too long.", what);
+    if (x->is_too_long) return rod_fail(err, ROD_EIO, "The object store's answer to %s is too long.", what);
     *again = !x->is_late && !is_final(code);
     if (x->is_late)
         return rod_fail(err, ROD_EIO, "The object store did not answer %s in time%s.", what,
                         x->answer.is_complete ? ": its body came too slowly" : "");
     if (code == CURLE_UNSUPPORTED_PROTOCOL || code == CURLE_WEIRD_SERVER_REPLY)
-        return rod_fail(err, ROD_ESTATE, "The object store's answer to %s is no HTTP.", what);
+        return rod_fail(err, ROD_EIO, "The object store's answer to %s is no HTTP.", what);
     return rod_fail(err, ROD_EIO, "The object store did not do %s: %.200s.", what,
                     *x->fault ? x->fault : curl_easy_strerror(code));
 }

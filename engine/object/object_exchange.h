@@ -73,7 +73,7 @@ void object_exchange_end(struct object_exchange *x);
 static inline bool object_exchange_failed(const struct object_exchange *x) {
     return x->is_late || (x->is_done && x->code != CURLE_OK);
 }
-/* Says so: ROD_EIO, ROD_ESTATE or ROD_ENOMEM. *again: another attempt may go better. */
+/* Says so: ROD_EIO or ROD_ENOMEM. *again: another attempt may go better. */
 int object_exchange_say(const struct object_exchange *x, const char *what, bool *again, struct rod_error *err);
 
 #endif

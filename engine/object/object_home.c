@@ -24,10 +24,10 @@ static int home_open(void *arg, const char *name, const char *known_etag, struct
     struct object_version version;
     struct object_reader *reader;
     const int rc = object_store_get(arg, name, known_etag, &reader, &version, err);
+    if (*version.etag) out->version = version_of(&version);
     if (rc) return rc;
     out->unchanged = !reader;
     out->reader = reader;
-    if (reader) out->version = version_of(&version);
     return 0;
 }
 

@@ -55,7 +55,7 @@ struct putting {
     struct object_store *store;
     struct object_put *put;
     struct object_call call;
-    char mark[OBJECT_MARK_BYTES], payload[SHA_TEXT_BYTES];
+    char mark[OBJECT_MARK_BYTES], payload[SHA_TEXT_BYTES], start[OBJECT_START_TEXT_BYTES];
     const char *after; /* the version that it replaces */
     enum there there;  /* when it was looked at last */
 };
@@ -172,8 +172,10 @@ static int put_one(struct putting *p, struct rod_error *err) {
                                    .etag = put->etag,
                                    .payload = p->payload,
                                    .mark = p->mark,
+                                   .start = p->start,
                                    .is_bare = atomic_load(&p->store->bare_etags),
                                    .replaces = p->after};
+    object_start_text(put->parts, put->n_parts, p->start);
     int rc = make_mark(p->mark, err);
     if (!rc) rc = make_payload(p->store->url.is_tls, put->parts, put->n_parts, p->payload, err);
     if (!rc) rc = object_call_begin(&p->call, p->store, &ask, &body, p->store->time_ns, NULL, err);

@@ -101,6 +101,7 @@ int object_request_make(const struct object_url *url, const struct object_ask *a
     if (writes) add_line(out, "Content-Type: application/octet-stream");
     if (ask->kind == OBJECT_PUT) add_line(out, "x-amz-meta-mark: %s", ask->mark);
     if (ask->kind == OBJECT_PUT && ask->replaces) add_line(out, "x-amz-meta-after: %s", ask->replaces);
+    if (ask->kind == OBJECT_PUT && ask->start) add_line(out, "x-amz-meta-start: %s", ask->start);
     if (writes && ask->encryption && *ask->encryption)
         add_line(out, "x-amz-server-side-encryption: %s", ask->encryption);
     if (*token) add_line(out, "x-amz-security-token: %s", token);

@@ -25,6 +25,7 @@ struct object_ask {
     const char *etag;                /* of OBJECT_IF_SAME; of GET: the version that is known, or NULL */
     const char *payload;             /* of PUT: SHA-256, or OBJECT_UNSIGNED */
     const char *mark, *replaces;     /* of PUT */
+    const char *start;               /* of PUT: object_start_text of the body */
     const char *from;                /* of COPY */
     const char *after;               /* of LIST: with url's prefix; "" = from the beginning */
     const char *encryption;          /* of PUT and COPY; "" = none */

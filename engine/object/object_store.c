@@ -140,7 +140,7 @@ void object_store_count(struct object_store *store, struct object_counts *out) {
 /* ---- HEAD ---- */
 
 static int no_etag(struct rod_error *err, const char *key) {
-    return rod_fail(err, ROD_ESTATE, "The object store's answer for %.120s has no ETag of 1 to %d characters.", key,
+    return rod_fail(err, ROD_EIO, "The object store's answer for %.120s has no ETag of 1 to %d characters.", key,
                     OBJECT_ETAG_BYTES - 1);
 }
 

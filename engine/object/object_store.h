@@ -3,10 +3,10 @@
  * Source: the S3 API (PutObject, GetObject, HeadObject, DeleteObject, CopyObject, ListObjectsV2; If-Match,
  * If-None-Match).
  * Errors of all calls: ROD_ENOTFOUND: there is no such object. ROD_ECONFLICT: the condition did not hold. ROD_EIO: the
- * store is slow, full, forbidden, throttled or gone, after retries within the call's time. ROD_ESTATE: an answer that
- * is not one. ROD_EUNSURE: a write may or may not have been done, and the store does not say. ROD_ENOMEM.
- * Time: a call without a body ends within timeout_ms, whatever the store does. A body gives it more, a second for each
- * OBJECT_FLOOR_BPS bytes that move, and never more than three quarters of timeout_ms in advance.
+ * store is slow, full, forbidden, throttled or gone, after retries within the call's time, or gives what is no answer,
+ * or other bytes than were written. ROD_EUNSURE: a write may or may not have been done, and the store does not say.
+ * ROD_ENOMEM. Time: a call without a body ends within timeout_ms, whatever the store does. A body gives it more, a
+ * second for each OBJECT_FLOOR_BPS bytes that move, and never more than three quarters of timeout_ms in advance.
  * Ownership: the caller's are keys, bytes and readers. Threads: any; connections are shared by all.
  */
 #ifndef OBJECT_STORE_H

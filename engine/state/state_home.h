@@ -64,7 +64,7 @@ void state_home_label(const struct state_home *home, char *text, size_t n_text);
 struct state_home state_home_below(const struct state_home *home, const char *more);
 
 /* known: NULL or a version with an etag; a file that has it still is not read: out->unchanged. ROD_ESTATE: no regular
- * file. */
+ * file. A store that fails behind having said which version is there leaves it in out->version, else an etag "". */
 int state_home_open(const struct state_home *home, const char *name, const struct state_disk_version *known,
                     struct state_home_file *out, struct rod_error *err);
 /* The next bytes; *n_read: fewer only at the end. A store's body that ends before its length is ROD_EIO. */

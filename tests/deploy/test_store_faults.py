@@ -136,9 +136,9 @@ def test_turns_that_need_a_store_that_fails_are_refused_and_come_back(kind, dura
         talk.check_end(both)
 
 
-@pytest.mark.parametrize("body_alone,knows", [(False, True), (False, False), (True, True)])
+@pytest.mark.parametrize("body_alone,knows", [(False, True), (False, False), (True, True), (True, False)])
 def test_yesterdays_body_takes_no_turn_away(body_alone, knows, store, pair):
-    """200 with the version before: with its own ETag, or with the newest one's. knows: the server had the newest version; without that nothing tells it of a body under another's ETag."""
+    """200 with the version before: with its own ETag, or with the newest one's. knows: the server had the newest version; without that the metadata tell."""
     both = pair("turn")
     a, b = both.servers
     talk = Plain(0, 4)

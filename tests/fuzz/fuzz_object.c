@@ -50,7 +50,7 @@ static void list(const char *bytes, size_t n) {
     struct rod_error err = {0};
     struct object_page page = {.prefix = "t/f/", .n_skip = 2, .after = "", .found = see, .arg = &seen};
     const int rc = object_answer_list(bytes, n, &page, &err);
-    if (rc && (rc != ROD_ESTATE || !err.message[0])) abort();
+    if (rc && (rc != ROD_EIO || !err.message[0])) abort();
     if (!rc && page.more && !page.n_keys) abort();
 }
 

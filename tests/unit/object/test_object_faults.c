@@ -121,12 +121,12 @@ static void what_does_not_get_better_ends_in_time(void **state) {
          "\"headers\":{\"Location\":\"http://127.0.0.1:1/\"}}]",
          "another endpoint", ROD_EIO},
         {"[{\"do\":\"status\",\"status\":404,\"code\":\"NoSuchBucket\",\"times\":-1}]", "NoSuchBucket", ROD_EIO},
-        {"[{\"do\":\"status\",\"status\":500,\"body_bytes\":9000000,\"times\":-1}]", "too long", ROD_ESTATE},
+        {"[{\"do\":\"status\",\"status\":500,\"body_bytes\":9000000,\"times\":-1}]", "too long", ROD_EIO},
         {"[{\"do\":\"close\",\"times\":-1}]", "Empty reply", ROD_EIO},
         {"[{\"do\":\"hang\",\"times\":-1}]", "in time", ROD_EIO},
-        {"[{\"do\":\"garbage\",\"times\":-1}]", "no HTTP", ROD_ESTATE},
-        {"[{\"do\":\"headers\",\"times\":-1}]", "too long", ROD_ESTATE},
-        {"[{\"do\":\"endless\",\"times\":-1}]", "", ROD_ESTATE},
+        {"[{\"do\":\"garbage\",\"times\":-1}]", "no HTTP", ROD_EIO},
+        {"[{\"do\":\"headers\",\"times\":-1}]", "too long", ROD_EIO},
+        {"[{\"do\":\"endless\",\"times\":-1}]", "", ROD_EIO},
         {"[{\"do\":\"slow\",\"bps\":1024,\"times\":-1}]", "too slowly", ROD_EIO},
         {"[{\"do\":\"truncate\",\"at\":100,\"times\":-1}]", "early", ROD_EIO},
     };
@@ -145,6 +145,35 @@ static void what_does_not_get_better_ends_in_time(void **state) {
         if (object_store_down(s->store, NULL)) fail_msg("%s: the store is still down", all[i].fault);
     }
     free(body);
+}
+
+/* What its metadata do not fit was changed on the way, or is another version's: it is read once more. */
+static void a_body_that_begins_otherwise_than_was_written_is_read_again_and_refused(void **state) {
+    static const char *const faults[] = {"{\"do\":\"stale_body\",\"method\":\"GET\"",
+                                         "{\"do\":\"flip\",\"at\":7,\"method\":\"GET\"",
+                                         "{\"do\":\"no_etag\",\"method\":\"GET\""};
+    enum { N = 5000 };
+    struct object_setup *s = *state;
+    struct rod_error err;
+    char old[N] = "old", new[N] = "new", got[40], fault[128];
+    for (size_t i = 0; i < sizeof faults / sizeof *faults; i++) {
+        struct object_version version;
+        size_t n;
+        assert_int_equal(object_setup_put(s->store, "f/two", old, N, OBJECT_ANY, NULL).rc, 0);
+        assert_int_equal(object_setup_put(s->store, "f/two", new, N, OBJECT_ANY, NULL).rc, 0);
+        snprintf(fault, sizeof fault, "[%s}]", faults[i]); /* once */
+        object_setup_faults(s, fault);
+        WANT(object_store_get_start(s->store, "f/two", got, sizeof got, &n, &version, &err), 0, err);
+        if (n != sizeof got || memcmp(got, new, n)) fail_msg("%zu bytes: %.10s", n, got);
+        object_setup_faults(s, fault);
+        WANT(get(s, "f/two", N, &err), 0, err);
+        snprintf(fault, sizeof fault, "[%s,\"times\":-1}]", faults[i]);
+        object_setup_faults(s, fault);
+        WANT(get(s, "f/two", N, &err), ROD_EIO, err);
+        WANT(object_store_get_start(s->store, "f/two", got, sizeof got, &n, &version, &err), ROD_EIO, err);
+        object_setup_faults(s, "[]");
+        WANT(get(s, "f/two", N, &err), 0, err);
+    }
 }
 
 static void a_list_that_is_none_is_refused(void **state) {
@@ -166,7 +195,7 @@ static void a_list_that_is_none_is_refused(void **state) {
         char fault[600];
         snprintf(fault, sizeof fault, "[{\"do\":\"text\",\"list\":true,\"times\":-1,\"text\":\"%s\"}]", texts[i]);
         object_setup_faults(s, fault);
-        WANT(list(s, &err), ROD_ESTATE, err);
+        WANT(list(s, &err), ROD_EIO, err);
     }
     object_setup_faults(s, "[]");
 }
@@ -432,6 +461,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_store_that_is_busy_for_a_moment_is_asked_again),
         cmocka_unit_test(what_does_not_get_better_ends_in_time),
+        cmocka_unit_test(a_body_that_begins_otherwise_than_was_written_is_read_again_and_refused),
         cmocka_unit_test(a_list_that_is_none_is_refused),
         cmocka_unit_test(a_write_whose_answer_is_lost_is_done_once),
         cmocka_unit_test(a_write_that_was_not_done_is_repeated_or_unsure),
