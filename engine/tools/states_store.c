@@ -1,6 +1,6 @@
 /* states_store.c - what lies in a store of states, object by object:
  *
- *   v1/MODEL/s/TENANT/SESSION.state, .VERSION.kept     v1/MODEL/p/...     v1/MODEL/c/CONVERSATION/...
+ *   v1/MODEL/s/TENANT/SESSION.state, .VERSION.kept, .lazy     v1/MODEL/p/...     v1/MODEL/c/CONVERSATION/...
  *
  * A removal says which version it means, and loses where a server has written another one since. */
 #include "states_internal.h"
@@ -15,7 +15,7 @@
 
 #define LAYOUT "v1/"
 enum { MODEL_DIGITS = 32, HALF_DIGITS = 16 };
-/* A server writes an earlier turn before the session that lists it. */
+/* A server writes an earlier turn before the session that lists it, and a lazy turn's mark before its session. */
 enum { SETTLED_S = 3600 };
 
 static bool digits_then(const char *text, size_t n, char end) {
@@ -27,8 +27,8 @@ static bool session_kind(const char *rest, struct rod_state_file *out) {
     if (!digits_then(rest, HALF_DIGITS, '/') || !digits_then(rest + HALF_DIGITS + 1, HALF_DIGITS, '.')) return false;
     const char *end = rest + 2 * HALF_DIGITS + 1;
     snprintf(out->tenant, sizeof out->tenant, "%.*s", HALF_DIGITS, rest);
-    out->kind = !strcmp(end, ".state") ? ROD_STATE_SESSION : ROD_STATE_KEPT;
-    return out->kind == ROD_STATE_SESSION || states_is_kept(end, &version);
+    out->kind = !strcmp(end, ".state") ? ROD_STATE_SESSION : !strcmp(end, ".lazy") ? ROD_STATE_MARK : ROD_STATE_KEPT;
+    return out->kind != ROD_STATE_KEPT || states_is_kept(end, &version);
 }
 
 /* What the name says. False: it is no state. */
@@ -63,7 +63,8 @@ static bool is_left(const struct state_home *home, const struct rod_state_file *
     char session[sizeof out->name + 8];
     struct session_metadata metadata;
     uint64_t version;
-    if (out->kind != ROD_STATE_KEPT || out->used_unix_s + SETTLED_S > clock_unix_s()) return false;
+    if (out->used_unix_s + SETTLED_S > clock_unix_s()) return false;
+    if (out->kind != ROD_STATE_KEPT) return out->kind == ROD_STATE_MARK;
     session_of(out->name, session, sizeof session);
     const int rc = states_metadata_read(home, session, &metadata, NULL);
     if (rc) return rc == ROD_ENOTFOUND;
@@ -75,7 +76,7 @@ static void take_object(const struct state_home *home, struct rod_state_file *ou
     static const struct states no_key;
     char tenant[sizeof out->tenant];
     memcpy(tenant, out->tenant, sizeof tenant);
-    if (out->kind != ROD_STATE_NOTES) states_take_header(&no_key, home, out->name, out);
+    if (out->kind != ROD_STATE_NOTES && out->kind != ROD_STATE_MARK) states_take_header(&no_key, home, out->name, out);
     memcpy(out->tenant, tenant, sizeof tenant);
     out->left = is_left(home, out);
 }
@@ -139,11 +140,12 @@ struct rest {
     char last[STATE_HOME_MAX_NAME + 1];
 };
 
-static void drop_kept(void *arg, const char *name, const struct state_disk_version *version) {
+static void drop_own(void *arg, const char *name, const struct state_disk_version *version) {
     struct rest *r = arg;
     struct rod_state_file file;
     snprintf(r->last, sizeof r->last, "%s", name);
-    if (take_name(name, &file) && file.kind == ROD_STATE_KEPT) state_home_remove(r->home, name, version, NULL);
+    if (take_name(name, &file) && (file.kind == ROD_STATE_KEPT || file.kind == ROD_STATE_MARK))
+        state_home_remove(r->home, name, version, NULL);
 }
 
 int states_store_remove(const struct state_home *home, const struct rod_state_file *seen, struct rod_error *err) {
@@ -161,7 +163,7 @@ int states_store_remove(const struct state_home *home, const struct rod_state_fi
     while (!rc && more) {
         char after[sizeof r.last];
         memcpy(after, r.last, sizeof after);
-        if (state_home_list(home, prefix, after, drop_kept, &r, &more, NULL)) break; /* gc finds the rest */
+        if (state_home_list(home, prefix, after, drop_own, &r, &more, NULL)) break; /* gc finds the rest */
     }
     return rc;
 }

@@ -48,6 +48,7 @@ void rod_inspect_free(struct rod_inspect_report *report);
     X(PINNED, "pinned")             /* a pinned prefix */                                                              \
     X(CONVERSATION, "conversation") /* a state of one */                                                               \
     X(NOTES, "notes")               /* a conversation's answers */                                                     \
+    X(MARK, "mark")                 /* of a lazy turn, in a store */                                                   \
     X(PART, "part")                 /* of a file that is being written, or was when a server died */
 enum rod_state_kind {
 #define X(name, text) ROD_STATE_##name,

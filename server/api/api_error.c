@@ -60,7 +60,7 @@ bool api_error_no_memory(struct api_error *e) {
 
 void api_hide_files(struct api_error *err) {
     snprintf(err->message, sizeof err->message,
-             "The file of the state could not be read or written; the reason is in the server's log.");
+             "The state could not be read or written; the reason is in the server's log.");
     err->param[0] = 0;
 }
 

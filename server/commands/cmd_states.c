@@ -20,7 +20,9 @@ static const char about[] =
     "conversations\n"
     "  states get NAME [FILE]  copies one, to standard output without FILE\n"
     "  states rm NAME...       removes these; a session with all that is its own\n"
-    "  states gc               removes what has expired and what nothing needs\n\n"
+    "  states gc               removes what has expired and what nothing needs: of a store also lost servers' marks of "
+    "lazy\n"
+    "                          turns, after an hour\n\n"
     "rm and gc show what would go; with --yes it goes. Servers may run: in a folder what one of them uses just now\n"
     "stays; a store has no locks, and an object goes unless it was written since it was listed.";
 
@@ -57,7 +59,7 @@ static const struct option states_flags[] = {
     {"state_credentials", OPTION_STRING, AT(state_credentials), STORE, .metavar = "FILE", .help = STATE_CREDENTIALS_HELP},
     {"state_timeout_ms", OPTION_UINT, AT(state_timeout_ms), STORE, .fallback = "8000", .min = 100, .max = 600000,
      .help = STATE_TIMEOUT_HELP},
-    {"kind", OPTION_CHOICE, AT(kind), WHICH, .fallback = "all", .choices = "all|session|kept|base|pinned|conversation|notes|part", .metavar = "NAME",
+    {"kind", OPTION_CHOICE, AT(kind), WHICH, .fallback = "all", .choices = "all|session|kept|base|pinned|conversation|notes|mark|part", .metavar = "NAME",
      .help = "ls, gc: those alone"},
     {"tenant", OPTION_STRING, AT(tenant), WHICH, .metavar = "HASH", .help = "ls, gc: those of this owner alone, by the hash that ls shows"},
     {"fingerprint", OPTION_STRING, AT(fingerprint), WHICH, .metavar = "HEX",
@@ -236,7 +238,7 @@ static int show(const struct states *s, const char *(*note)(const struct states 
     if (s->json)
         printf("\n], \"n_files\": %zu, \"n_bytes\": %" PRIu64, s->n, n_bytes);
     else
-        printf("%zu file%s, %s\n", s->n, s->n == 1 ? "" : "s", bytes);
+        printf("%zu %s%s, %s\n", s->n, s->store ? "object" : "file", s->n == 1 ? "" : "s", bytes);
     return 0;
 }
 

@@ -45,9 +45,9 @@ static int locate_may_make_key(const struct state_home *home, struct session_nam
     if (rc != ROD_ENOTFOUND) return rc;
     state_home_label(home, where, sizeof where);
     return rod_fail(err, ROD_ESTATE,
-                    "%.210s: " SESSION_NAMES_FILE " is missing, and files were named with it (%s): it "
-                    "belongs to every backup of the folder; restore it, or, if it is lost, use another folder",
-                    where, scan.file);
+                    "%.200s: " SESSION_NAMES_FILE " is missing, and %s were named with it (%.150s): it "
+                    "belongs to every backup; restore it, or, if it is lost, use another %s",
+                    where, home->fenced ? "objects" : "files", scan.file, home->fenced ? "prefix" : "folder");
 }
 
 static int locate_key_locked(struct session_names *names, const struct state_home *home, struct rod_error *err) {

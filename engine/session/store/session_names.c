@@ -53,14 +53,14 @@ int session_names_read_key_locked(struct session_names *names, const struct stat
     state_home_label(home, where, sizeof where);
     if (!names_parse_key(text, n, key))
         return rod_fail(err, ROD_ESTATE,
-                        "%.210s: " SESSION_NAMES_FILE " is damaged: restore it from a backup of the folder, "
-                        "or use another folder: without the key the files that were named with it are not found",
-                        where);
+                        "%.200s: " SESSION_NAMES_FILE " is damaged: restore it from a backup, or use another %s: "
+                        "without the key the %s that were named with it are not found",
+                        where, home->fenced ? "prefix" : "folder", home->fenced ? "objects" : "files");
     if (names->known && memcmp(names->key, key, sizeof key) != 0)
         return rod_fail(err, ROD_EIO,
                         "%.210s: " SESSION_NAMES_FILE " is another one than at the start: restore the "
-                        "folder's own",
-                        where);
+                        "%s own",
+                        where, home->fenced ? "prefix's" : "folder's");
     memcpy(names->key, key, sizeof key);
     names->inode = version.inode;
     names->mtime_ns = version.mtime_ns;

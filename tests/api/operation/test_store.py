@@ -187,6 +187,26 @@ def states(store, *words, rc=0):
     return done
 
 
+def test_marks_of_a_lost_servers_lazy_turns_are_listed_and_cleaned_when_they_are_old(serve, store):
+    for ahead_s, name in ((-7200, "old"), (0, "young")):
+        store.ask("PUT", "/_clock", {"ahead_s": ahead_s, "checked": False})
+        s = serve(store, "--session-durability", "lazy")
+        store.faults({"do": "status", "status": 503, "code": "SlowDown", "method": "PUT", "key": "state$", "times": -1})
+        turn(s, name, "Once upon a time", session_create=True)
+        s.kill()
+        store.faults()
+    files = json.loads(states(store, "ls", "--json").stdout)["files"]
+    assert [(f["kind"], f["left"], f.get("fault")) for f in sorted(files, key=lambda f: f["used_at"])] == [("mark", True, None), ("mark", False, None)], files
+    assert "1 object," in states(store, "ls", "--kind", "mark", "--unused-s", 3600).stdout
+    assert "Nothing was removed" in states(store, "gc").stdout and len([k for k in store.objects_now() if k.endswith(".lazy")]) == 2
+    assert "1 removed" in states(store, "gc", "--yes").stdout
+    left, = (k for k in store.objects_now() if k.endswith(".lazy"))
+    young = max(files, key=lambda f: f["used_at"])["name"]
+    assert left.endswith(young), (left, files)
+    states(store, "rm", young, "--yes")
+    assert not [k for k in store.objects_now() if k.endswith(".lazy")]
+
+
 def test_states_of_a_store_are_listed_copied_and_cleaned(serve, store, tmp_path):
     s = serve(store)
     for more in ({"id": "plain"}, {"id": "kept", "keep_turns": 4}):

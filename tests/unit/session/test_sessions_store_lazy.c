@@ -182,6 +182,31 @@ static void a_lazy_write_of_which_nobody_knows_is_settled(void **state) {
         }
 }
 
+/* Of a session that nobody asks for again; a mark that may be a living server's stays. */
+static void marks_of_a_lost_server_are_swept_when_they_are_old(void **state) {
+    (void)state;
+    struct memory_store m;
+    struct server v;
+    struct answer a;
+    memory_open_store(&m);
+    for (int young = 0; young < 2; young++) {
+        server_open(&v, &m, 1, CONFIG(.session_lazy = true));
+        atomic_store(&v.client.held, true);
+        turn_ok(&v.b.c, nth_turn(&a, young ? "young" : "old", 0), &a);
+        collect_free(&a);
+        atomic_store(&v.client.dead, true);
+        atomic_store(&v.client.held, false);
+        setup_close(&v.b);
+        m.ahead_s += 1800 + 60; /* each */
+    }
+    assert_int_equal(memory_count(&m, ".lazy"), 2);
+    server_open(&v, &m, 1, CONFIG(.session_lazy = true));
+    store_wait(memory_count, &m, ".lazy", 1, 20000);
+    turn_ok(&v.b.c, nth_turn(&a, "old", 0), &a);
+    collect_free(&a);
+    setup_close(&v.b), memory_close_store(&m);
+}
+
 static void leaving_servers_write_all(void **state) {
     (void)state;
     struct pair p;
@@ -203,6 +228,7 @@ int main(void) {
         cmocka_unit_test(a_lost_servers_lazy_turn_is_gone_and_what_was_written_stays),
         cmocka_unit_test(with_the_store_away_lazy_turns_go_on_in_memory),
         cmocka_unit_test(a_lazy_write_of_which_nobody_knows_is_settled),
+        cmocka_unit_test(marks_of_a_lost_server_are_swept_when_they_are_old),
         cmocka_unit_test(leaving_servers_write_all),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
