@@ -21,10 +21,14 @@ static void lane_use_wake(void *arg) {
 
 int lane_use_open(struct rod_engine *e, struct rod_error *err) {
     if (!e->prefixes) return 0;
+    struct state_pool_counts pool;
+    state_pool_count(e->states, &pool);
     const struct conversations_config config = {.state_dir = e->config.state_dir,
+                                                .home = e->home.calls ? &e->home : NULL,
                                                 .form = keep_form(e),
                                                 .disk_bytes =
                                                     e->config.state_disk_bytes / 2 + e->config.state_disk_bytes % 2,
+                                                .waiting_bytes = e->home.calls ? pool.bytes / 4 : 0,
                                                 .file_bytes = &e->conversation_bytes,
                                                 .ttl_s = e->config.session_ttl_s,
                                                 .wake = lane_use_wake,

@@ -1,6 +1,7 @@
 /* conversation_file.c - see conversation_file.h. */
 #include "conversation_file.h"
 #include "engine/base/fail.h"
+#include "engine/state/state_read.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -67,4 +68,29 @@ int conversation_file_check(const struct state_form *form, const struct state_fi
     else if (state->apart || state->payload.n != form->state_bytes(form->arg, state->n_tok))
         fault = "has no whole state";
     return fault ? rod_fail(err, ROD_ESTATE, "%.150s: the file %s.", name, fault) : 0;
+}
+
+int conversation_file_read(const struct state_form *form, const struct state_home *home,
+                           const struct conversation_place *place, const struct state_buffer *buffer,
+                           struct state_disk_version *version, struct rod_error *err) {
+    const struct state_file_expected here = {form->fingerprint, form->layout};
+    char name[CONVERSATION_NAME_BYTES];
+    struct state_home_file f;
+    struct state_file state;
+    void *header = NULL;
+    size_t n = 0, got = 0;
+    conversation_file_name(place, name);
+    int rc = state_home_open(home, name, NULL, &f, err);
+    if (rc) return rc;
+    if (version) *version = f.version;
+    rc = state_read_header(&f, name, &header, &n, err);
+    if (!rc) rc = state_file_parse_header(header, n, f.version.n_bytes, name, &here, &state, err);
+    if (!rc) rc = conversation_file_check(form, &state, name, place, err);
+    if (!rc && state.payload.n != buffer->n_bytes)
+        rc = rod_fail(err, ROD_ESTATE, "%.150s: a state of %zu bytes", name, state.payload.n);
+    if (!rc) rc = state_home_get(&f, buffer->bytes, buffer->n_bytes, &got, err);
+    if (!rc) rc = state_file_check_payload(header, &(struct state_bytes){buffer->bytes, got}, name, err);
+    state_home_close(&f);
+    free(header);
+    return rc;
 }

@@ -7,14 +7,14 @@
  * The section meta is the name again; token_hash is the lower half of TOKENS; version and seed are 0, other sections
  * empty. Hashes are made with a secret seed (conversations.h), and the tokens themselves are not in the file.
  *
- * Threads: pure but for malloc. Invariant: one state has one name; a name that is accepted is one that the writer
- * makes.
+ * Threads: pure, but for malloc and the last. Invariant: one state has one name; a name that is accepted is one that
+ * the writer makes.
  */
 #ifndef CONVERSATION_FILE_H
 #define CONVERSATION_FILE_H
 
 #include "engine/state/state_buffer.h"
-#include "engine/state/state_disk.h"
+#include "engine/state/state_home.h"
 
 enum conversation_kind {
     CONVERSATION_HEAD,   /* at the end of system and tools, and equal for all lanes that begin so */
@@ -33,6 +33,8 @@ struct conversation_place { /* of a state */
     bool generated; /* the model has said some of the tokens */
 };
 enum { CONVERSATION_NAME_BYTES = 112 };
+/* How prompts become states; kernels whose states have other bits count it up. */
+enum { CONVERSATION_ARITHMETIC = 1 };
 
 void conversation_file_name(const struct conversation_place *place, char name[CONVERSATION_NAME_BYTES]);
 /* False: it is no such name. */
@@ -44,5 +46,9 @@ int conversation_file_write(const struct state_form *form, const struct conversa
 /* Whether a parsed header is the one of the file of this name. ROD_ESTATE. */
 int conversation_file_check(const struct state_form *form, const struct state_file *state, const char *name,
                             const struct conversation_place *place, struct rod_error *err);
+/* Into the buffer. version, unless NULL: of what was read, also where that is at fault. */
+int conversation_file_read(const struct state_form *form, const struct state_home *home,
+                           const struct conversation_place *place, const struct state_buffer *buffer,
+                           struct state_disk_version *version, struct rod_error *err);
 
 #endif

@@ -16,14 +16,16 @@
 #include <xxhash.h>
 
 #define FILE_NAME CONVERSATION_NOTES_FILE
-#define MARK      "RODNOTES"
+#define MARK      NOTES_MARK
 enum {
-    MARK_BYTES = 8,
-    FRAME_BYTES = 8,
+    MARK_BYTES = NOTES_MARK_BYTES,
+    FRAME_BYTES = NOTES_FRAME_BYTES,
     PATH_BYTES = 4096,
     FIRST_BYTES = 2048,
-    MOST_BYTES = 2 * CONVERSATION_NOTES_BYTES
+    MOST_BYTES = NOTES_MOST_BYTES
 };
+
+/* ---- the bytes ---- */
 
 static uint32_t record_check(const void *bytes, size_t n) { return (uint32_t)XXH3_64bits(bytes, n); }
 
@@ -45,20 +47,67 @@ size_t notes_whole(const void *bytes, size_t n, size_t *n_first) {
     return at;
 }
 
-static int io_fail(struct rod_error *err, const char *dir, int number) {
-    return rod_fail(err, number == ENOENT ? ROD_ENOTFOUND : ROD_EIO, "%.300s/" FILE_NAME ": %s", dir, strerror(number));
-}
-
-static void path_of(const char *dir, char path[PATH_BYTES]) { snprintf(path, PATH_BYTES, "%s/" FILE_NAME, dir); }
-
-/* malloc'd: the frame and the record. */
-static unsigned char *framed(const void *record, size_t n) {
+unsigned char *notes_framed(const void *record, size_t n) {
     unsigned char *bytes = malloc(FRAME_BYTES + n);
     if (!bytes) return NULL;
     bytes_put(bytes_put(bytes, n, 4), record_check(record, n), 4);
     memcpy(bytes + FRAME_BYTES, record, n);
     return bytes;
 }
+
+int notes_first(const void *bytes, size_t n_bytes, void **first, size_t *n, struct rod_error *err) {
+    size_t n_first = 0;
+    notes_whole(bytes, n_bytes, &n_first);
+    if (!n_first) return rod_fail(err, ROD_ESTATE, "The notes of a conversation do not say whose it is.");
+    *n = n_first - FRAME_BYTES;
+    if (!(*first = malloc(*n + 1))) return rod_fail_no_memory(err);
+    memcpy(*first, (const char *)bytes + MARK_BYTES + FRAME_BYTES, *n);
+    return 0;
+}
+
+/* Leaves out the checks. */
+static size_t strip_checks(char *bytes, size_t n) {
+    size_t to = 0;
+    for (size_t at = 0; at < n;) {
+        const size_t length = (size_t)bytes_get((unsigned char *)bytes + at, 4);
+        memmove(bytes + to, bytes + at, 4);
+        memmove(bytes + to + 4, bytes + at + FRAME_BYTES, length);
+        at += FRAME_BYTES + length;
+        to += 4 + length;
+    }
+    return to;
+}
+
+size_t notes_records(void *bytes, size_t whole, size_t n_first) {
+    const size_t from = MARK_BYTES + n_first;
+    memmove(bytes, (char *)bytes + from, whole - from);
+    return strip_checks(bytes, whole - from);
+}
+
+size_t notes_newest(const void *bytes, size_t whole, size_t n_first) {
+    size_t from = MARK_BYTES + n_first;
+    if (whole < CONVERSATION_NOTES_BYTES) return from;
+    while (whole - from > CONVERSATION_NOTES_BYTES / 2)
+        from += record_at((const unsigned char *)bytes + from, whole - from);
+    return from;
+}
+
+bool notes_have(const void *bytes, size_t whole, const void *record, size_t n) {
+    const unsigned char *from = bytes;
+    for (size_t at = MARK_BYTES, length; at < whole; at += length) {
+        length = record_at(from + at, whole - at);
+        if (length == n && !memcmp(from + at, record, n)) return true;
+    }
+    return false;
+}
+
+/* ---- files ---- */
+
+static int io_fail(struct rod_error *err, const char *dir, int number) {
+    return rod_fail(err, number == ENOENT ? ROD_ENOTFOUND : ROD_EIO, "%.300s/" FILE_NAME ": %s", dir, strerror(number));
+}
+
+static void path_of(const char *dir, char path[PATH_BYTES]) { snprintf(path, PATH_BYTES, "%s/" FILE_NAME, dir); }
 
 static int write_at(int fd, const void *bytes, size_t n, size_t at) {
     while (n) {
@@ -73,7 +122,7 @@ static int write_at(int fd, const void *bytes, size_t n, size_t at) {
 }
 
 int notes_make(const char *dir, const void *first, size_t n_first, struct rod_error *err) {
-    unsigned char *record = framed(first, n_first);
+    unsigned char *record = notes_framed(first, n_first);
     if (!record) return rod_fail_no_memory(err);
     const struct state_bytes parts[] = {{MARK, MARK_BYTES}, {record, FRAME_BYTES + n_first}};
     struct state_disk_item item = {
@@ -100,31 +149,13 @@ static int notes_file_read(const char *dir, struct file_bytes *out, struct rod_e
 int notes_read_first(const char *dir, void **first, size_t *n, struct rod_error *err) {
     unsigned char bytes[FIRST_BYTES];
     struct state_disk_file f;
-    size_t got = 0, n_first = 0;
+    size_t got = 0;
     int rc = state_disk_open(dir, FILE_NAME, &f, err);
     if (rc) return rc;
     rc = state_disk_get(&f, 0, bytes, sizeof bytes, &got, err);
     state_disk_close(&f);
     if (rc) return rc;
-    notes_whole(bytes, got, &n_first);
-    if (!n_first) return rod_fail(err, ROD_ESTATE, "%.300s/" FILE_NAME " does not say whose it is", dir);
-    *n = n_first - FRAME_BYTES;
-    if (!(*first = malloc(*n + 1))) return rod_fail_no_memory(err);
-    memcpy(*first, bytes + MARK_BYTES + FRAME_BYTES, *n);
-    return 0;
-}
-
-/* Leaves out the checks. */
-static size_t strip_checks(char *bytes, size_t n) {
-    size_t to = 0;
-    for (size_t at = 0; at < n;) {
-        const size_t length = (size_t)bytes_get((unsigned char *)bytes + at, 4);
-        memmove(bytes + to, bytes + at, 4);
-        memmove(bytes + to + 4, bytes + at + FRAME_BYTES, length);
-        at += FRAME_BYTES + length;
-        to += 4 + length;
-    }
-    return to;
+    return notes_first(bytes, got, first, n, err);
 }
 
 int notes_read(const char *dir, struct rod_notes_seen *seen, void **bytes, size_t *n, struct rod_error *err) {
@@ -145,8 +176,7 @@ int notes_read(const char *dir, struct rod_notes_seen *seen, void **bytes, size_
         free(file.data);
         return 0;
     }
-    memmove(file.data, file.data + from, whole - from);
-    *n = strip_checks(file.data, whole - from);
+    *n = notes_records(file.data, whole, n_first);
     *bytes = file.data;
     return 0;
 }
@@ -154,9 +184,7 @@ int notes_read(const char *dir, struct rod_notes_seen *seen, void **bytes, size_
 /* The first record and the newest ones, in half of what they may take. */
 static int notes_halve(const char *dir, const struct file_bytes *file, size_t whole, size_t n_first,
                        struct rod_error *err) {
-    size_t from = MARK_BYTES + n_first;
-    while (whole - from > CONVERSATION_NOTES_BYTES / 2)
-        from += record_at((unsigned char *)file->data + from, whole - from);
+    const size_t from = notes_newest(file->data, whole, n_first);
     const struct state_bytes parts[] = {{file->data, MARK_BYTES + n_first}, {file->data + from, whole - from}};
     struct state_disk_item item = {.name = FILE_NAME, .parts = parts, .n_parts = 2, .not_synced = true};
     state_disk_write_all(dir, &item, 1);
@@ -213,7 +241,7 @@ static int notes_lock(const char *dir, int *fd, struct rod_error *err) {
 }
 
 int notes_add(const char *dir, const void *record, size_t n, struct rod_notes_seen *seen, struct rod_error *err) {
-    unsigned char *bytes = n <= CONVERSATION_NOTES_BYTES / 4 ? framed(record, n) : NULL;
+    unsigned char *bytes = n <= CONVERSATION_NOTES_BYTES / 4 ? notes_framed(record, n) : NULL;
     if (!bytes) return n <= CONVERSATION_NOTES_BYTES / 4 ? rod_fail_no_memory(err) : 0; /* one so long is not kept */
     size_t whole = 0;
     int rc = 0;

@@ -26,8 +26,8 @@ struct conversation_table *conversation_table_new(const struct conversation_tabl
 /* ---- tables ---- */
 
 static struct conversation **dir_bucket(struct conversation_table *t, const char *dir) {
-    uint64_t hash = 0; /* the name is a hash already */
-    for (int i = 0; i < 8 && dir[i]; i++) hash = hash * 31 + (unsigned char)dir[i];
+    uint64_t hash = 0;
+    for (int i = 0; dir[i]; i++) hash = hash * 31 + (unsigned char)dir[i];
     return &t->by_dir[hash % BUCKETS];
 }
 static struct conversation_state **lane_bucket(struct conversation_table *t, uint64_t lane) {
@@ -131,13 +131,21 @@ void conversation_table_close(struct conversation_table *t) {
     free(t);
 }
 
-void conversation_remove(struct conversation_table *t, struct conversation *c) {
+void conversation_forget(struct conversation_table *t, struct conversation *c) {
     for (struct conversation_state *s; (s = state_first(c));) {
-        state_set_file(t, s, 0); /* the folder goes as a whole */
+        state_set_file(t, s, 0); /* the folder goes as a whole, or stays */
         state_drop(t, s, true);
     }
-    if (c->made) t->config.remove(t->config.arg, c->dir, "");
     conversation_free(t, c);
+}
+
+void conversation_remove(struct conversation_table *t, struct conversation *c) {
+    if (c->made) t->config.remove(t->config.arg, c->dir, "");
+    conversation_forget(t, c);
+}
+
+static void conversation_let_go(struct conversation_table *t, struct conversation *c) {
+    (t->config.forgets ? conversation_forget : conversation_remove)(t, c);
 }
 
 /* Where there are too many: the oldest of a tenant that has its part, else the oldest of all. */
@@ -149,7 +157,7 @@ static void conversation_make_way(struct conversation_table *t, const char *tena
         if (!n++) own = c;
     }
     const bool has_part = n >= t->config.max_conversations / CONVERSATION_TENANT_PARTS;
-    conversation_remove(t, own && has_part ? own : conversation_first(t));
+    conversation_let_go(t, own && has_part ? own : conversation_first(t));
 }
 
 struct conversation *conversation_get(struct conversation_table *t, const char *dir, const char *tenant,
@@ -355,7 +363,7 @@ bool conversation_room(struct conversation_table *t, struct conversation *c, uin
 }
 
 void conversation_expire(struct conversation_table *t, int64_t before_s) {
-    for (struct conversation *c; (c = conversation_first(t)) && c->used_s < before_s;) conversation_remove(t, c);
+    for (struct conversation *c; (c = conversation_first(t)) && c->used_s < before_s;) conversation_let_go(t, c);
 }
 
 uint32_t conversation_places(const struct conversation_table *t, const char *tenant, uint64_t lane, uint64_t than,

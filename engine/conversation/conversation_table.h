@@ -20,14 +20,16 @@
 #include "conversation_file.h"
 #include "engine/base/list.h"
 
-enum { CONVERSATION_DIR_BYTES = 33, CONVERSATION_TENANT_PARTS = 4, CONVERSATION_MAX_LANES = 8 };
+enum { CONVERSATION_DIR_BYTES = 34, CONVERSATION_TENANT_PARTS = 4, CONVERSATION_MAX_LANES = 8 };
 
 struct conversation {
     struct list_link used; /* in the table's, latest last */
     struct conversation *next;
     struct list states;
-    char dir[CONVERSATION_DIR_BYTES]; /* name of its folder: a hash in hexadecimal digits */
-    bool made;                        /* the folder is there */
+    char
+        dir[CONVERSATION_DIR_BYTES]; /* name of its folder: a hash in hexadecimal digits; in a store a tenant's first */
+    bool made;                       /* the folder is there */
+    uint64_t listed_ns, changed_ns;  /* the owner's, in a store: when it was looked at, or written to */
     uint32_t n_lanes;
     uint64_t file_bytes, notes_bytes; /* of all its files; of them the notes */
     int64_t used_s;
@@ -49,6 +51,7 @@ struct conversation_table_config {
     uint64_t budget_bytes;            /* of files */
     atomic_uint_fast64_t *file_bytes; /* what they take is written here; NULL: nobody asks */
     uint32_t max_conversations;
+    bool forgets; /* past their number and behind their time conversations leave the table alone, not the files */
     /* The file of a state, or of a conversation all of them and the folder (file ""), is not wanted any more. */
     void (*remove)(void *arg, const char *dir, const char *file);
     /* The entry of the state in host memory is not wanted any more. */
@@ -67,6 +70,7 @@ struct conversation *conversation_find(struct conversation_table *t, const char 
 struct conversation *conversation_first(const struct conversation_table *t);           /* used longest ago; NULL */
 struct conversation *conversation_after(const struct conversation_table *t, const struct conversation *c);
 void conversation_remove(struct conversation_table *t, struct conversation *c); /* with all its states */
+void conversation_forget(struct conversation_table *t, struct conversation *c); /* likewise, but for the files */
 
 /* The state of this place, wherever it is. NULL: unknown. */
 struct conversation_state *conversation_state_find(struct conversation_table *t, const struct conversation_place *p);

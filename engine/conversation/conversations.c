@@ -21,10 +21,8 @@ static const char *text_of(const char *s) { return s ? s : ""; }
 
 static void table_remove(void *arg, const char *dir, const char *file) {
     struct conversations *c = arg;
-    struct conversation_job *job = c->root ? calloc(1, sizeof *job) : NULL;
+    struct conversation_job *job = conversations_durable(c) ? conversations_job(CONVERSATION_UNLINK, dir) : NULL;
     if (!job) return; /* without memory a file stays until the next start finds it */
-    job->work = CONVERSATION_UNLINK;
-    snprintf(job->dir, sizeof job->dir, "%s", dir);
     snprintf(job->file, sizeof job->file, "%s", file);
     conversations_push_locked(c, job);
 }
@@ -47,19 +45,30 @@ int conversations_open(const struct conversations_config *config, struct convers
     if (!c) return rod_fail_no_memory(err);
     c->config = *config;
     pthread_mutex_init(&c->lock, NULL);
-    list_init(&c->queues[0]);
-    list_init(&c->queues[1]);
+    for (int queue = 0; queue < 2; queue++) {
+        list_init(&c->queues[queue]);
+        list_init(&c->going[queue]);
+        clock_init_condition(&c->work[queue]);
+    }
+    clock_init_condition(&c->tick);
+    clock_init_condition(&c->called);
     list_init(&c->over);
     if (getrandom(c->key, sizeof c->key, 0) != (ssize_t)sizeof c->key) c->key[0] = (uint8_t)clock_now_ns();
     const struct conversation_table_config of_table = {.budget_bytes = disk_budget(c),
                                                        .max_conversations = POLICY_CONVERSATIONS,
                                                        .file_bytes = config->file_bytes,
+                                                       .forgets = config->home != NULL,
                                                        .remove = table_remove,
                                                        .forget = table_forget,
                                                        .arg = c};
     c->table = conversation_table_new(&of_table);
     int rc = c->table ? 0 : rod_fail_no_memory(err);
-    if (!rc && config->state_dir && *config->state_dir) rc = conversations_open_files(c, err);
+    const bool has_folder = config->state_dir && *config->state_dir;
+    if (!rc && config->home)
+        rc = conversations_store_open(c, err);
+    else if (!rc && has_folder)
+        rc = conversations_folder_open(c, err);
+    if (!rc && conversations_durable(c)) rc = conversations_start(c, err);
     uint8_t hash[SIPHASH_BYTES];
     siphash(c->key, "tokens of conversations", 23, hash);
     memcpy(&c->seed, hash, sizeof c->seed);
@@ -70,7 +79,7 @@ int conversations_open(const struct conversations_config *config, struct convers
     return rc;
 }
 
-bool conversations_durable(const struct conversations *c) { return c->root != NULL; }
+bool conversations_durable(const struct conversations *c) { return c->root || c->stored; }
 uint64_t conversations_seed(const struct conversations *c) { return c->seed; }
 
 /* ---- places ---- */
@@ -149,7 +158,7 @@ bool conversations_find(struct conversations *c, const struct conversation_promp
     struct conversation_place places[MOST_PLACES];
     uint64_t lanes[2];
     bool found = false;
-    if (!c->root || p->n < 2) return false;
+    if (!conversations_durable(c) || p->n < 2) return false;
     lanes_of(c, p, &lanes[0], &lanes[1]);
     for (int i = 0; i < 2; i++) {
         if (!lanes[i]) continue;
@@ -168,11 +177,9 @@ bool conversations_find(struct conversations *c, const struct conversation_promp
 
 static struct conversation_job *job_new(enum conversation_work work, const struct conversation_place *place,
                                         const char *dir, struct state_buffer *buffer, void *user) {
-    struct conversation_job *job = calloc(1, sizeof *job);
+    struct conversation_job *job = conversations_job(work, dir);
     if (!job) return NULL;
-    job->work = work;
     job->place = *place;
-    memcpy(job->dir, dir, sizeof job->dir);
     conversation_file_name(place, job->file);
     job->buffer = buffer;
     job->user = user;
@@ -184,8 +191,9 @@ struct conversation_job *conversations_load(struct conversations *c, const struc
     struct conversation_job *job = NULL;
     pthread_mutex_lock(&c->lock);
     const struct conversation_state *s = conversation_state_find(c->table, place);
-    if (s && s->ready) job = job_new(CONVERSATION_READ, place, s->of->dir, buffer, user);
+    if (s && s->ready && !c->stuck) job = job_new(CONVERSATION_READ, place, s->of->dir, buffer, user);
     if (job) {
+        job->until_ns = conversations_until_locked(c, buffer->n_bytes);
         conversation_get(c->table, s->of->dir, s->of->tenant, s->of->name, clock_unix_s());
         conversation_state_add(c->table, s->of, place); /* it is used */
         conversations_push_locked(c, job);
@@ -198,17 +206,27 @@ static uint64_t file_bytes(const struct conversations *c, const struct state_buf
     return STATE_FILE_FIXED_BYTES + strlen(c->config.form.layout) + CONVERSATION_NAME_BYTES + buffer->n_bytes;
 }
 
+/* What waits takes host memory: a home that is slow must not have all of it. */
+static bool write_waits_well(const struct conversations *c, const struct state_buffer *buffer) {
+    const uint64_t most = c->config.waiting_bytes;
+    return !most || !c->waiting_bytes || c->waiting_bytes + buffer->n_bytes <= most;
+}
+
 /* Writes the state unless it is in a file: the job, or NULL. */
 static struct conversation_job *keep_write_locked(struct conversations *c, struct conversation *of,
                                                   struct conversation_state *s, struct state_buffer *buffer,
                                                   void *user) {
     const uint64_t bytes = file_bytes(c, buffer);
-    if (!c->root || s->file_bytes) return NULL;
-    if (c->queues[0].n >= POLICY_CONVERSATION_WRITES || !conversation_room(c->table, of, bytes)) {
+    if (!conversations_durable(c) || s->file_bytes) return NULL;
+    if (c->queues[0].n >= POLICY_CONVERSATION_WRITES || !write_waits_well(c, buffer) ||
+        !conversation_room(c->table, of, bytes)) {
         c->n_failures++;
         return NULL;
     }
+    if (c->stuck) user = NULL;
     struct conversation_job *job = job_new(CONVERSATION_WRITE, &s->place, of->dir, buffer, user);
+    if (job) job->makes = !of->notes_bytes;
+    if (job && user) job->until_ns = conversations_until_locked(c, buffer->n_bytes);
     if (job) job->whose = conversations_whose(of->tenant, of->name, &job->n_whose);
     if (!job || !job->whose) {
         free(job);
@@ -218,7 +236,7 @@ static struct conversation_job *keep_write_locked(struct conversations *c, struc
     conversation_state_filed(c->table, s, bytes, false);
     state_buffer_ref(buffer);
     conversations_push_locked(c, job);
-    return job;
+    return user ? job : NULL;
 }
 
 uint64_t conversations_now(struct conversations *c) {
@@ -288,24 +306,30 @@ void conversations_gone(struct conversations *c, uint64_t tokens_low) {
 
 bool conversations_have_news(struct conversations *c) { return atomic_exchange(&c->has_news, false); }
 
+static void hear_word_locked(struct conversation_job *word) {
+    if (!word->of) return;
+    word->of->word = NULL;
+    if (word->of->ended) conversations_job_free(word->of);
+}
+
 bool conversations_next_over(struct conversations *c, struct conversation_over *out) {
     struct conversation_job *job = NULL;
     pthread_mutex_lock(&c->lock);
     if (c->over.n) {
         job = LIST_OF(list_first(&c->over), struct conversation_job, link);
         list_remove(&c->over, &job->link);
+        hear_word_locked(job);
     }
     pthread_mutex_unlock(&c->lock);
     if (!job) return false;
     *out = (struct conversation_over){job->user, job->work == CONVERSATION_READ, job->rc, job->buffer};
-    free(job->whose);
-    free(job);
+    conversations_job_free(job);
     return true;
 }
 
 void conversations_leave(struct conversations *c, struct conversation_job *job) {
     pthread_mutex_lock(&c->lock);
-    job->user = NULL;
+    (job->word ? job->word : job)->user = NULL;
     pthread_mutex_unlock(&c->lock);
 }
 
@@ -319,9 +343,10 @@ bool conversations_next_forgotten(struct conversations *c, uint64_t *tokens_low)
 
 void conversations_close(struct conversations *c) {
     if (!c) return;
-    conversations_close_files(c);
+    conversations_stop(c);
     for (struct conversation_over over; conversations_next_over(c, &over);) state_buffer_release(over.buffer);
     conversation_table_close(c->table);
+    if (c->stored) state_guard_fini(&c->guard);
     pthread_mutex_destroy(&c->lock);
     free(c->forgotten);
     free(c->root);
@@ -338,6 +363,7 @@ int conversations_look(struct conversations *c, const char *tenant, const char *
     pthread_mutex_lock(&c->lock);
     conversations_expire_locked(c);
     pthread_mutex_unlock(&c->lock);
+    if (c->stored) return conversations_store_call_look(c, tenant, name, seen, bytes, n, err);
     if (!c->root) return 0;
     conversations_dir(c, tenant, "", dir);
     conversations_scan(c, dir, tenant, "");
@@ -351,6 +377,7 @@ int conversations_note(struct conversations *c, const char *tenant, const char *
                        struct rod_notes_seen *seen, struct rod_error *err) {
     char dir[CONVERSATION_DIR_BYTES], path[STATE_DISK_MAX_NAME * 8];
     size_t n_whose;
+    if (c->stored) return conversations_store_call_note(c, tenant, name, record, n, seen, err);
     if (!c->root) return 0;
     conversations_dir(c, tenant, name, dir);
     if (snprintf(path, sizeof path, "%s/%s", c->root, dir) >= (int)sizeof path) return 0;
@@ -381,7 +408,7 @@ static struct rod_conversation_info info_of(const struct conversations *c, const
                                          .n_states = of->states.n,
                                          .state_bytes = of->file_bytes - of->notes_bytes,
                                          .used_unix_s = of->used_s,
-                                         .durable = c->root != NULL};
+                                         .durable = conversations_durable(c)};
     snprintf(info.name, sizeof info.name, "%s", of->name);
     for (struct list_link *l = list_first(&of->states); l; l = list_next(&of->states, l)) {
         const struct conversation_state *s = LIST_OF(l, struct conversation_state, link);
@@ -404,7 +431,9 @@ int conversations_list(struct conversations *c, const char *tenant, const char *
     *infos = NULL;
     *n = 0;
     *more = false;
-    conversations_scan_all(c);
+    const int rc = c->stored ? conversations_store_call_list(c, tenant, err) : 0;
+    if (rc) return rc;
+    if (!c->stored) conversations_scan_all(c);
     pthread_mutex_lock(&c->lock);
     conversations_expire_locked(c);
     for (struct conversation *of = conversation_first(c->table); of && ok; of = conversation_after(c->table, of)) {
@@ -422,6 +451,14 @@ int conversations_list(struct conversations *c, const char *tenant, const char *
     return ok && (*infos || !*n) ? 0 : rod_fail_no_memory(err);
 }
 
+/* What the home has of it, known to the table. */
+static int learn(struct conversations *c, const char *tenant, const char *name, const char *dir,
+                 struct rod_error *err) {
+    if (c->stored) return conversations_store_call_learn(c, tenant, name, err);
+    conversations_scan(c, dir, tenant, name);
+    return 0;
+}
+
 static int not_found(const char *name, struct rod_error *err) {
     return rod_fail(err, ROD_ENOTFOUND, "There is no conversation '%.255s'.", name);
 }
@@ -430,7 +467,8 @@ int conversations_get(struct conversations *c, const char *tenant, const char *n
                       struct rod_error *err) {
     char dir[CONVERSATION_DIR_BYTES];
     conversations_dir(c, tenant, name, dir);
-    conversations_scan(c, dir, tenant, name);
+    const int rc = learn(c, tenant, name, dir, err);
+    if (rc) return rc;
     pthread_mutex_lock(&c->lock);
     const struct conversation *of = *name ? conversation_find(c->table, dir) : NULL;
     if (of) *out = info_of(c, of);
@@ -442,19 +480,21 @@ int conversations_get(struct conversations *c, const char *tenant, const char *n
 int conversations_remove(struct conversations *c, const char *tenant, const char *name, struct rod_error *err) {
     char dir[CONVERSATION_DIR_BYTES];
     conversations_dir(c, tenant, name, dir);
-    conversations_scan(c, dir, tenant, name);
+    int rc = learn(c, tenant, name, dir, err);
+    if (rc) return rc;
     pthread_mutex_lock(&c->lock);
     struct conversation *of = *name ? conversation_find(c->table, dir) : NULL;
     if (of) {
-        conversation_remove(c->table, of);
+        (c->stored ? conversation_forget : conversation_remove)(c->table, of);
         const uint64_t number = ++c->n_removed;
         memcpy(c->removed[number % CONVERSATIONS_REMOVED].dir, dir, sizeof dir);
         c->removed[number % CONVERSATIONS_REMOVED].number = number;
     }
     pthread_mutex_unlock(&c->lock);
+    if (of && c->stored) rc = conversations_store_call_remove(c, dir, err);
     if (of && c->root) conversations_unlink_all(c, dir);
     c->config.wake(c->config.arg);
-    return of ? 0 : not_found(name, err);
+    return rc || of ? rc : not_found(name, err);
 }
 
 void conversations_stats(struct conversations *c, struct rod_stats *out) {
@@ -464,7 +504,7 @@ void conversations_stats(struct conversations *c, struct rod_stats *out) {
     out->lanes = n.n_lanes;
     out->lane_states_host = n.n_host;
     out->lane_states_file = n.n_file;
-    out->lane_file_bytes = n.file_bytes;
+    out->lane_file_bytes = c->stored ? atomic_load(&c->stored_bytes) : n.file_bytes;
     out->lane_saves = c->n_saves;
     out->lane_save_failures = c->n_failures;
     out->lane_loads = c->n_loads;

@@ -23,9 +23,11 @@
 
 struct conversations_config {
     const char *state_dir;            /* NULL or "": states live in host memory alone */
+    const struct state_home *home;    /* a fenced one, instead of state_dir; NULL = none. It is copied */
     struct state_form form;           /* its layout outlives this */
-    uint64_t disk_bytes;              /* 0 = a quarter of what the disk has free */
+    uint64_t disk_bytes;              /* 0 = a quarter of what the disk has free; in a store no limit */
     atomic_uint_fast64_t *file_bytes; /* what the files take is written here; NULL: nobody asks */
+    uint64_t waiting_bytes;           /* of states that wait to be written at most; 0 = no limit */
     uint64_t ttl_s;                   /* 0 = for ever */
     void (*wake)(void *arg);          /* a job is over; any thread */
     void (*log)(void *arg, int level, const char *line);

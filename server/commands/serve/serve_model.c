@@ -76,8 +76,7 @@ static int open_store(struct service *v) {
     const int rc = rod_store_open(&config, &store, &v->load_error);
     if (rc) return rc;
     s->store = store;
-    log_text(&s->log, LOG_INFO,
-             "states of sessions and pinned prefixes are objects of %s; those of conversations are in memory alone",
+    log_text(&s->log, LOG_INFO, "states of sessions, conversations and pinned prefixes are objects of %s",
              c->state_url);
     return 0;
 }
