@@ -18,6 +18,7 @@
 #include "sessions.h"
 #include "engine/base/clock.h"
 #include "engine/base/log_limit.h"
+#include "engine/session/store/session_mark_text.h"
 #include "engine/session/store/session_store.h"
 #include "engine/session/store/session_watch.h"
 #include "engine/state/state_guard.h"
@@ -52,13 +53,6 @@ struct session_listed {
     char tenant[SESSION_MAX_TENANT + 1];
     uint64_t counted_ns, read_ns; /* their number; all of their headers, which the table has; 0 = never */
     uint64_t n;
-};
-
-/* Of a lazy turn whose session is not written yet. */
-struct session_mark {
-    bool there, ours;
-    uint64_t version;
-    char etag[64];
 };
 
 struct sessions {

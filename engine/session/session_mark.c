@@ -8,45 +8,22 @@
 #include "session_internal.h"
 #include "engine/base/fail.h"
 
-#include <inttypes.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
-#define MARK_END   ".lazy"
-#define MARK_NS    ((uint64_t)20 * 1000000000u) /* others wait so long for a write */
-#define MARK_BEGIN "rodimus lazy 1 "
-enum { MARK_BYTES = sizeof MARK_BEGIN - 1 + 16 + 1 + 16 + 1 };
-
-static void mark_write(const struct sessions *s, uint64_t version, char text[MARK_BYTES + 1]) {
-    const int n = snprintf(text, MARK_BYTES + 1, MARK_BEGIN "%s %016" PRIx64 "\n", s->server_id, version);
-    assert(n == MARK_BYTES);
-    (void)n;
-}
-
-/* What is damaged is nobody's, of version 0. */
-static void mark_parse(const struct sessions *s, const char *text, size_t n, struct session_mark *mark) {
-    char again[MARK_BYTES + 1];
-    *mark = (struct session_mark){.there = true};
-    if (n != MARK_BYTES || strncmp(text, MARK_BEGIN, sizeof MARK_BEGIN - 1) != 0) return;
-    const char *server = text + sizeof MARK_BEGIN - 1, *digits = server + 16 + 1;
-    mark->version = strtoull(digits, NULL, 16);
-    snprintf(again, sizeof again, "%016" PRIx64 "\n", mark->version);
-    if (memcmp(again, digits, 16 + 1) != 0) mark->version = 0;
-    mark->ours = !memcmp(server, s->server_id, 16);
-}
+#define MARK_END ".lazy"
+#define MARK_NS  ((uint64_t)20 * 1000000000u) /* others wait so long for a write */
 
 int session_mark_look(struct sessions *s, const uint8_t name[SESSION_NAME_BYTES], struct session_mark *mark,
                       struct rod_error *err) {
-    char file[SESSION_FILE_NAME_BYTES], text[MARK_BYTES + 1] = "";
+    char file[SESSION_FILE_NAME_BYTES], text[SESSION_MARK_BYTES + 1] = "";
     struct state_disk_version version;
     size_t n = 0;
     assert(session_fenced(s));
     *mark = (struct session_mark){0};
     const int rc = state_home_peek(&s->store.home, session_store_file(&s->store, name, MARK_END, file), text,
-                                   MARK_BYTES, &n, &version, err);
+                                   SESSION_MARK_BYTES, &n, &version, err);
     if (rc) return rc == ROD_ENOTFOUND ? 0 : rc;
-    mark_parse(s, text, n, mark);
+    session_mark_parse(s->server_id, text, n, mark);
     memcpy(mark->etag, version.etag, sizeof mark->etag);
     return 0;
 }
@@ -132,13 +109,13 @@ static int mark_outcome(struct sessions *s, struct session *x, const struct stat
 
 void session_mark_claim(struct sessions *s, struct session *const *sessions, const uint64_t *versions, bool alone,
                         int *rcs, struct rod_error *errs, size_t n) {
-    char names[SESSIONS_BATCH][SESSION_FILE_NAME_BYTES], texts[SESSIONS_BATCH][MARK_BYTES + 1];
+    char names[SESSIONS_BATCH][SESSION_FILE_NAME_BYTES], texts[SESSIONS_BATCH][SESSION_MARK_BYTES + 1];
     struct state_bytes parts[SESSIONS_BATCH];
     struct state_disk_item items[SESSIONS_BATCH];
     assert(session_fenced(s) && n <= SESSIONS_BATCH);
     for (size_t i = 0; i < n; i++) {
-        mark_write(s, versions[i], texts[i]);
-        parts[i] = (struct state_bytes){texts[i], MARK_BYTES};
+        session_mark_write(s->server_id, versions[i], texts[i]);
+        parts[i] = (struct state_bytes){texts[i], SESSION_MARK_BYTES};
         items[i] =
             (struct state_disk_item){.name = session_store_file(&s->store, sessions[i]->name, MARK_END, names[i]),
                                      .parts = &parts[i],

@@ -10,12 +10,6 @@
 
 enum { START_BYTES = 64 << 10, PIECE_BYTES = 1 << 20 }; /* START_BYTES: as much as most headers have */
 
-bool states_is_kept(const char *end, uint64_t *version) {
-    if (*end != '.' || strspn(end + 1, STATES_HEXADECIMAL) != STATES_VERSION_DIGITS) return false;
-    *version = strtoull(end + 1, NULL, 16);
-    return !strcmp(end + 1 + STATES_VERSION_DIGITS, ".kept");
-}
-
 static void put_hexadecimal(const uint8_t *bytes, size_t n, char *text) {
     for (size_t i = 0; i < n; i++) snprintf(text + 2 * i, 3, "%02x", bytes[i]);
 }

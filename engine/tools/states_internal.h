@@ -11,13 +11,20 @@
 #include "engine/state/state_home.h"
 
 #define STATES_HEXADECIMAL "0123456789abcdef"
-enum { STATES_VERSION_DIGITS = 16 };
+#define STATES_LAYOUT      "v1/"
+enum { STATES_HALF_DIGITS = 16 };
 
 struct states {
     const char *dir;
     bool has_key; /* of a folder; in a store a key says whose it is */
     uint8_t key[SIPHASH_KEY_BYTES];
 };
+
+/* ---- states_name.c ---- */
+/* ".VERSION.kept" */
+bool states_is_kept(const char *end, uint64_t *version);
+/* Of an object of a store: kind, model, owner. False: it is no state. */
+bool states_take_name(const char *name, struct rod_state_file *out);
 
 /* ---- states_header.c ---- */
 /* Names of tenants are not for whoever looks at files: a hash. */
@@ -30,8 +37,6 @@ int states_header_read(const struct state_home *home, const char *file, void **h
                        struct rod_error *err);
 int states_metadata_read(const struct state_home *home, const char *file, struct session_metadata *metadata,
                          struct rod_error *err);
-/* ".VERSION.kept" */
-bool states_is_kept(const char *end, uint64_t *version);
 int states_copy(const struct state_home *home, const char *file, int (*put)(void *arg, const void *bytes, size_t n),
                 void *arg, struct rod_error *err);
 

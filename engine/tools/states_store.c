@@ -13,38 +13,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LAYOUT "v1/"
-enum { MODEL_DIGITS = 32, HALF_DIGITS = 16 };
 /* A server writes an earlier turn before the session that lists it, and a lazy turn's mark before its session. */
 enum { SETTLED_S = 3600 };
-
-static bool digits_then(const char *text, size_t n, char end) {
-    return strspn(text, STATES_HEXADECIMAL) == n && text[n] == end;
-}
-
-static bool session_kind(const char *rest, struct rod_state_file *out) {
-    uint64_t version;
-    if (!digits_then(rest, HALF_DIGITS, '/') || !digits_then(rest + HALF_DIGITS + 1, HALF_DIGITS, '.')) return false;
-    const char *end = rest + 2 * HALF_DIGITS + 1;
-    snprintf(out->tenant, sizeof out->tenant, "%.*s", HALF_DIGITS, rest);
-    out->kind = !strcmp(end, ".state") ? ROD_STATE_SESSION : !strcmp(end, ".lazy") ? ROD_STATE_MARK : ROD_STATE_KEPT;
-    return out->kind != ROD_STATE_KEPT || states_is_kept(end, &version);
-}
-
-/* What the name says. False: it is no state. */
-static bool take_name(const char *name, struct rod_state_file *out) {
-    const char *model = name + strlen(LAYOUT);
-    *out = (struct rod_state_file){0};
-    if (strncmp(name, LAYOUT, strlen(LAYOUT)) != 0 || !digits_then(model, MODEL_DIGITS, '/')) return false;
-    const char *folder = model + MODEL_DIGITS + 1, *rest = *folder ? folder + 2 : folder,
-               *last = strrchr(name, '/') + 1;
-    if (!*folder || folder[1] != '/' || !*last || strlen(name) >= sizeof out->name) return false;
-    memcpy(out->name, name, strlen(name) + 1);
-    snprintf(out->fingerprint, sizeof out->fingerprint, "%.*s", MODEL_DIGITS, model);
-    if (*folder == 's') return session_kind(rest, out);
-    out->kind = *folder == 'p' ? ROD_STATE_PINNED : strcmp(last, "notes") ? ROD_STATE_CONVERSATION : ROD_STATE_NOTES;
-    return *folder == 'p' || *folder == 'c';
-}
 
 static void take_version(const struct state_disk_version *version, struct rod_state_file *out) {
     out->n_bytes = version->n_bytes;
@@ -56,7 +26,7 @@ static void take_version(const struct state_disk_version *version, struct rod_st
 
 static void session_of(const char *name, char *session, size_t size) {
     const char *half = strrchr(name, '/');
-    snprintf(session, size, "%.*s/%.*s.state", (int)(half - name), name, HALF_DIGITS, half + 1);
+    snprintf(session, size, "%.*s/%.*s.state", (int)(half - name), name, STATES_HALF_DIGITS, half + 1);
 }
 
 static bool is_left(const struct state_home *home, const struct rod_state_file *out) {
@@ -68,7 +38,7 @@ static bool is_left(const struct state_home *home, const struct rod_state_file *
     session_of(out->name, session, sizeof session);
     const int rc = states_metadata_read(home, session, &metadata, NULL);
     if (rc) return rc == ROD_ENOTFOUND;
-    return states_is_kept(strrchr(out->name, '/') + 1 + HALF_DIGITS, &version) &&
+    return states_is_kept(strrchr(out->name, '/') + 1 + STATES_HALF_DIGITS, &version) &&
            session_places_find(&metadata, version) == metadata.n_kept;
 }
 
@@ -84,7 +54,7 @@ static void take_object(const struct state_home *home, struct rod_state_file *ou
 int states_store_look(const struct state_home *home, const char *name, struct rod_state_file *out,
                       struct rod_error *err) {
     struct state_disk_version version;
-    if (!take_name(name, out)) return rod_fail(err, ROD_ENOTFOUND, "%.200s is no state.", name);
+    if (!states_take_name(name, out)) return rod_fail(err, ROD_ENOTFOUND, "%.200s is no state.", name);
     const int rc = state_home_stat(home, name, &version, err);
     if (rc) return rc;
     take_version(&version, out);
@@ -105,7 +75,7 @@ static void on_found(void *arg, const char *name, const struct state_disk_versio
     struct page *p = arg;
     struct rod_state_file file;
     snprintf(p->last, sizeof p->last, "%s", name);
-    if (!take_name(name, &file)) return;
+    if (!states_take_name(name, &file)) return;
     take_version(version, &file);
     if (ARRAY_RESERVE(p->files, p->cap, p->n, 1))
         p->files[p->n++] = file;
@@ -122,7 +92,7 @@ int states_store_list(const struct state_home *home, void (*found)(void *arg, co
         p.n = 0;
         char after[sizeof p.last];
         memcpy(after, p.last, sizeof after);
-        rc = state_home_list(home, LAYOUT, after, on_found, &p, &more, err);
+        rc = state_home_list(home, STATES_LAYOUT, after, on_found, &p, &more, err);
         if (!rc && p.no_memory) rc = rod_fail_no_memory(err);
         for (size_t i = 0; !rc && i < p.n; i++) {
             take_object(home, &p.files[i]);
@@ -144,7 +114,7 @@ static void drop_own(void *arg, const char *name, const struct state_disk_versio
     struct rest *r = arg;
     struct rod_state_file file;
     snprintf(r->last, sizeof r->last, "%s", name);
-    if (take_name(name, &file) && (file.kind == ROD_STATE_KEPT || file.kind == ROD_STATE_MARK))
+    if (states_take_name(name, &file) && (file.kind == ROD_STATE_KEPT || file.kind == ROD_STATE_MARK))
         state_home_remove(r->home, name, version, NULL);
 }
 
