@@ -151,41 +151,61 @@ def test_metrics_and_slots_are_not_for_the_balancers_clients(site):
         connection.close()
 
 
+def answered(balancer, refused):
+    """As a client gets it that heeds Retry-After. Caddy cannot send a body again (deploy/BALANCERS.md): a request that finds a death out is refused."""
+    for _ in range(10):
+        status, body = answer(balancer, 1)
+        if status == 200:
+            return
+        assert balancer.kind == "caddy" and status == 503 and body["error"]["code"] == "no_replica", (status, body)
+        refused.append(body)
+        time.sleep(1)
+    raise AssertionError(f"{len(refused)} refused: {refused[-1]}\n{balancer.log()[-4000:]}")
+
+
 def test_a_replica_that_dies_fails_its_own_requests_and_no_other(site):
     replicas, balancer = site
-    outcomes, over = [], threading.Event()  # of each stream, whether it went on until all was over
+    began, outcomes, over = [], [], threading.Event()  # streams with an event; of each, whether it went on until all was over
 
     def stream():
-        went_on = False
-        try:
-            connection, response = balancer.open({"prompt": "Once", "max_tokens": 100000, "ignore_eos": True, "stream": True})
-            for _ in read_events(response):
-                if over.is_set():
-                    went_on = True
-                    break
-            connection.close()
-        except (AssertionError, OSError, Exception):  # cut in the middle of a frame, or of a chunk
-            pass
+        """Caddy 2.6 closes some that begin within milliseconds (deploy/BALANCERS.md): such a one is asked for again."""
+        went_on, tried = None, 0
+        while went_on is None:
+            tried += 1
+            try:
+                connection, response = balancer.open({"prompt": "Once", "max_tokens": 100000, "ignore_eos": True, "stream": True})
+                for n, _ in enumerate(read_events(response)):
+                    if n == 5:
+                        began.append(True)
+                        went_on = False
+                    if over.is_set():
+                        went_on = True
+                        break
+                connection.close()
+            except Exception:  # cut in the middle of a frame, or of a chunk
+                pass
+            if balancer.kind != "caddy" or tried == 5 or over.is_set():
+                went_on = bool(went_on)
         outcomes.append(went_on)
 
-    threads = [threading.Thread(target=stream) for _ in range(24)]
+    threads = [threading.Thread(target=stream, daemon=True) for _ in range(24)]
     for t in threads:
         t.start()
-    wait_for(lambda: sum(r.metric("rodimus_slots_used") for r in replicas) == 24)  # else a stream that begins later meets the death, too
-    victim = max(replicas, key=lambda r: r.metric("rodimus_slots_used"))
-    lost = int(victim.metric("rodimus_slots_used"))
-    assert 0 < lost < 24, f"{lost} of 24 streams on one replica"
-    victim.kill()
-    after = [answer(balancer, 1) for _ in range(20)]
-    wait_for(lambda: len(outcomes) >= lost)
-    over.set()
-    for t in threads:
-        t.join()
-    refused = [body for status, body in after if status != 200]
-    if balancer.kind == "caddy":  # it cannot send a body again (deploy/BALANCERS.md): a request that finds the death out
-        assert len(refused) < 3 and all(body["error"]["code"] == "no_replica" for body in refused), f"{[status for status, _ in after]}\n{refused}\n{balancer.log()[-4000:]}"
-    else:
-        assert not refused, refused
+    try:
+        wait_for(lambda: len(began) == 24 and sum(r.metric("rodimus_slots_used") for r in replicas) == 24)  # else a stream that begins later meets the death, too
+        victim = max(replicas, key=lambda r: r.metric("rodimus_slots_used"))
+        lost = int(victim.metric("rodimus_slots_used"))
+        assert 0 < lost < 24, f"{lost} of 24 streams on one replica"
+        victim.kill()
+        refused = []
+        for _ in range(20):
+            answered(balancer, refused)
+        wait_for(lambda: len(outcomes) >= lost)
+    finally:
+        over.set()
+        for t in threads:
+            t.join(60)
+    assert len(refused) < 6, f"{len(refused)} refused\n{balancer.log()[-4000:]}"
     assert outcomes.count(False) == lost, f"{outcomes.count(False)} streams failed, the replica had {lost}"
 
 

@@ -43,14 +43,14 @@ class MotoAsItComes(stores.Moto):
 
 
 def test_the_probe_refuses_moto_which_lets_two_writers_win(tmp_path):
-    """Each race may end well by chance: one refusal in five starts is asked for, four or five are usual."""
+    """Each race may end well by chance: one refusal in five starts is asked for, four or five are usual. Now and then none of the writers wins."""
     store = MotoAsItComes(tmp_path)
     try:
         said = [probe(store.url, store.endpoint, store.env) for _ in range(5)]
     finally:
         store.close()
     refused = [text for status, text in said if status]
-    assert refused and all("ROD_EUNSUPPORTED" in text and "more than one wins" in text for text in refused), said
+    assert refused and all("ROD_EUNSUPPORTED" in text and ("more than one wins" in text or "none wins" in text) for text in refused), said
 
 
 def botocore_signature(store, request):
