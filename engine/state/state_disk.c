@@ -171,6 +171,46 @@ void state_disk_write_all(const char *dir, struct state_disk_item *items, size_t
         }
 }
 
+/* ---- a file in pieces ---- */
+
+struct state_disk_part {
+    struct beside b;
+};
+
+int state_disk_part_begin(const char *dir, const char *name, struct state_disk_part **out, struct rod_error *err) {
+    struct state_disk_part *part = malloc(sizeof *part);
+    if (!part) return rod_fail_no_memory(err);
+    struct state_disk_item nothing = {.name = name, .not_synced = true};
+    const int rc = beside_write(dir, &nothing, &part->b);
+    if (rc) {
+        if (err) *err = nothing.err;
+        free(part);
+        return rc;
+    }
+    *out = part;
+    return 0;
+}
+
+int state_disk_part_put(struct state_disk_part *part, const void *bytes, size_t n, struct rod_error *err) {
+    const struct state_bytes piece = {bytes, n};
+    const int number = write_all(part->b.fd, &piece, 1);
+    return number ? write_fail(err, "write", part->b.path, number) : 0;
+}
+
+int state_disk_part_fd(const struct state_disk_part *part) { return part->b.fd; }
+
+int state_disk_part_end(struct state_disk_part *part, bool complete, struct state_disk_version *version,
+                        struct rod_error *err) {
+    struct state_disk_item item = {.not_synced = true};
+    if (complete) item.rc = put_in_place(&item, &part->b);
+    if (!complete || item.rc) unlink(part->b.beside);
+    close(part->b.fd);
+    free(part);
+    if (version) *version = item.version;
+    if (item.rc && err) *err = item.err;
+    return item.rc;
+}
+
 int state_disk_try(const char *dir) {
     static const struct state_bytes some = {"RODSTATE", 8};
     char pattern[PATH_BYTES], beside[PATH_BYTES];

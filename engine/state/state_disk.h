@@ -41,6 +41,16 @@ struct state_disk_item {
 };
 void state_disk_write_all(const char *dir, struct state_disk_item *items, size_t n);
 
+/* A file that comes in pieces: beside its place until it is complete, then instead of what has its name. A power cut
+ * may take it, or leave a part of it: readers check what they read. ROD_EIO; ROD_ENOMEM. */
+struct state_disk_part;
+int state_disk_part_begin(const char *dir, const char *name, struct state_disk_part **out, struct rod_error *err);
+int state_disk_part_put(struct state_disk_part *part, const void *bytes, size_t n, struct rod_error *err);
+int state_disk_part_fd(const struct state_disk_part *part); /* to read what came so far */
+/* It is complete, or goes. */
+int state_disk_part_end(struct state_disk_part *part, bool complete, struct state_disk_version *version,
+                        struct rod_error *err);
+
 /* A file that is open to be read: one version, whatever is renamed to its name meanwhile. */
 struct state_disk_file {
     int fd;

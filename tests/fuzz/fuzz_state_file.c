@@ -1,7 +1,8 @@
 /* fuzz_state_file.c - a state file of a stranger: as it is, and sealed anew, so that what stands behind the checksums
  * is reached. What is accepted has its parts inside the file and is what the writer makes of it, also as the file of a
- * pinned prefix. */
+ * pinned prefix and as the start of a cached copy. */
 #include "engine/state/pinned_file.h"
+#include "engine/state/state_cache_file.h"
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -84,8 +85,24 @@ static void check(const unsigned char *bytes, size_t n) {
     check_pinned(&state, bytes);
 }
 
+/* Also a copy's start in a cache: as it is, and sealed. */
+static void check_cached(const uint8_t *data, size_t size) {
+    unsigned char start[STATE_CACHE_FILE_BYTES], again[STATE_CACHE_FILE_BYTES];
+    struct state_disk_version version;
+    state_cache_file_read(data, size, size, &version);
+    if (size < sizeof start) return;
+    memcpy(start, data, sizeof start);
+    memcpy(start, "RODCACH1", 8);
+    put_u64(start + sizeof start - 8, XXH3_64bits(start, sizeof start - 8));
+    const uint64_t n_file = (uint64_t)start[8] + sizeof start;
+    if (!state_cache_file_read(start, sizeof start, n_file, &version)) return;
+    state_cache_file_write(&version, again);
+    if (memcmp(start, again, sizeof start) || !version.etag[0]) abort();
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     check(data, size);
+    check_cached(data, size);
     if (size < STATE_FILE_MIN_BYTES) return 0;
     unsigned char *file = malloc(size);
     if (!file) abort();
