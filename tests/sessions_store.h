@@ -10,14 +10,19 @@ struct server {
     struct memory_client client;
 };
 
-static inline void server_open(struct server *v, struct memory_store *m, uint64_t seed,
-                               struct rod_engine_config config) {
-    memory_connect(&v->client, m, seed);
+/* Its client is connected. */
+static inline void server_start(struct server *v, struct rod_engine_config config) {
     atomic_store(&v->client.quiet, true);
     config.store = &v->client.as_store;
     if (!config.state_host_bytes) config.state_host_bytes = 64u << 20;
     setup_open(&v->b, OPTIONS(.kind = FAKE_HASH), config);
     atomic_store(&v->client.quiet, false);
+}
+
+static inline void server_open(struct server *v, struct memory_store *m, uint64_t seed,
+                               struct rod_engine_config config) {
+    memory_connect(&v->client, m, seed);
+    server_start(v, config);
 }
 
 static inline void store_wait(size_t (*count)(struct memory_store *m, const char *end), struct memory_store *m,
