@@ -609,7 +609,9 @@ struct rod_store_config { /* texts: "" or NULL is the default; as the settings o
     const char *url, *endpoint, *region, *style, *credentials, *encryption;
     uint32_t timeout_ms, n_connections; /* 0: the default */
     uint64_t bytes_in_flight;
-    bool looks; /* reads alone, without a question whether the store keeps to conditions */
+    const char *cache_dir; /* a folder for copies of states, perhaps shared with other servers of this machine */
+    uint64_t cache_bytes;  /* that they take at most; 0: no limit, but a twentieth of the disk stays free */
+    bool looks;            /* reads alone, without a question whether the store keeps to conditions */
     void (*log)(void *arg, int level, const char *line); /* any thread; may be NULL */
     void *log_arg;
 };
@@ -630,7 +632,9 @@ struct rod_store_counts {
     uint64_t puts, gets, heads, deletes, copies, lists; /* requests, repeated ones too */
     uint64_t conflicts, failures, retries, bytes_in, bytes_out;
     struct rod_store_times times[ROD_STORE_N_WORKS];
-    bool down; /* the last calls failed */
+    uint64_t cache_hits, cache_misses; /* states read from cache_dir, and not */
+    uint64_t cache_bytes;              /* of the copies, as last seen */
+    bool down;                         /* the last calls failed */
 };
 void rod_store_count(struct rod_store *store, struct rod_store_counts *out);
 

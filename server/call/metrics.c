@@ -252,6 +252,9 @@ static void render_store(struct buf *out, const struct rod_store_counts *c) {
     put(out, "rodimus_store_retries_total", "Requests that were repeated.", c->retries);
     put(out, "rodimus_store_failures_total", "Calls that failed with all repeats.", c->failures);
     render_store_times(out, c->times);
+    put(out, "rodimus_store_cache_hits_total", "States read from the copies in state_dir.", c->cache_hits);
+    put(out, "rodimus_store_cache_misses_total", "States read from the store.", c->cache_misses);
+    put(out, "rodimus_store_cache_bytes", "What the copies take of the disk, as last seen.", c->cache_bytes);
     put(out, "rodimus_store_down", "1 while the last calls failed.", c->down);
 }
 

@@ -227,7 +227,7 @@ const struct option config_options[] = {
     {"max_sessions", OPTION_UINT, AT(max_sessions), SESSIONS, .fallback = "65536", RANGE(1, 1000000000),
      .help = "sessions that there are at once, pinned ones and responses that are kept too; more get 429"},
     {"state_dir", OPTION_STRING, AT(state_dir), SESSIONS, .metavar = "DIR",
-     .help = "directory of the files of sessions and pinned prefixes, perhaps shared with other servers; without it sessions end with the process"},
+     .help = "directory of files of sessions and pinned prefixes, perhaps shared with other servers; beside state_url a cache of it; without both sessions end with the process"},
     {"state_url", OPTION_STRING, AT(state_url), SESSIONS, .metavar = "URL", .secret = true, .check = check_state_url,
      .help = STATE_URL_HELP},
     {"state_endpoint", OPTION_STRING, AT(state_endpoint), SESSIONS, .metavar = "URL", .secret = true, .check = check_state_endpoint,
@@ -360,13 +360,6 @@ static int check_store(const struct config *c, int argc, char **argv, char **env
                 {"state_region", c->state_region},
                 {"state_credentials", c->state_credentials}};
     char source[120];
-    if (*c->state_url && *c->state_dir) {
-        config_source("state_dir", argc, argv, environment, source, sizeof source);
-        snprintf(err->message, sizeof err->message,
-                 "state_dir (%s) and state_url exclude each other; a folder as the cache of a store is not there yet.",
-                 source);
-        return -1;
-    }
     for (size_t i = 0; !*c->state_url && i < sizeof rows / sizeof *rows; i++) {
         if (!*rows[i].value) continue;
         config_source(rows[i].name, argc, argv, environment, source, sizeof source);

@@ -70,6 +70,8 @@ static int open_store(struct service *v) {
         .timeout_ms = (uint32_t)c->state_timeout_ms,
         .n_connections = (uint32_t)c->state_connections,
         .bytes_in_flight = c->state_flight_bytes,
+        .cache_dir = c->state_dir,
+        .cache_bytes = c->state_disk_bytes,
         .log = engine_log,
         .log_arg = &s->log,
     };
@@ -78,6 +80,7 @@ static int open_store(struct service *v) {
     s->store = store;
     log_text(&s->log, LOG_INFO, "states of sessions, conversations and pinned prefixes are objects of %s",
              c->state_url);
+    if (*c->state_dir) log_text(&s->log, LOG_INFO, "state_dir %s is a cache of these objects", c->state_dir);
     return 0;
 }
 
@@ -108,7 +111,7 @@ static void load_model(void *arg) {
         .max_queue_tok = c->max_queue_tokens,
         .max_prompt_tok = c->max_prompt_tokens,
         .prefix_cache_bytes = c->prefix_cache_bytes,
-        .state_dir = c->state_dir,
+        .state_dir = *c->state_url ? "" : c->state_dir, /* a store's cache */
         .state_host_bytes = c->state_host_bytes,
         .state_disk_bytes = c->state_disk_bytes,
         .session_ttl_s = c->session_ttl_s,

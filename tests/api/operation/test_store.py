@@ -52,10 +52,9 @@ def refused(*flags, env=None):
     (["--state-url", "s3://b/x", "--state-style", "sideways"], ["state_style", "virtual"]),
     (["--state-url", "s3://b/x", "--state-encryption", "rot13"], ["state_encryption", "aws:kms"]),
     (["--state-url", "s3://b/x", "--state-timeout-ms", "0"], ["state_timeout_ms"]),
-    (["--state-url", "s3://b/x", "--state-dir", "somewhere"], ["state_dir", "--state-dir", "not there yet"]),
     (["--state-endpoint", "http://127.0.0.1:1"], ["state_endpoint", "state_url is empty"]),
     (["--state-credentials", "file"], ["state_credentials", "state_url is empty"])],
-    ids=["password", "other_scheme", "no_bucket", "password_of_endpoint", "ftp", "style", "encryption", "timeout", "a_folder_too", "endpoint_alone", "credentials_alone"])
+    ids=["password", "other_scheme", "no_bucket", "password_of_endpoint", "ftp", "style", "encryption", "timeout", "endpoint_alone", "credentials_alone"])
 def test_a_wrong_setting_is_named_and_its_secrets_are_not(flags, words):
     done = command("serve", *flags)
     assert done.returncode == 2, done
@@ -177,6 +176,92 @@ def test_a_call_that_another_server_was_before_is_503(serve, store):
         assert answer.status == 412 or int(answer.header("Retry-After")) >= 1, answer
     store.faults()
     assert s.get("/v1/sessions/one").json["version"] == 1
+
+
+# ---- a folder as the cache ----
+
+def sent(store, key="/s/"):
+    """Bytes of bodies that the store sent or took for states, and its answers to GET, since the log was emptied."""
+    rows = [row for row in store.requests() if key in row["key"] and row["key"].endswith(".state")]
+    return {"out": sum(row["bytes"][1] for row in rows if row["method"] == "GET"), "gets": [row["status"] for row in rows if row["method"] == "GET"]}
+
+
+def cached(folder):
+    return sorted(folder.glob("*.cached"))
+
+
+def test_a_wake_from_the_cache_sends_no_bytes(serve, store, tmp_path):
+    folder = tmp_path / "cache"
+    s = serve(store, "--state-dir", folder)
+    first = turn(s, "one", "Once upon a time", session_create=True)
+    assert len(cached(folder)) == 1 and cached(folder)[0].stat().st_mode & 0o777 == 0o600, list(folder.iterdir())
+    s.kill()
+    s = serve(store, "--state-dir", folder)
+    store.ask("DELETE", "/_log")
+    second = turn(s, "one", " there was")
+    assert second["session"]["version"] == 2 and second["usage"]["prompt_tokens_details"]["cached_tokens"] > 0, second
+    got = sent(store)
+    assert got == {"out": 0, "gets": [304]}, got
+    m = s.metrics()
+    assert (m["rodimus_store_cache_hits_total"], m["rodimus_store_cache_misses_total"]) == (1, 0), m
+    assert m["rodimus_store_cache_bytes"] > 100000, m
+    assert first["session"]["version"] == 1
+
+
+def test_a_cache_that_is_old_damaged_cut_or_gone_changes_no_token(serve, store, tmp_path):
+    folder = tmp_path / "cache"
+    plain, other, waking = serve(store, url=f"{store.url}/plain"), serve(store), serve(store, "--state-dir", folder)
+
+    def damage(how):
+        file = cached(folder)[0]
+        if how == "gone":
+            file.unlink()
+        elif how == "cut":
+            os.truncate(file, file.stat().st_size // 2)
+        elif how == "flipped":
+            with open(file, "r+b") as f:
+                f.seek(file.stat().st_size // 2)
+                byte = f.read(1)
+                f.seek(-1, os.SEEK_CUR)
+                f.write(bytes([byte[0] ^ 1]))
+        elif how == "folder_gone":
+            for file in folder.iterdir():
+                file.unlink()
+            folder.rmdir()
+
+    text = "Once upon a time"
+    for n, how in enumerate(["fresh", "gone", "cut", "flipped", "old", "folder_gone", "fresh"]):
+        if how == "old":
+            want, got = (turn(server, "one", text, seed=n)["choices"][0]["text"] for server in (plain, other))
+            assert got == want, f"{how}: {got}, want {want}"
+        elif n:
+            damage(how)
+            waking.kill()
+            waking = serve(store, "--state-dir", folder)
+        want, got = (turn(server, "one", text, seed=n, session_create=n == 0) for server in (plain, waking))
+        for name in ("choices", "session"):
+            assert got[name] == want[name], f"{how}: {got}, want {want}"
+        assert got["usage"]["prompt_tokens_details"] == want["usage"]["prompt_tokens_details"], f"{how}: {got}, want {want}"
+        text = " and then"
+    assert "refused" not in waking.log() and "damaged" not in waking.log(), waking.log()
+
+
+def test_a_cache_that_takes_no_files_is_told_once_and_service_goes_on(serve, store, tmp_path):
+    (tmp_path / "file").write_text("")
+    s = serve(store, "--state-dir", tmp_path / "file")
+    for n in range(3):
+        turn(s, "one", "Once upon a time", session_create=n == 0)
+    lines = [line for line in s.log().splitlines() if "keeps copies of states" in line]
+    assert len(lines) == 1 and "no longer" in lines[0], s.log()
+
+
+def test_two_servers_have_one_cache(serve, store, tmp_path):
+    servers = [serve(store, "--state-dir", tmp_path / "cache") for _ in range(2)]
+    turn(servers[0], "one", "Once upon a time", session_create=True)
+    store.ask("DELETE", "/_log")
+    for n in range(4):
+        assert turn(servers[(n + 1) % 2], "one", " and then")["session"]["version"] == n + 2
+    assert sent(store) == {"out": 0, "gets": [304] * 4}, sent(store)
 
 
 # ---- rodimus states ----
