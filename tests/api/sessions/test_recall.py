@@ -121,3 +121,41 @@ def test_items_of_a_response_that_come_back_spelt_otherwise_are_not_read_again(o
         back = [{**item, "arguments": respelt(item["arguments"], draw)} if item["type"] == "function_call" else item for item in said]
         items += [*back, {"type": "function_call_output", "call_id": said[-1]["call_id"], "output": f"done {i}"}]
         settle(server)
+
+
+WRITE = {"type": "custom", "name": "write", "description": "Writes a file.", "format": {"type": "grammar", "syntax": "regex", "definition": "[a-z]{1,9} *[a-z]{0,9}\\n"}}
+
+
+def response_of(server, body, stream):
+    if stream:
+        return [e.data for e in server.events("/v1/responses", body) if not e.comment][-1]["response"]
+    answer = server.post("/v1/responses", body)
+    assert answer.status == 200, answer
+    return answer.json
+
+
+@pytest.mark.parametrize("bare", [False, True], ids=["as it was given", "without what is not needed"])
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+def test_items_of_a_response_that_is_not_stored_are_known_when_they_come_back(own_server, stream, bare):
+    """Calls and texts, though their ids lead to nothing that an item_reference could name."""
+    server, last, n_output = own_server(env=EVERY), 0, {"message": 0, "function_call": 0, "custom_tool_call": 0}
+    ways = ({"tool_choice": {"type": "function", "name": "edit"}}, {"tool_choice": {"type": "custom", "name": "write"}}, {"structured_outputs": {"choice": ["Sure.  No "]}})
+    items = [{"role": "user", "content": "Edit all."}]
+    for i, way in enumerate(ways * 2):
+        body = {**way, "input": items, "tools": [{"type": "function", **TOOL}, WRITE], "parallel_tool_calls": False, "max_output_tokens": 60,
+                "temperature": 0.7, "seed": i, "store": False, "stream": stream}
+        response = response_of(server, body, stream)
+        usage, output = response["usage"], [item for item in response["output"] if item["type"] != "reasoning"]
+        assert usage["input_tokens_details"]["cached_tokens"] >= last - 1, (i, usage, last)
+        last = usage["input_tokens"] + usage["output_tokens"]
+        for item in output:
+            n_output[item["type"]] += 1
+            refused = server.post("/v1/responses", {**body, "stream": False, "input": [*items, {"type": "item_reference", "id": item["id"]}]})
+            assert (refused.status, refused.error["param"]) == (404, "input") and item["id"] in refused.error["message"], (item, refused)
+            items = [*items, {k: v for k, v in item.items() if not bare or k not in ("id", "status")}]
+            if item["type"] != "message":
+                items.append({"type": item["type"] + "_output", "call_id": item["call_id"], "output": f"done {i}"})
+        if output[-1]["type"] == "message":
+            items.append({"role": "user", "content": "Go on."})
+        settle(server)
+    assert all(n_output.values()), n_output
