@@ -283,7 +283,7 @@ test-gpu: deps # what needs a GPU
 	@tests/run $(BUILD) gpu
 # All clients, also those with packages too large for every run: the openai package, curl and the load tools' bodies,
 # schemathesis over openapi.yaml, lm-evaluation-harness through the server, agents' frameworks, Claude Code and Codex.
-test-clients: deps # the clients that are too large for every run: openapi-python-client, schemathesis, lm-evaluation-harness, routers, agents' frameworks
+test-clients: deps # the clients that are too large for every run: openapi-python-client, schemathesis, lm-evaluation-harness, routers, Dynamo, agents' frameworks
 	@$(MAKE) --no-print-directory -j$(JOBS) all
 	@tests/run $(BUILD) clients
 test-programs: $(TEST_BIN) api-programs

@@ -145,7 +145,7 @@ def test_flags_and_variables_in_the_readmes_exist():
         if of_other_programs(name):
             continue
         text = page(name)
-        text = re.sub(r"^.*(?:(?:docker|podman) (?:build|compose|run)|kubectl |caddy run|^systemctl|^groupadd).*$|--extra-request-body|--(?:build-arg|format|stop-timeout|target|user|routing-key-headers|health-check-interval-secs|health-failure-threshold)\b", "", text, flags=re.M)  # of others
+        text = re.sub(r"^.*(?:(?:docker|podman) (?:build|compose|run)|kubectl |caddy run|^systemctl|^groupadd).*$|--extra-request-body|--(?:build-arg|format|stop-timeout|target|user|routing-key-headers|health-check-interval-secs|health-failure-threshold|router-session-affinity-ttl-secs)\b", "", text, flags=re.M)  # of others
         for script, arguments in re.findall(r"^(tests/[\w/-]+) (.*)$", text, flags=re.M):
             known = set(re.findall(r"--[a-z][a-z-]+", page(script)))
             its = set(re.findall(r"--[a-z][a-z-]+", arguments))
@@ -153,8 +153,9 @@ def test_flags_and_variables_in_the_readmes_exist():
             n += len(its)
         text = re.sub(r"^tests/[\w/-]+ .*$", "", text, flags=re.M)
         said, named = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", text)), set(re.findall(r"\bRODIMUS_([A-Z_]*[A-Z])\b", text))
-        if name == "deploy/UPGRADE.md":
-            said -= set(re.findall(r"--[a-z][a-z-]+", page("deploy/roll")))
+        script = {"deploy/UPGRADE.md": "deploy/roll", "deploy/BALANCERS.md": "deploy/dynamo/worker.py"}.get(name)
+        if script:
+            said -= set(re.findall(r"--[a-z][a-z-]+", page(script)))
         if name == "config/models/recipe/README.md":
             scripts = "".join(page(f"config/models/recipe/{script}.py") for script in ("train", "corpus", "measure", "test_recipe"))
             said, named = said - set(re.findall(r"--[a-z][a-z-]+", scripts)), named - set(re.findall(r"\bRODIMUS_([A-Z_]*[A-Z])\b", scripts))
