@@ -138,7 +138,7 @@ class SeaweedFS(Program):
         of_s3, *own = self.others
         ports = [f"-{part}.port{kind}={port}" for (part, kind), port in zip(itertools.product(("master", "volume", "filer"), ("", ".grpc")), own)]
         return [os.path.join(os.path.dirname(sys.executable), "weed"), "server", f"-dir={self.folder}/data", "-ip=127.0.0.1", f"-ip.bind={'127.0.0.1' if self.address == '127.0.0.1' else '0.0.0.0'}", "-master.telemetry=false",
-                "-master.peers=none", "-master.volumeSizeLimitMB=1024", "-volume.max=20", "-filer", "-s3", f"-s3.port={self.port}", f"-s3.port.grpc={of_s3}", "-s3.port.iceberg=0",
+                "-master.peers=none", "-master.volumeSizeLimitMB=1024", "-volume.max=40", "-filer", "-s3", f"-s3.port={self.port}", f"-s3.port.grpc={of_s3}", "-s3.port.iceberg=0",
                 "-s3.port.lance=0", "-s3.domainName=localhost", f"-s3.config={self.folder}/s3.json", *ports]
 
 
