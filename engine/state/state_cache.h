@@ -19,6 +19,7 @@ struct state_cache_config {
     const char *dir;               /* made if it is not there */
     const char *of;                /* the store's name: copies of another one are others */
     uint64_t max_bytes; /* of the disk, of which a twentieth stays free; 0: no limit. The least recently used go */
+    bool (*settled)(const char *name); /* its bytes never change: a copy is read without a question. NULL: none are */
     void (*log)(void *arg, int level, const char *line); /* any thread; may be NULL */
     void *log_arg;
 };

@@ -84,3 +84,35 @@ def test_no_turn_is_lost_or_doubled_when_servers_are_killed(fleet):
         return kills[0] < N_KILLS
     fleets.drive(servers, talks, at=kill)
     compared(talks, servers, event="kill -9", kills=kills[0])
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("store", ["stand-in"], indirect=True)
+@pytest.mark.parametrize("shared", [False, True], ids=["of_each_server", "of_all"])
+def test_a_cache_changes_no_token(fleet, tmp_path, shared):
+    """Servers are killed, and copies removed and cut meanwhile. Where each has its own, few turns come back to the server of the turn before."""
+    servers = fleet("--state-disk-bytes", 100 << 20, env=lambda i: {"RODIMUS_STATE_DIR": str(tmp_path / f"cache-{0 if shared else i}")})
+    talks, chance, kills, hits, damaged, seen = fleets.talks(N_TALKS, N_TURNS, kinds_of(servers.store, "turn")), random.Random(SEED), [0], [0], [0], [0]
+
+    def disturb(done):
+        copies = sorted(tmp_path.glob("cache-*/*.cached"))
+        if copies and done > seen[0] + 3:
+            seen[0], damaged[0] = done, damaged[0] + 1
+            try:
+                path = chance.choice(copies)
+                if chance.random() < 0.5:
+                    path.unlink()
+                else:
+                    os.truncate(path, chance.randrange(max(1, path.stat().st_size)))
+            except FileNotFoundError:
+                pass  # it went by itself
+        if kills[0] < 2 * N_REPLICAS and done > N_TALKS * kills[0]:
+            i = kills[0] % N_REPLICAS
+            hits[0] += servers.servers[i].metric("rodimus_store_cache_hits_total")
+            servers.kill_and_start(i)
+            kills[0] += 1
+        return kills[0] < 2 * N_REPLICAS
+    fleets.drive(servers, talks, at=disturb)
+    hits[0] += servers.metric("rodimus_store_cache_hits_total")
+    compared(talks, servers, event=f"kill -9, a cache of {'all' if shared else 'each'}", kills=kills[0], cache_hits=hits[0], copies_damaged=damaged[0])
+    assert hits[0] > 0 or not shared, "no state came from a cache"

@@ -193,6 +193,35 @@ static void a_store_out_of_reach_is_an_error_and_the_copy_stays(void **state) {
     assert_counts(s, 1, 0, "back");
 }
 
+static bool ends_in_point(const char *name) { return strstr(name, ".point") != NULL; }
+
+static void what_never_changes_is_read_without_a_question(void **state) {
+    struct setup *s = *state;
+    struct bytes one, got;
+    struct rod_error err;
+    char path[320];
+    bool unchanged;
+    struct state_disk_version version;
+    const struct state_cache_config config = {
+        .home = &s->client.as_store.home, .dir = s->dir, .of = "s3://b", .settled = ends_in_point};
+    state_cache_close(s->cache);
+    assert_int_equal(state_cache_open(&config, &s->cache, &err), 0);
+    s->home = state_cache_home(s->cache);
+    make_state(&one, 1, 300);
+    assert_int_equal(put(&s->home, "a.point", &one, true, NULL, &version), 0);
+    assert_reads(s, "a.point", &one, "from the copy");
+    assert_counts(s, 1, 0, "from the copy");
+    assert_int_equal(atomic_load(&s->client.n[MEMORY_OPEN]), 0);
+    only_copy(s, path);
+    change_byte(path, 300);
+    assert_reads(s, "a.point", &one, "from the store");
+    assert_counts(s, 1, 1, "from the store");
+    assert_int_equal(get(&s->home, "a.point", &version, 100, &got, &version, &unchanged), 0);
+    assert_true(unchanged);
+    assert_int_equal(state_home_remove(&s->home, "a.point", NULL, &err), 0);
+    assert_int_equal(get(&s->home, "a.point", NULL, 100, &got, &version, &unchanged), ROD_ENOTFOUND);
+}
+
 static void two_stores_have_one_folder(void **state) {
     struct setup *s = *state, other = {.dir = s->dir};
     struct bytes one, two;
@@ -355,6 +384,7 @@ int main(void) {
         CACHED(what_is_no_state_or_gone_is_not_kept),
         CACHED(a_write_that_lost_is_not_kept),
         CACHED(a_store_out_of_reach_is_an_error_and_the_copy_stays),
+        CACHED(what_never_changes_is_read_without_a_question),
         CACHED(two_stores_have_one_folder),
         CACHED(the_copies_used_longest_ago_go_first),
         CACHED(copies_that_nobody_uses_and_leftovers_go_at_a_start),
