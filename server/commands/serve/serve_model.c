@@ -113,7 +113,8 @@ static void load_model(void *arg) {
         .prefix_cache_bytes = c->prefix_cache_bytes,
         .state_dir = *c->state_url ? "" : c->state_dir, /* a store's cache */
         .state_host_bytes = c->state_host_bytes,
-        .state_disk_bytes = c->state_disk_bytes,
+        /* A cache's limit is none of what all servers have in the store. */
+        .state_disk_bytes = *c->state_url && *c->state_dir ? 0 : c->state_disk_bytes,
         .session_ttl_s = c->session_ttl_s,
         .max_sessions = c->max_sessions,
         .session_keep_turns = (uint32_t)c->session_keep_turns,
