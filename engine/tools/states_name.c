@@ -1,5 +1,7 @@
 /* states_name.c - what the names of states say, in a folder and in a store: pure. */
 #include "states_internal.h"
+#include "engine/conversation/conversation_file.h"
+#include "engine/conversation/conversation_notes.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -28,6 +30,17 @@ static bool session_kind(const char *rest, struct rod_state_file *out) {
     return out->kind != ROD_STATE_KEPT || states_is_kept(end, &version);
 }
 
+static bool conversation_kind(const char *rest, struct rod_state_file *out) {
+    struct conversation_place place;
+    if (!digits_then(rest, STATES_HALF_DIGITS, '/') ||
+        !digits_then(rest + STATES_HALF_DIGITS + 1, STATES_HALF_DIGITS, '/'))
+        return false;
+    const char *file = rest + 2 * (STATES_HALF_DIGITS + 1);
+    snprintf(out->tenant, sizeof out->tenant, "%.*s", STATES_HALF_DIGITS, rest);
+    out->kind = strcmp(file, CONVERSATION_NOTES_FILE) ? ROD_STATE_CONVERSATION : ROD_STATE_NOTES;
+    return out->kind == ROD_STATE_NOTES || conversation_file_parse(file, &place);
+}
+
 bool states_take_name(const char *name, struct rod_state_file *out) {
     const char *model = name + strlen(STATES_LAYOUT);
     *out = (struct rod_state_file){0};
@@ -39,6 +52,7 @@ bool states_take_name(const char *name, struct rod_state_file *out) {
     memcpy(out->name, name, strlen(name) + 1);
     snprintf(out->fingerprint, sizeof out->fingerprint, "%.*s", MODEL_DIGITS, model);
     if (*folder == 's') return session_kind(rest, out);
-    out->kind = *folder == 'p' ? ROD_STATE_PINNED : strcmp(last, "notes") ? ROD_STATE_CONVERSATION : ROD_STATE_NOTES;
-    return *folder == 'p' || *folder == 'c';
+    if (*folder == 'c') return conversation_kind(rest, out);
+    out->kind = ROD_STATE_PINNED;
+    return *folder == 'p';
 }

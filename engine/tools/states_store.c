@@ -1,6 +1,6 @@
 /* states_store.c - what lies in a store of states, object by object:
  *
- *   v1/MODEL/s/TENANT/SESSION.state, .VERSION.kept, .lazy     v1/MODEL/p/...     v1/MODEL/c/CONVERSATION/...
+ *   v1/MODEL/s/TENANT/SESSION.state, .VERSION.kept, .lazy     v1/MODEL/p/...     v1/MODEL/c/TENANT/CONVERSATION/...
  *
  * A removal says which version it means, and loses where a server has written another one since. */
 #include "states_internal.h"
@@ -83,21 +83,42 @@ static void on_found(void *arg, const char *name, const struct state_disk_versio
         p->no_memory = true;
 }
 
+static bool of_one_conversation(const struct rod_state_file *a, const struct rod_state_file *b) {
+    const size_t n = (size_t)(strrchr(a->name, '/') - a->name) + 1;
+    return (a->kind == ROD_STATE_CONVERSATION || a->kind == ROD_STATE_NOTES) && !strncmp(a->name, b->name, n);
+}
+
+/* An object of a conversation was used when the newest was. Returns for how many that is known: the last conversation
+ * may go on in the next page. */
+static size_t share_times(struct page *p, bool more) {
+    size_t begin = 0;
+    for (size_t end; begin < p->n; begin = end) {
+        int64_t used_s = p->files[begin].used_unix_s;
+        for (end = begin + 1; end < p->n && of_one_conversation(&p->files[begin], &p->files[end]); end++)
+            if (p->files[end].used_unix_s > used_s) used_s = p->files[end].used_unix_s;
+        if (end == p->n && more) break;
+        for (size_t i = begin; i < end; i++) p->files[i].used_unix_s = used_s;
+    }
+    return begin;
+}
+
 int states_store_list(const struct state_home *home, void (*found)(void *arg, const struct rod_state_file *file),
                       void *arg, struct rod_error *err) {
     struct page p = {0};
     bool more = true;
     int rc = 0;
     while (!rc && more) {
-        p.n = 0;
         char after[sizeof p.last];
         memcpy(after, p.last, sizeof after);
         rc = state_home_list(home, STATES_LAYOUT, after, on_found, &p, &more, err);
         if (!rc && p.no_memory) rc = rod_fail_no_memory(err);
-        for (size_t i = 0; !rc && i < p.n; i++) {
+        const size_t n = share_times(&p, more);
+        for (size_t i = 0; !rc && i < n; i++) {
             take_object(home, &p.files[i]);
             found(arg, &p.files[i]);
         }
+        if (n) memmove(p.files, p.files + n, (p.n - n) * sizeof *p.files);
+        p.n -= n;
     }
     free(p.files);
     return rc;

@@ -156,3 +156,33 @@ def test_yesterdays_body_takes_no_turn_away(body_alone, knows, store, pair):
     talk.check_end(both)
     wrong, _ = fleets.differences([talk], fleets.alone([talk]))
     assert not wrong, wrong
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_chats_that_come_whole_go_on_whatever_the_store_does(kind, store, pair):
+    """From memory, or what was elsewhere is read again: no error, and seconds at most; when the store is well again nothing is read again on any server."""
+    both = pair("turn")
+    a, b = both.servers
+    awake, asleep, later = fleets.Whole(0, 6), fleets.Whole(1, 2), fleets.Whole(2, 4)
+    awake.step(Only(a))
+    asleep.step(Only(b))
+    FAULTS[kind](store)
+    if kind in NEEDS_NO_WRITE:
+        store.faults({"method": "GET", "key": "/c/.*state$", **ALWAYS, "do": "truncate" if kind == "truncating" else "flip", "at": 40 if "header" in kind else 5000})
+    for talk in (awake, asleep, awake):
+        began = time.monotonic()
+        talk.step(Only(a))
+        seconds = time.monotonic() - began
+        assert not talk.retries and seconds < (BOUND_S + BUSY_S) * SLOWER, f"{talk.id}: {talk.retries} refusals, {seconds:.1f} s"
+    heal(kind, store)
+    end = time.monotonic() + PATIENCE_S * SLOWER
+    while not all(server.get("/health/ready").status == 200 for server in both.servers):
+        assert time.monotonic() < end, a.log()[-2000:]
+        time.sleep(0.2)
+    time.sleep(3)
+    for n in range(3):
+        awake.step(Only(a))
+    for n in range(4):
+        later.step(Only(both.servers[n % 2]))
+    wrong, _ = fleets.differences([awake, later], fleets.alone([awake, later]))
+    assert not wrong, wrong[:2]

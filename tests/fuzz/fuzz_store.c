@@ -21,7 +21,7 @@ static void whole_name(const char *text) {
     if (!states_take_name(text, &file)) return;
     if (strcmp(file.name, text) != 0) abort();
     check_hexadecimal(file.fingerprint, sizeof file.fingerprint - 1);
-    check_hexadecimal(file.tenant, text[strlen(STATES_LAYOUT) + 33] == 's' ? sizeof file.tenant - 1 : 0);
+    check_hexadecimal(file.tenant, file.kind == ROD_STATE_PINNED ? 0 : sizeof file.tenant - 1);
     if (file.kind == ROD_STATE_PART || file.kind == ROD_STATE_BASE) abort();
 }
 

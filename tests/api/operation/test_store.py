@@ -326,3 +326,42 @@ def test_states_of_a_store_are_listed_copied_and_cleaned(serve, store, tmp_path)
     assert again.get("/v1/sessions/short").status == 404 and again.get("/v1/sessions/kept").status == 404
     assert turn(again, "plain", " And then")["session"]["version"] == 3
     assert again.get("/v1/prefixes/tale").status == 200
+
+
+def test_conversations_of_a_store_are_found_by_each_server_listed_and_cleaned(serve, store):
+    """Answers come back with other white space: the next server knows from the notes what was said."""
+    env, text = {"RODIMUS_TEST_CHECKPOINTS_PAY": "1"}, "Tell me a tale about a fox and a goat. " * 4
+    servers, messages, whole = [serve(store, env=env) for _ in range(2)], [], 0
+    for n in range(6):
+        messages.append({"role": "user", "content": text})
+        answer = servers[n % 2].post(CHAT, {"messages": messages, "max_tokens": 6, "min_tokens": 6, "seed": n, "prompt_cache_key": "fox"}).json
+        usage = answer["usage"]
+        assert usage["prompt_tokens_details"]["cached_tokens"] >= whole - 1, (n, usage, whole)
+        whole = usage["prompt_tokens"] + usage["completion_tokens"]
+        messages.append({"role": "assistant", "content": answer["choices"][0]["message"]["content"] + " "})
+    for s in servers:
+        page = s.get("/v1/sessions?kind=conversation").json["data"]
+        assert [(c["id"], c["durable"]) for c in page] == [("fox", True)], page
+    below = {k: o["bytes"] for k, o in store.objects_now().items() if "/c/" in k and not k.endswith("clock")}
+    files = json.loads(states(store, "ls", "--json").stdout)["files"]
+    assert {f["kind"] for f in files} == {"conversation", "notes"} and sum(f["bytes"] for f in files) == sum(below.values()), files
+    assert len({f["tenant"] for f in files}) == 1 and all(f["tenant"] and "fault" not in f for f in files), files
+    servers[0].wait_metric("rodimus_conversation_file_bytes", lambda n: n == sum(below.values()))
+    time.sleep(2.1)
+    assert states(store, "gc", "--unused-s", 3600).stdout.startswith("0 objects")
+    assert f"{len(files)} removed" in states(store, "gc", "--unused-s", 1, "--yes").stdout
+    assert not [k for k in store.objects_now() if "/c/" in k and not k.endswith("clock")]
+
+
+def test_a_conversation_is_removed_from_the_store_and_a_removal_that_failed_is_said(serve, store):
+    s = serve(store, env={"RODIMUS_TEST_CHECKPOINTS_PAY": "1"})
+    body = {"messages": [{"role": "user", "content": "Tell me a tale about a fox. " * 8}], "max_tokens": 6, "min_tokens": 6, "prompt_cache_key": "fox"}
+    assert s.post(CHAT, body).status == 200
+    store.faults({"do": "status", "status": 503, "code": "SlowDown", "method": "DELETE", "times": -1})
+    answer = s.post("/finish_session", {"session_id": "fox"})
+    assert answer.status == 503 and answer.error["code"] == "io", answer
+    store.faults()
+    answer = s.post("/finish_session", {"session_id": "fox"})
+    assert answer.status == 200 and answer.json["deleted"], answer
+    assert not [k for k in store.objects_now() if "/c/" in k and k.endswith("state")], store.objects_now()
+    assert s.post("/finish_session", {"session_id": "fox"}).status == 404
