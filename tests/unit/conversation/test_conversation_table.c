@@ -235,6 +235,46 @@ static void a_part_of_a_record_is_not_read(void **state) {
     remove(dir);
 }
 
+static size_t records_in(const size_t *ends, size_t whole) {
+    size_t n = 0;
+    while (ends[n + 1] < whole) n++; /* all but the first */
+    return n;
+}
+
+/* Whatever byte is another one, and wherever the bytes end: what comes before is read, and nothing else. */
+static void notes_are_read_up_to_their_damage(void **state) {
+    (void)state;
+    enum { N = 6 };
+    unsigned char whole[512];
+    size_t ends[N + 1], n = NOTES_MARK_BYTES, n_first;
+    memcpy(whole, NOTES_MARK, n);
+    for (int i = 0; i < N; ends[++i] = n) {
+        char text[64];
+        const size_t len =
+            (size_t)snprintf(text, sizeof text, "record %d %.*s", i, i * 5, "................................");
+        unsigned char *record = notes_framed(text, len);
+        if (!i) ends[0] = n;
+        memcpy(whole + n, record, NOTES_FRAME_BYTES + len);
+        n += NOTES_FRAME_BYTES + len;
+        free(record);
+    }
+    for (size_t cut = 0; cut <= n; cut++)
+        for (size_t flip = 0; flip <= cut; flip++) { /* flip = cut: none */
+            unsigned char *bytes = malloc(cut + !cut);
+            memcpy(bytes, whole, cut);
+            if (flip < cut) bytes[flip] ^= (unsigned char)(1 + flip % 255);
+            size_t want = 0;
+            for (int i = 0; i <= N; i++)
+                if (ends[i] <= cut && ends[i] <= flip) want = ends[i];
+            const size_t got = notes_whole(bytes, cut, &n_first);
+            if (got != want) fail_msg("%zu bytes, byte %zu is another: %zu are whole, want %zu", cut, flip, got, want);
+            assert_int_equal(n_first, want > ends[0] ? ends[1] - ends[0] : 0);
+            if (n_first)
+                assert_int_equal(notes_records(bytes, got, n_first), got - ends[1] - 4 * records_in(ends, got));
+            free(bytes);
+        }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_turn_to_go_back_to_is_near_and_few_stay),
@@ -242,6 +282,7 @@ int main(void) {
         cmocka_unit_test(counts_follow_any_life),
         cmocka_unit_test(names_of_files_are_read_as_they_were_written),
         cmocka_unit_test(a_part_of_a_record_is_not_read),
+        cmocka_unit_test(notes_are_read_up_to_their_damage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
