@@ -36,7 +36,8 @@ static void table_forget(void *arg, uint64_t tokens_low) {
 static uint64_t disk_budget(const struct conversations *c) {
     struct statvfs disk;
     if (c->config.disk_bytes) return c->config.disk_bytes;
-    if (!c->root || statvfs(c->config.state_dir, &disk)) return UINT64_MAX / 2;
+    const bool has_folder = !c->config.home && c->config.state_dir && *c->config.state_dir;
+    if (!has_folder || statvfs(c->config.state_dir, &disk)) return UINT64_MAX / 2;
     return (uint64_t)disk.f_bavail * disk.f_frsize / DISK_PARTS;
 }
 
