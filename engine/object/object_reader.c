@@ -61,8 +61,8 @@ static int open_body(struct object_reader *r, const struct object_ask *ask, stru
     const struct object_answer *a = object_call_answer(&r->call);
     int rc = check(a, ask->key, err);
     *broken = rc;
+    if (a->etag_fits) *version = a->version;
     if (rc) return rc;
-    *version = a->version;
     r->n_left = a->n_body;
     if (ask->n_start && r->n_left > ask->n_start) r->n_left = ask->n_start;
     rc = r->n_left ? object_pool_take_bytes(store->pool, r->n_left, r->call.pace.end_ns, &r->call.n_bytes, err) : 0;

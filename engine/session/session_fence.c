@@ -58,3 +58,10 @@ bool session_fence_find_own(struct sessions *s, struct session *x, struct sessio
     session_read_fini(&read);
     return own;
 }
+
+int session_fence_judge(const struct session_read *read, int rc, struct rod_error *err) {
+    char why[300];
+    if (rc != ROD_ESTATE || !read->changed) return rc;
+    snprintf(why, sizeof why, "%.299s", err->message);
+    return rod_fail(err, ROD_EIO, "The store does not give what was written: %s", why);
+}

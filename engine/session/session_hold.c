@@ -163,6 +163,13 @@ static void hold_check_dirty(struct sessions *s, struct session *x) {
     session_mark_end(s, x);
 }
 
+bool session_hold_goes_on(struct sessions *s, const struct session *x) {
+    session_lock(s);
+    const bool whole = x->exists && x->snapshot && !x->metadata.keep && s->table.n_dirty < SESSIONS_MOST_DIRTY;
+    session_unlock(s);
+    return whole && session_fenced(s) && s->config.lazy;
+}
+
 /* In one conditional read. */
 static int hold_refresh_fenced(struct sessions *s, struct session *x, bool with_snapshot, struct rod_error *err) {
     static const struct session_file_version none;
@@ -184,7 +191,12 @@ static int hold_refresh_fenced(struct sessions *s, struct session *x, bool with_
         if (!rc) rc = session_store_read(&s->store, x->name, false, &read, err);
     }
     if (!rc && read.unchanged) return 0;
+    if (with_snapshot && rc == ROD_EIO && !*read.file_version.etag && session_hold_goes_on(s, x)) {
+        x->unchecked = true;
+        return 0;
+    }
     if (rc == ROD_ESTATE) session_folder_refused(s, x->name, &read.file_version, err);
+    if (with_snapshot) rc = session_fence_judge(&read, rc, err); /* else its owner deletes it */
     if (!rc) session_hold_learn(s, x, with_snapshot, &read);
     if (rc != ROD_ENOTFOUND) return rc;
     session_fence_forget(s, x);

@@ -27,7 +27,13 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
-enum { SESSIONS_DIR_BYTES = 1024, SESSIONS_MAX_THREADS = 32, SESSIONS_MAX_LISTED = 16, SESSIONS_BATCH = 16 };
+enum {
+    SESSIONS_DIR_BYTES = 1024,
+    SESSIONS_MAX_THREADS = 32,
+    SESSIONS_MAX_LISTED = 16,
+    SESSIONS_MAX_SEEN = 64,
+    SESSIONS_BATCH = 16
+};
 /* Each dirty session keeps a lease, which is an open file. At MANY dirty sessions all are written; at MOST a lazy turn
  * is written as any other. */
 enum { SESSIONS_MANY_DIRTY = 128, SESSIONS_MOST_DIRTY = 256 };
@@ -53,6 +59,11 @@ struct session_listed {
     char tenant[SESSION_MAX_TENANT + 1];
     uint64_t counted_ns, read_ns; /* their number; all of their headers, which the table has; 0 = never */
     uint64_t n;
+};
+
+/* When a mark was seen first. */
+struct session_mark_seen {
+    uint64_t key, first_ns; /* 0 = none */
 };
 
 struct sessions {
@@ -99,6 +110,7 @@ struct sessions {
     atomic_int_fast64_t clock_ahead; /* seconds by which the store's clock is ahead of this one */
     atomic_uint_fast64_t n_stored;   /* sessions in the store, as the last sweep and what this server did since say */
     struct session_listed listed[SESSIONS_MAX_LISTED];
+    struct session_mark_seen seen[SESSIONS_MAX_SEEN];
     pthread_t sweeper;
     bool has_sweeper;
     atomic_uint_fast64_t saves, save_failures, no_room, loads, refused, expired, evicted, replays, asks, rewinds;
@@ -223,17 +235,23 @@ void session_fence_set_clock(struct sessions *s);
 void session_fence_forget(struct sessions *s, struct session *session);
 /* By the holder: the store has the version that a lazy write may have left. */
 bool session_fence_find_own(struct sessions *s, struct session *session, struct session_file_version *found);
+/* The outcome of a read: bytes that were changed on the way or in the store are the store's failure, no bad state. */
+int session_fence_judge(const struct session_read *read, int rc, struct rod_error *err);
 
 /* ---- session_mark.c: which lazy turn of a fenced home comes next ---- */
 
 /* Before its session is read: a version whose mark is gone by then is there. */
 int session_mark_look(struct sessions *s, const uint8_t name[SESSION_NAME_BYTES], struct session_mark *mark,
                       struct rod_error *err);
-/* Another server's version is still to come, beyond the stored one, and was not waited for too long. since_ns: when it
- * was seen first, 0 before. */
-bool session_mark_waits(const struct session_mark *mark, uint64_t stored, uint64_t *since_ns);
-/* For whoever looks at a session that it does not hold. ROD_EBUSY: another server's turn is still to be written. */
-int session_mark_heed(struct sessions *s, const char *tenant, const char *id, uint64_t *since_ns,
+/* A turn waits so long for another server's write, and what holds a thread. */
+#define SESSION_MARK_TURN_NS ((uint64_t)8 * 1000000000u)
+#define SESSION_MARK_CALL_NS ((uint64_t)2 * 1000000000u)
+/* Beyond the stored version the mark's is still to come: ROD_EBUSY, to look again soon; ROD_EIO after most_ns. 0: it is
+ * there, or does not come. since_ns: of the first look, 0 before. */
+int session_mark_wait(struct sessions *s, const char *id, const struct session_mark *mark, uint64_t stored,
+                      uint64_t most_ns, uint64_t *since_ns, struct rod_error *err);
+/* For whoever looks at a session that it does not hold. Errors likewise. */
+int session_mark_heed(struct sessions *s, const char *tenant, const char *id, uint64_t most_ns, uint64_t *since_ns,
                       struct rod_error *err);
 /* The mark is of a version that is written already, or that does not come. */
 void session_mark_remove(struct sessions *s, const uint8_t name[SESSION_NAME_BYTES], const struct session_mark *mark);
@@ -261,6 +279,8 @@ int session_hold_begin(struct sessions *s, const char *tenant, const char *id, s
                        struct rod_error *err);
 /* The reverse. */
 void session_hold_end(struct sessions *s, struct session *session);
+/* By the holder: a lazy turn may go on in memory while the store does not say which version it has. */
+bool session_hold_goes_on(struct sessions *s, const struct session *session);
 /* By the holder: reads the file, if it is another than the table's. with_snapshot: the snapshot is wanted too.
  * Afterwards `exists` is true to the file. ROD_ESTATE where the file is refused, ROD_ENOROOM without room for its
  * state. */

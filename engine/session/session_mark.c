@@ -3,15 +3,17 @@
  * A lazy turn ends before its session is written, so another server must know that a version comes. The mark is a small
  * file beside the session's, made only where there is none: of the servers that ran a turn from one version one gets
  * it, and the others' turns end in ROD_ECONFLICT before anybody was told of them. A server that finds another's mark
- * waits for the write, for a bounded time: then the mark's server is taken for lost, with that turn, as `lazy` says. A
- * mark is no lock: a write's condition alone decides, so a server that comes back too late loses. */
+ * waits for the write, for a bounded time, and its client comes again; MARK_NS after the mark was seen first its server
+ * is taken for lost, with that turn, as `lazy` says. A mark is no lock: a write's condition alone decides, so a server
+ * that comes back too late loses. */
 #include "session_internal.h"
 #include "engine/base/fail.h"
 
 #include <string.h>
+#include <xxhash.h>
 
 #define MARK_END ".lazy"
-#define MARK_NS  ((uint64_t)20 * 1000000000u) /* others wait so long for a write */
+#define MARK_NS  ((uint64_t)20 * 1000000000u)
 
 int session_mark_look(struct sessions *s, const uint8_t name[SESSION_NAME_BYTES], struct session_mark *mark,
                       struct rod_error *err) {
@@ -25,6 +27,8 @@ int session_mark_look(struct sessions *s, const uint8_t name[SESSION_NAME_BYTES]
     if (rc) return rc == ROD_ENOTFOUND ? 0 : rc;
     session_mark_parse(s->server_id, text, n, mark);
     memcpy(mark->etag, version.etag, sizeof mark->etag);
+    mark->key = XXH3_64bits(name, SESSION_NAME_BYTES) ^ XXH3_64bits(version.etag, strlen(version.etag)) ^
+                XXH3_64bits(&version.mtime_ns, sizeof version.mtime_ns);
     return 0;
 }
 
@@ -35,13 +39,33 @@ void session_mark_remove(struct sessions *s, const uint8_t name[SESSION_NAME_BYT
     state_home_remove(&s->store.home, session_store_file(&s->store, name, MARK_END, file), &version, NULL);
 }
 
-bool session_mark_waits(const struct session_mark *mark, uint64_t stored, uint64_t *since_ns) {
-    if (mark->ours || !mark->there || mark->version <= stored) return false;
-    if (!*since_ns) *since_ns = clock_now_ns();
-    return clock_now_ns() - *since_ns < MARK_NS;
+/* In the place of the one that was seen first longest ago. */
+static uint64_t mark_seen_ns(struct sessions *s, const struct session_mark *mark, uint64_t now_ns) {
+    struct session_mark_seen *oldest = &s->seen[0], *found = NULL;
+    session_lock(s);
+    for (int i = 0; i < SESSIONS_MAX_SEEN; i++) {
+        struct session_mark_seen *at = &s->seen[i];
+        if (at->first_ns && at->key == mark->key) found = at;
+        if (at->first_ns < oldest->first_ns) oldest = at;
+    }
+    if (!found) *(found = oldest) = (struct session_mark_seen){mark->key, now_ns};
+    const uint64_t first_ns = found->first_ns;
+    session_unlock(s);
+    return first_ns;
 }
 
-int session_mark_heed(struct sessions *s, const char *tenant, const char *id, uint64_t *since_ns,
+int session_mark_wait(struct sessions *s, const char *id, const struct session_mark *mark, uint64_t stored,
+                      uint64_t most_ns, uint64_t *since_ns, struct rod_error *err) {
+    const uint64_t now_ns = clock_now_ns();
+    if (mark->ours || !mark->there || mark->version <= stored) return 0;
+    if (!*since_ns) *since_ns = now_ns;
+    if (now_ns - mark_seen_ns(s, mark, now_ns) >= MARK_NS) return 0;
+    return now_ns - *since_ns < most_ns
+               ? rod_fail(err, ROD_EBUSY, "Another server is writing a turn of session %.64s.", id)
+               : rod_fail(err, ROD_EIO, "Another server has a turn of session %.64s and has not written it yet.", id);
+}
+
+int session_mark_heed(struct sessions *s, const char *tenant, const char *id, uint64_t most_ns, uint64_t *since_ns,
                       struct rod_error *err) {
     uint8_t name[SESSION_NAME_BYTES];
     struct session_mark mark;
@@ -55,9 +79,8 @@ int session_mark_heed(struct sessions *s, const char *tenant, const char *id, ui
     int rc = dirty ? 0 : session_mark_look(s, name, &mark, err);
     if (rc || dirty || !mark.there || mark.ours) return rc;
     rc = session_store_peek_metadata(&s->store, name, &stored, err);
-    if (rc && rc != ROD_ENOTFOUND) return rc;
-    if (!session_mark_waits(&mark, rc ? 0 : stored.version, since_ns)) return 0;
-    return rod_fail(err, ROD_EBUSY, "Another server is writing a turn of session %.64s.", id);
+    if (rc == ROD_EIO) return rc;
+    return session_mark_wait(s, id, &mark, rc ? 0 : stored.version, most_ns, since_ns, err);
 }
 
 void session_mark_end(struct sessions *s, struct session *x) {
@@ -87,13 +110,13 @@ static bool mark_is_ours(struct sessions *s, struct session *x) {
     return true;
 }
 
-/* held: it was before. A mark that cannot be looked at is held still: what it said goes on in memory. */
+/* held: it was before. Where the store does not say whose it is, a lazy turn goes on in memory. */
 static int mark_outcome(struct sessions *s, struct session *x, const struct state_disk_item *item, bool held,
                         bool alone, struct rod_error *err) {
     int rc = item->rc;
     if (!rc) memcpy(x->mark, item->version.etag, sizeof x->mark);
-    if ((rc == ROD_EEXISTS || rc == ROD_ECONFLICT || rc == ROD_EUNSURE) && mark_is_ours(s, x)) rc = 0;
-    if (held && alone && (rc == ROD_EIO || rc == ROD_EUNSURE)) return 0;
+    if ((rc == ROD_EEXISTS || rc == ROD_ECONFLICT) && mark_is_ours(s, x)) rc = 0;
+    if (alone && (rc == ROD_EIO || rc == ROD_EUNSURE)) return 0;
     if (rc && rc != ROD_EEXISTS && rc != ROD_ECONFLICT) return rod_fail(err, ROD_EIO, "%.400s", item->err.message);
     if (rc) x->mark[0] = 0; /* another server's */
     if (!rc && alone && !held) {

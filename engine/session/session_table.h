@@ -86,6 +86,7 @@ struct session {
     uint64_t tried;                       /* the last round in which its removal was tried */
     uint64_t unsure_hash, unsure_version; /* of the version that a lazy write may have left; 0 = of none */
     char mark[64];                        /* of session_mark.c: etag of this server's mark; "" = none */
+    bool unchecked;                       /* the holder's turn began without the store */
     uint64_t reserved_bytes;              /* by which the file being written is larger than the one it replaces */
     struct session_bytes_hold file, base; /* of file_version */
     struct session_kept *kept;            /* known states of places in metadata.kept, and of one that is being made */

@@ -36,7 +36,7 @@ static int turn_create_session(struct sessions *s, struct session_turn *t, struc
         return t->snapshot ? 0 : rod_fail_no_memory(err);
     }
     struct session_view view;
-    int rc = session_mark_heed(s, ask->tenant, ask->from, &t->mark_ns, err);
+    int rc = session_mark_heed(s, ask->tenant, ask->from, SESSION_MARK_TURN_NS, &t->mark_ns, err);
     if (!rc) rc = session_view_fork(s, ask->tenant, ask->from, &view, m, err);
     if (rc == ROD_ENOTFOUND) return rod_fail_at(err, rc, "from", "There is no session %s.", ask->from);
     if (rc) return rc;
@@ -81,8 +81,8 @@ static int turn_heed_mark(struct sessions *s, struct session_turn *t, const stru
     const uint64_t stored = x->exists ? x->metadata.version : 0;
     session_unlock(s);
     if (dirty) return 0;
-    if (session_mark_waits(mark, stored, &t->mark_ns))
-        return rod_fail(err, ROD_EBUSY, "Another server is writing a turn of session %.64s.", x->metadata.id);
+    const int rc = session_mark_wait(s, x->metadata.id, mark, stored, SESSION_MARK_TURN_NS, &t->mark_ns, err);
+    if (rc) return rc;
     if (!mark->ours && mark->version > stored)
         session_log(s, 2, "session %s: version %llu did not come from the server that has it: goes on without it",
                     x->metadata.id, (unsigned long long)mark->version);
@@ -92,10 +92,15 @@ static int turn_heed_mark(struct sessions *s, struct session_turn *t, const stru
 
 /* The mark is looked at first: a version whose mark is gone by then is there. */
 static int turn_read_session(struct sessions *s, struct session_turn *t, struct rod_error *err) {
-    const bool marks = session_fenced(s) && s->config.lazy && !*t->session->mark;
+    struct session *x = t->session;
+    const bool lazy = session_fenced(s) && s->config.lazy, marks = lazy && !*x->mark;
     struct session_mark mark = {0};
-    int rc = marks ? session_mark_look(s, t->session->name, &mark, err) : 0;
-    if (!rc) rc = session_hold_refresh(s, t->session, true, err);
+    x->unchecked = lazy && state_guard_down(&s->guard, NULL) && session_hold_goes_on(s, x);
+    if (x->unchecked) return 0;
+    int rc = marks ? session_mark_look(s, x->name, &mark, err) : 0;
+    x->unchecked = rc == ROD_EIO && session_hold_goes_on(s, x);
+    if (x->unchecked) return 0;
+    if (!rc) rc = session_hold_refresh(s, x, true, err);
     return rc || !mark.there ? rc : turn_heed_mark(s, t, &mark, err);
 }
 
@@ -130,7 +135,7 @@ static int turn_find_session(struct sessions *s, struct session_turn *t, struct 
 static int turn_look(struct sessions *s, struct session_turn *t, struct rod_error *err) {
     struct session_view view;
     assert(!t->session && !t->snapshot);
-    int rc = session_mark_heed(s, t->ask->tenant, t->ask->session, &t->mark_ns, err);
+    int rc = session_mark_heed(s, t->ask->tenant, t->ask->session, SESSION_MARK_TURN_NS, &t->mark_ns, err);
     if (!rc) rc = session_view_take_live(s, t->ask->tenant, t->ask->session, true, &view, err);
     if (rc) return rc;
     t->metadata = view.metadata;
@@ -242,6 +247,18 @@ static int turn_find(struct sessions *s, struct session_turn *t, struct rod_erro
     return rc || t->replay.head ? rc : turn_check_room(s, err);
 }
 
+/* What waits for the same session of a store that fails would wait as long for the same answer. */
+static void turn_fail_queue(struct sessions *s, struct session_turn *t) {
+    struct session_turn *next;
+    session_lock(s);
+    while (t->session && (next = session_turn_of(list_first(&t->session->queue)))) {
+        next->rc = t->rc;
+        next->err = t->err;
+        session_queue_fail_locked(s, next);
+    }
+    session_unlock(s);
+}
+
 void session_turn_open(struct sessions *s, struct session_turn *t) {
     assert(t->stage == SESSION_STAGE_OPEN && (t->ask->beside ? !t->session : t->session->hold == SESSION_TURN));
     t->rc = turn_find(s, t, &t->err);
@@ -257,6 +274,7 @@ void session_turn_open(struct sessions *s, struct session_turn *t) {
         session_snapshot_release(t->snapshot); /* it may leave host memory while the turn runs */
         t->snapshot = NULL;
     }
+    if (t->rc == ROD_EIO && session_fenced(s)) turn_fail_queue(s, t);
     if (t->rc || t->replay.head)
         turn_end(s, t);
     else
@@ -349,6 +367,7 @@ static void turn_claim_marks(struct sessions *s, struct session_turn **turns, si
         size_t n_claims = 0;
         for (size_t i = 0; i < n; i++) {
             if (!turns[i]->commit || turns[i]->rc || turn_is_written(s, turns[i], on_disk) == alone) continue;
+            if (alone && turns[i]->session->unchecked) continue; /* the store was not there a moment ago */
             sessions[n_claims] = turns[i]->session;
             versions[n_claims] = turns[i]->metadata.version;
             of[n_claims++] = turns[i];

@@ -127,7 +127,7 @@ int session_view_take(struct sessions *s, const char *tenant, const char *id, bo
         return session_view_not_found(id, err);
     }
     if (rc == ROD_ESTATE && session_fenced(s)) session_folder_refused(s, name, &read.file_version, err);
-    if (rc) return rc;
+    if (rc) return session_fence_judge(&read, rc, err);
     if (enough && found.n_bytes && session_file_version_same(&found, &known)) {
         session_lock(s);
         x = session_table_find(&s->table, tenant, id);
@@ -140,7 +140,7 @@ int session_view_take(struct sessions *s, const char *tenant, const char *id, bo
     if (!read.snapshot) rc = session_store_read(&s->store, name, with_snapshot, &read, err);
     if (rc == ROD_ESTATE) session_folder_refused(s, name, session_fenced(s) ? &read.file_version : &found, err);
     if (rc == ROD_ENOTFOUND) return session_view_not_found(id, err);
-    if (rc) return rc;
+    if (rc) return session_fence_judge(&read, rc, err);
     if (with_snapshot) session_count(&s->loads, 1);
     view_learn(s, tenant, id, name, &read, with_snapshot);
     session_kept_learn(s, tenant, id);
@@ -160,7 +160,7 @@ int session_view_await(struct sessions *s, const char *tenant, const char *id, s
     enum { PAUSE_US = 30000 };
     uint64_t since_ns = 0;
     int rc;
-    while ((rc = session_mark_heed(s, tenant, id, &since_ns, err)) == ROD_EBUSY) usleep(PAUSE_US);
+    while ((rc = session_mark_heed(s, tenant, id, SESSION_MARK_CALL_NS, &since_ns, err)) == ROD_EBUSY) usleep(PAUSE_US);
     return rc;
 }
 
@@ -175,7 +175,7 @@ int session_view_take_answers(struct sessions *s, const char *tenant, const char
     if (rc == ROD_ENOTFOUND) session_view_not_found(id, err);
     if (rc) {
         session_view_fini(out);
-        return rc;
+        return session_fence_judge(&read, rc, err);
     }
     out->answers = session_answers_ref(read.answers);
     session_read_fini(&read);

@@ -75,6 +75,11 @@ int state_file_measure(const void *bytes, size_t n_bytes, const char *file, uint
 
 bool state_file_peek_apart(const void *bytes) { return bytes_get((const unsigned char *)bytes + AT_PLACE, 4) == APART; }
 
+bool state_file_peek_foreign(const void *bytes) {
+    return !memcmp(bytes, MAGIC, sizeof MAGIC) &&
+           bytes_get((const unsigned char *)bytes + sizeof MAGIC, 4) != STATE_FILE_FORMAT;
+}
+
 uint64_t state_file_peek_version(const void *bytes) { return bytes_get((const unsigned char *)bytes + AT_VERSION, 8); }
 
 uint64_t state_file_peek_check(const void *header_end) { return bytes_get(header_end, STATE_FILE_CHECK_BYTES); }

@@ -83,6 +83,8 @@ int state_file_measure(const void *bytes, size_t n_bytes, const char *file, uint
 uint64_t state_file_peek_version(const void *bytes);
 uint64_t state_file_peek_check(const void *header_end);
 bool state_file_peek_apart(const void *bytes); /* likewise, from the fixed part */
+/* Likewise: it says that it is a state of another format. */
+bool state_file_peek_foreign(const void *bytes);
 /* bytes: at least the header. n_file: of the whole file; payload.n is filled, payload.data stays NULL. */
 int state_file_parse_header(const void *bytes, size_t n_bytes, uint64_t n_file, const char *file,
                             const struct state_file_expected *expected, struct state_file *out, struct rod_error *err);

@@ -74,7 +74,15 @@ static int guard_open(void *arg, const char *name, const char *known_etag, struc
                       struct rod_error *err) {
     struct state_guard *g = arg;
     out->calls = g->inner.calls; /* which read on and close; a body that does not come is the next call's to notice */
-    GUARDED(g, err, g->inner.calls->open(g->inner.arg, name, known_etag, out, &why));
+    struct rod_error why = {0};
+    bool trial;
+    int rc = guard_before(g, &trial, &why);
+    if (!rc) {
+        rc = g->inner.calls->open(g->inner.arg, name, known_etag, out, &why);
+        guard_after(g, trial, *out->version.etag ? 0 : rc, &why); /* what it gives may be at fault: it is in reach */
+    }
+    if (rc && err) *err = why;
+    return rc;
 }
 
 static int guard_peek(void *arg, const char *name, void *dst, size_t n_bytes, size_t *n_read,

@@ -23,11 +23,19 @@ FAULTS = {
     "truncating": lambda store: store.faults({**READS, "do": "truncate", "at": 100000}),
     "flipping a byte": lambda store: store.faults({**READS, "do": "flip", "at": 100000}),
     "flipping a byte of the header": lambda store: store.faults({**READS, "do": "flip", "at": 40}),
+    "answering garbage": lambda store: store.faults({**READS, "do": "garbage"}),
+    "answering a text": lambda store: store.faults({**READS, "do": "text", "text": "<x>", "status": 200}),
+    "answering without end": lambda store: store.faults({**READS, "do": "endless"}),
+    "answering without ETag": lambda store: store.faults({**READS, "do": "no_etag"}),
+    "answering headers without end": lambda store: store.faults({**READS, "do": "headers", "bytes": 400000}),
+    "failing at writes": lambda store: store.faults({**WRITES, "do": "status", "status": 500, "code": "InternalError"}),
     "hanging": lambda store: store.faults({"do": "hang", "s": 60, **ALWAYS}),
     "closing behind a write": lambda store: store.faults({**WRITES, "do": "close_after"}, {"method": "HEAD", "do": "close", **ALWAYS}),
 }
 UNSURE = {"stopped", "slow", "hanging", "closing behind a write"}  # a write may have been done
-NEEDS_NO_WRITE = {"truncating", "flipping a byte", "flipping a byte of the header"}  # and what is in memory is not read
+NEEDS_NO_WRITE = {"truncating", "flipping a byte", "flipping a byte of the header", "answering without end"}  # and what is in memory is not read
+MAY_BE_READ = {"full", "failing at writes"}  # sleeping sessions, until the store is taken for one out of reach
+LAZY = ("killed", "stopped", "slow", "full", "forbidden", "throttled", "hanging", "failing at writes", "flipping a byte")  # sessions in memory go on
 
 
 def heal(kind, store):
@@ -90,15 +98,12 @@ def timed_turn(server, talk):
 
 
 def assert_refused(kind, answer, seconds):
-    if "flipping" in kind:
-        assert answer.status == 412 and "bad checksum" in answer.error["message"], answer
-    else:
-        codes = ("io", "conflict", "unsure") if kind in UNSURE else ("io", "conflict")
-        assert answer.status == 503 and int(answer.header("Retry-After")) >= 1 and answer.error["code"] in codes, answer
+    codes = ("io", "conflict", "unsure") if kind in UNSURE else ("io", "conflict")
+    assert answer.status == 503 and int(answer.header("Retry-After")) >= 1 and answer.error["code"] in codes, answer
     assert seconds < (BOUND_S + BUSY_S) * SLOWER, f"{seconds:.1f} s for {answer}"
 
 
-@pytest.mark.parametrize("kind,durability", [*((kind, "turn") for kind in FAULTS), *((kind, "lazy") for kind in ("killed", "stopped", "slow", "full", "flipping a byte"))])
+@pytest.mark.parametrize("kind,durability", [*((kind, "turn") for kind in FAULTS), *((kind, "lazy") for kind in LAZY)])
 def test_turns_that_need_a_store_that_fails_are_refused_and_come_back(kind, durability, store, pair):
     both = pair(durability)
     a, b = both.servers
@@ -115,11 +120,13 @@ def test_turns_that_need_a_store_that_fails_are_refused_and_come_back(kind, dura
             assert n_threads(a) <= threads + 40 and a.rss_bytes() < rss + (200 << 20), (n_threads(a), threads, a.rss_bytes(), rss)
             time.sleep(0.05)
         for one in asked:
-            assert_refused(kind, *one.result())
+            if durability != "lazy" or kind not in MAY_BE_READ or one.result()[0].status != 200:
+                assert_refused(kind, *one.result())
     answer, seconds = timed_turn(a, awake)
-    if kind in NEEDS_NO_WRITE or (durability == "lazy" and answer.status == 200):
+    if kind in NEEDS_NO_WRITE or durability == "lazy":
         assert answer.status == 200 and answer.json["session"]["version"] == 2, answer
-    else:
+        assert seconds < (BOUND_S + BUSY_S) * SLOWER, f"{seconds:.1f} s for {answer}"
+    elif kind != "answering without ETag" or answer.status != 200:  # 304 needs none
         assert_refused(kind, answer, seconds)
     assert a.get("/health/live").status == 200
     heal(kind, store)

@@ -13,6 +13,7 @@ struct session_mark {
     bool there, ours;
     uint64_t version;
     char etag[64];
+    uint64_t key; /* of this one file, among all marks */
 };
 
 /* server_id: SESSION_SERVER_DIGITS characters. */

@@ -152,9 +152,25 @@ static int store_read_parts(const struct session_store *store, struct state_home
         rc = rod_fail(err, ROD_ESTATE, "%.150s: the header names another session", file);
     if (!rc && state.apart && name)
         return store_read_base(store, file, name, f, header->data, state.payload.n, out, err);
-    if (!rc && f && state.n_tok) /* a device may have states of no bytes: they are states all the same */
+    if (!rc && f && state.n_tok) { /* a device may have states of no bytes: they are states all the same */
         rc = state_read_payload(f, file, header->data, state.payload.n, store->pool, &out->snapshot->buffer, err);
+        out->changed = rc == ROD_ESTATE;
+    }
     return rc;
+}
+
+/* A header tells whether it is complete. What has none may be of another format. */
+static bool store_has_changed_header(const struct session_store *store, const char *file,
+                                     const struct state_disk_version *version, const struct state_bytes *header) {
+    const struct state_file_expected any = {0};
+    unsigned char start[STATE_FILE_FIXED_BYTES];
+    struct state_disk_version now;
+    struct state_file state;
+    size_t n;
+    if (header->data)
+        return state_file_parse_header(header->data, header->n, version->n_bytes, file, &any, &state, NULL) != 0;
+    return state_home_peek(&store->home, file, start, sizeof start, &n, &now, NULL) || n < sizeof start ||
+           !state_file_peek_foreign(start);
 }
 
 /* known: NULL, or an object's version that need not be read again. */
@@ -166,6 +182,7 @@ static int store_read_file(const struct session_store *store, const char *file, 
     void *bytes = NULL;
     *out = (struct session_read){0};
     int rc = with_state ? state_home_open(&store->home, file, known, &f, err) : 0;
+    if (rc) out->file_version = store_file_version(&f.version, NULL, 0);
     if (rc) return rc;
     out->unchanged = f.unchanged;
     if (f.unchanged) return 0;
@@ -174,8 +191,10 @@ static int store_read_file(const struct session_store *store, const char *file, 
     header.data = bytes;
     if (!rc)
         rc = store_read_parts(store, with_state ? &f : NULL, &f.version, file, name, &header, out, err);
-    else if (rc == ROD_ESTATE) /* what has no header is looked at once, too */
+    else /* what has no header is looked at once, too */
         out->file_version = store_file_version(&f.version, NULL, 0);
+    if (rc == ROD_ESTATE && store->home.fenced && !out->changed)
+        out->changed = store_has_changed_header(store, file, &f.version, &header);
     free(bytes);
     if (with_state) state_home_close(&f);
     if (rc) session_read_fini(out);
@@ -198,7 +217,8 @@ int session_store_read(const struct session_store *store, const uint8_t name[SES
     session_store_name(store, name, text);
     for (int i = 0; i < TRIES; i++) {
         rc = store_read_file(store, text, name, with_state, NULL, out, err);
-        if (rc != ROD_ESTATE || store->home.fenced || !store_has_changed(store, text, &out->file_version)) break;
+        if (rc != ROD_ESTATE || (store->home.fenced && (i || !out->changed))) break;
+        if (!store->home.fenced && !store_has_changed(store, text, &out->file_version)) break;
     }
     return rc;
 }
@@ -209,7 +229,10 @@ int session_store_read_new(const struct session_store *store, const uint8_t name
     struct state_disk_version version = {0};
     assert(store->home.fenced);
     memcpy(version.etag, known->etag, sizeof version.etag);
-    return store_read_file(store, session_store_name(store, name, text), name, true, &version, out, err);
+    session_store_name(store, name, text);
+    const int rc = store_read_file(store, text, name, true, &version, out, err);
+    const bool again = rc == ROD_ESTATE && out->changed; /* on the way, perhaps */
+    return again ? store_read_file(store, text, name, true, &version, out, err) : rc;
 }
 
 int session_store_read_any(const struct session_store *store, const char *file, struct session_read *out,

@@ -64,6 +64,7 @@ struct session_read {
     struct session_snapshot *snapshot; /* its state buffer only with_state */
     struct session_answers *answers;
     bool unchanged; /* of session_store_read_new: it is the known version, and nothing was read */
+    bool changed;   /* of a fenced home with ROD_ESTATE: these are not the bytes that were written, read twice */
 };
 /* ROD_ENOTFOUND; ROD_ESTATE: damaged, foreign, or another session's; ROD_ENOROOM: for its state buffer. */
 int session_store_read(const struct session_store *store, const uint8_t name[SESSION_NAME_BYTES], bool with_state,

@@ -139,7 +139,20 @@ static void a_lost_servers_lazy_turn_is_gone_and_what_was_written_stays(void **s
     atomic_store(&p.v[0].client.held, true);
     turn_ok(&p.v[0].b.c, nth_turn(&a, "aa", 7), &a);
     collect_free(&a);
-    same_turn(&p, 1, 1); /* after 20 s */
+    const uint64_t begun_ns = clock_now_ns();
+    for (uint64_t tries = 0, asked_ns = begun_ns; tries < 9; tries++, asked_ns = clock_now_ns()) {
+        collect_submit(&p.v[1].b.c, nth_turn(&a, "aa", 1));
+        collect_until(&p.v[1].b.c, &a, 1);
+        const bool failed = a.failed;
+        if (clock_now_ns() - asked_ns > (uint64_t)10 * 1000000000u) fail_msg("a turn that waited longer than 10 s");
+        if (failed && a.end.error.code != ROD_EIO) fail_msg("%s", a.end.error.message);
+        collect_free(&a);
+        if (!failed) break;
+        assert_true(tries < 8);
+    }
+    assert_true(clock_now_ns() - begun_ns >= (uint64_t)19 * 1000000000u); /* a slow write is no lost server */
+    turn_ok(&p.plain.c, nth_turn(&a, "aa", 1), &a);
+    collect_free(&a);
     store_wait(memory_count, &p.m, ".lazy", 0, 5000);
     atomic_store(&p.v[0].client.held, false);
     same_turn(&p, 0, 2);
@@ -161,6 +174,51 @@ static void with_the_store_away_lazy_turns_go_on_in_memory(void **state) {
     atomic_store(&p.v[0].client.dead, false);
     same_turn(&p, 1, 5);
     same_turn(&p, 0, 6);
+    close_pair(&p);
+}
+
+/* Nothing of it is on the way: what is in memory counts, and is written when the store is back. What is not is refused,
+ * with all that wait for it. */
+static void without_the_store_a_written_session_goes_on_in_memory(void **state) {
+    (void)state;
+    struct pair p;
+    struct answer a;
+    open_pair(&p);
+    same_turn(&p, 0, 0);
+    store_wait(memory_count, &p.m, ".lazy", 0, 5000);
+    same_turn(&p, 1, 1);
+    store_wait(memory_count, &p.m, ".lazy", 0, 5000);
+    same_turn(&p, 0, 2);
+    store_wait(memory_count, &p.m, ".lazy", 0, 5000);
+    atomic_store(&p.v[0].client.dead, true);
+    for (uint32_t n = 3; n < 9; n++) same_turn(&p, 0, n);
+    collect_submit(&p.v[0].b.c, nth_turn(&a, "nobody", 0));
+    fails_with(&p.v[0], &a, ROD_EIO);
+    atomic_store(&p.v[0].client.dead, false);
+    usleep(6000000); /* until its write was tried again */
+    same_turn(&p, 0, 9);
+    store_wait(memory_count, &p.m, ".lazy", 0, 5000);
+    same_turn(&p, 1, 10);
+    close_pair(&p);
+}
+
+/* A turn that went on without the store gives way to another server's. */
+static void what_went_on_in_memory_gives_way_to_what_the_store_has(void **state) {
+    (void)state;
+    struct pair p;
+    struct answer a;
+    open_pair(&p);
+    same_turn(&p, 0, 0);
+    store_wait(memory_count, &p.m, ".lazy", 0, 5000);
+    atomic_store(&p.v[0].client.dead, true);
+    turn_ok(&p.v[0].b.c, nth_turn(&a, "aa", 7), &a);
+    collect_free(&a);
+    same_turn(&p, 1, 1);
+    store_wait(memory_count, &p.m, ".lazy", 0, 5000);
+    atomic_store(&p.v[0].client.dead, false);
+    usleep(6000000); /* until its write was tried again */
+    same_turn(&p, 0, 2);
+    same_turn(&p, 1, 3);
     close_pair(&p);
 }
 
@@ -227,6 +285,8 @@ int main(void) {
         cmocka_unit_test(of_two_lazy_turns_from_one_version_one_ends),
         cmocka_unit_test(a_lost_servers_lazy_turn_is_gone_and_what_was_written_stays),
         cmocka_unit_test(with_the_store_away_lazy_turns_go_on_in_memory),
+        cmocka_unit_test(without_the_store_a_written_session_goes_on_in_memory),
+        cmocka_unit_test(what_went_on_in_memory_gives_way_to_what_the_store_has),
         cmocka_unit_test(a_lazy_write_of_which_nobody_knows_is_settled),
         cmocka_unit_test(marks_of_a_lost_server_are_swept_when_they_are_old),
         cmocka_unit_test(leaving_servers_write_all),
