@@ -125,18 +125,17 @@ void info_routes_tokenizer(struct http_call *call) {
     http_call_respond(call, 200, JSON, &body);
 }
 
-/* The model's name stands for its path, which is not for clients. */
+/* The model's name stands for its path, which is not for clients, like the store's bucket. */
 void info_routes_server(struct http_call *call) {
     const struct server *s = call->server;
     struct buf body = {0};
     const struct config *c = &s->config;
-    buf_pack(&body, "{s:s,s:s?,s:s,s:s,s:i,s:i,s:i,s:i,s:n,s:o,s:s,s:s,s:s?,s:s?}", "model_path", s->model_name,
+    buf_pack(&body, "{s:s,s:s?,s:s,s:s,s:i,s:i,s:i,s:i,s:n,s:o,s:s,s:s,s:s?}", "model_path", s->model_name,
              "tokenizer_path", s->info->has_tokenizer ? s->model_name : NULL, "served_model_name", s->model_name,
              "version", version_string(), "dp_size", 1, "tp_size", 1, "max_running_requests", (int)s->info->n_slots,
              "max_prefill_tokens", (int)s->info->max_batch_tok, "max_total_tokens", "max_req_input_len",
              api_number_or_null(s->info->max_prompt_tok), "device", s->info->device, "dtype", s->info->weight_dtype,
-             "state_url", *c->state_url ? c->state_url : NULL, "state_endpoint",
-             *c->state_endpoint ? c->state_endpoint : NULL);
+             "state_url", *c->state_url ? "s3" : NULL);
     http_call_respond(call, 200, JSON, &body);
 }
 

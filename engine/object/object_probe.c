@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-enum { WRITERS = 8, FEW_WRITERS = 4, ROUNDS = 3, BODY_BYTES = 64, LARGE_BYTES = 5 << 20, NAME_BYTES = 64 };
+enum { WRITERS = 8, FEW_WRITERS = 4, ROUNDS = 3, BODY_BYTES = 64, LARGE_BYTES = 1 << 20, NAME_BYTES = 64 };
 
 struct probe {
     struct object_store *store;
@@ -205,6 +205,7 @@ static void clean(const struct probe *p, const struct seen *seen) {
 int object_probe(struct object_store *store, struct rod_error *err) {
     struct probe p = {.store = store, .err = err};
     struct seen seen = {.n = 0};
+    const uint64_t n_conflicts = atomic_load(&store->counters[OBJECT_CONFLICTS]);
     uint64_t random;
     if (getrandom(&random, sizeof random, 0) != sizeof random) return rod_fail(err, ROD_EINTERNAL, "No random bytes.");
     snprintf(p.folder, sizeof p.folder, "probe/%016llx/", (unsigned long long)random);
@@ -221,6 +222,7 @@ int object_probe(struct object_store *store, struct rod_error *err) {
     if (!rc) rc = listed;
     clean(&p, &seen);
     free(p.large);
+    atomic_store(&store->counters[OBJECT_CONFLICTS], n_conflicts); /* it asked for them */
     if (!rc) *err = (struct rod_error){0};
     return rc;
 }

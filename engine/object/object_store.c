@@ -1,10 +1,10 @@
 /* object_store.c - see object_store.h: the store, and the calls without a body; object_put.c and object_reader.c have
  * the others. */
 #include "object_call.h"
+#include "object_memory.h"
 #include "engine/base/clock.h"
 #include "engine/base/fail.h"
 
-#include <malloc.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,22 +12,6 @@ enum { TIMEOUT_MS = 8000, CONNECTIONS = 16 };
 #define IN_FLIGHT_BYTES ((uint64_t)1 << 30)
 
 /* ---- open and close ---- */
-
-/* libcurl keeps copies of the credentials: whatever it frees is wiped. */
-static void wiping_free(void *p) {
-    if (!p) return;
-    explicit_bzero(p, malloc_usable_size(p));
-    free(p);
-}
-static void *wiping_realloc(void *p, size_t n) {
-    void *q = malloc(n ? n : 1);
-    if (q && p) {
-        const size_t had = malloc_usable_size(p);
-        memcpy(q, p, had < n ? had : n);
-    }
-    if (q) wiping_free(p);
-    return q;
-}
 
 static const char *environment(const char *name) {
     const char *value = getenv(name);
@@ -70,8 +54,7 @@ static int open_parts(const struct object_store_config *config, struct object_st
 
 int object_store_open(const struct object_store_config *config, struct object_store **out, struct rod_error *err) {
     *out = NULL;
-    if (curl_global_init_mem(CURL_GLOBAL_DEFAULT, malloc, wiping_free, wiping_realloc, strdup, calloc))
-        return rod_fail_no_memory(err);
+    if (!object_memory_begin()) return rod_fail_no_memory(err);
     struct object_store *store = calloc(1, sizeof *store);
     if (!store) {
         curl_global_cleanup();

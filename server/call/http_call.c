@@ -1,5 +1,6 @@
 /* http_call.c - see http_call.h: answers, errors, and when to come again. */
 #include "http_call.h"
+#include "engine/base/log_limit.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -75,8 +76,24 @@ void http_call_no_memory(struct http_call *call) {
     http_call_fail(call, &err);
 }
 
+/* While a disk or store fails, each turn would have a line: one in LOG_LIMIT_NS. */
+static bool hide_due(struct server *s, uint64_t *n_left_out) {
+    const uint64_t now_ns = uv_hrtime();
+    uint64_t last_ns = atomic_load(&s->hidden_ns);
+    if ((last_ns && now_ns - last_ns < LOG_LIMIT_NS) ||
+        !atomic_compare_exchange_strong(&s->hidden_ns, &last_ns, now_ns)) {
+        atomic_fetch_add(&s->n_hidden, 1);
+        return false;
+    }
+    *n_left_out = atomic_exchange(&s->n_hidden, 0);
+    return true;
+}
+
 void http_call_hide_files(struct server *s, const char *name, struct api_error *err) {
-    log_text(&s->log, LOG_ERROR, "state of %s: %s", name, err->message);
+    uint64_t n_left_out;
+    if (hide_due(s, &n_left_out))
+        log_text(&s->log, LOG_ERROR, "state of %s: %s (and %llu times like this since it was last logged)", name,
+                 err->message, (unsigned long long)n_left_out);
     api_hide_files(err);
 }
 

@@ -48,6 +48,7 @@ struct server {
     struct rod_store *_Atomic store;   /* of states; NULL: none, or not open yet */
     struct config config;
     struct log log;
+    atomic_uint_fast64_t hidden_ns, n_hidden; /* of http_call_hide_files: its last line, and those left out since */
     struct metrics metrics;
     struct keys keys;
     struct admission admission;
