@@ -10,6 +10,7 @@ static uint64_t number_of(const char *name) {
 
 uint64_t test_hooks_fault_step(void) { return number_of("RODIMUS_TEST_FAULT_STEP"); }
 uint64_t test_hooks_conflicts(void) { return number_of("RODIMUS_TEST_CONFLICTS"); }
+uint64_t test_hooks_patience_ms(void) { return number_of("RODIMUS_TEST_PATIENCE_MS"); }
 
 bool test_hooks_entries_pay(void) { return getenv("RODIMUS_TEST_CHECKPOINTS_PAY") != NULL; }
 bool test_hooks_drafts_pay(void) { return getenv("RODIMUS_TEST_DRAFTS_PAY") != NULL; }

@@ -13,5 +13,7 @@ bool test_hooks_entries_pay(void);
 bool test_hooks_drafts_pay(void);
 /* RODIMUS_TEST_CONFLICTS=N: the first N turns of sessions that are committed are told that another server was first. */
 uint64_t test_hooks_conflicts(void);
+/* RODIMUS_TEST_PATIENCE_MS=N: so long a conversation waits for a store; 0 = as always. */
+uint64_t test_hooks_patience_ms(void);
 
 #endif

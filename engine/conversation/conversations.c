@@ -3,6 +3,7 @@
 #include "engine/base/array.h"
 #include "engine/base/clock.h"
 #include "engine/base/fail.h"
+#include "engine/base/test_hooks.h"
 #include "engine/base/policy.h"
 
 #include <assert.h>
@@ -45,6 +46,7 @@ int conversations_open(const struct conversations_config *config, struct convers
     struct conversations *c = calloc(1, sizeof *c);
     if (!c) return rod_fail_no_memory(err);
     c->config = *config;
+    c->patience_ns = test_hooks_patience_ms() * 1000000u;
     pthread_mutex_init(&c->lock, NULL);
     for (int queue = 0; queue < 2; queue++) {
         list_init(&c->queues[queue]);

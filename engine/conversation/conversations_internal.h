@@ -71,6 +71,7 @@ struct conversations {
     atomic_bool has_news; /* over, or forgotten */
     struct log_limit failed;
     uint64_t n_saves, n_failures, n_loads;
+    uint64_t patience_ns;   /* of tests; 0: as in conversations_queue.c */
     uint64_t waiting_bytes; /* of states in queues */
     bool stuck;             /* the store let somebody wait too long, and has not answered since */
     bool has_probe, has_sweep;

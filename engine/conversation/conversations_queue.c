@@ -83,6 +83,7 @@ bool conversations_removes_locked(const struct conversations *c, const char *dir
 uint64_t conversations_until_locked(const struct conversations *c, uint64_t n_bytes) {
     if (!c->stored) return 0;
     const uint64_t most_ns = PATIENCE_NS + (c->waiting_bytes + n_bytes) / (PATIENCE_BPS / 1000) * NS_MS;
+    if (c->patience_ns) return clock_now_ns() + c->patience_ns;
     return clock_now_ns() + (most_ns < MOST_PATIENCE_NS ? most_ns : MOST_PATIENCE_NS);
 }
 

@@ -11,7 +11,8 @@ import uuid
 from replicas import Server
 from server import PATIENCE_S, SLOWER
 
-EVERY = {"RODIMUS_TEST_CHECKPOINTS_PAY": "1"}  # each entry of the prefix cache pays, however busy the machine is
+# Each entry of the prefix cache pays, and a conversation waits for its store, however busy the machine is.
+EVERY = {"RODIMUS_TEST_CHECKPOINTS_PAY": "1", "RODIMUS_TEST_PATIENCE_MS": "60000"}
 SMALL = ("--slots", 4, "--threads", 1, "--max-prompt-tokens", 16384, "--drain-notice-ms", 0)
 
 
