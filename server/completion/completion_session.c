@@ -65,8 +65,9 @@ static bool check_name(struct completion *c, const char *header, const char *nam
 
 bool completion_session_check(struct completion *c) {
     const struct completion_way *w = &c->way;
+    const bool same = w->header_session && !strcmp(w->header_session, w->header_name);
     return check_name(c, c->server->config.session_header, w->header_session) &&
-           check_name(c, w->name_header, w->header_name);
+           (same || check_name(c, w->name_header, w->header_name));
 }
 
 int completion_session_label(struct completion *c, struct rod_error *err) {
