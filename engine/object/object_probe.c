@@ -8,7 +8,7 @@
 #include <string.h>
 #include <sys/random.h>
 
-enum { WRITERS = 8, FEW_WRITERS = 4, ROUNDS = 3, BODY_BYTES = 64, LARGE_BYTES = 1 << 20, NAME_BYTES = 64 };
+enum { WRITERS = 8, FEW_WRITERS = 4, ROUNDS = 3, BODY_BYTES = 64, LARGE_BYTES = 5 << 20, NAME_BYTES = 64 };
 
 struct probe {
     struct object_store *store;

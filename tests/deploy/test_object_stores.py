@@ -43,10 +43,11 @@ class MotoAsItComes(stores.Moto):
 
 
 def test_the_probe_refuses_moto_which_lets_two_writers_win(tmp_path):
-    """Each race may end well by chance: one refusal in five starts is asked for, four or five are usual. Now and then none of the writers wins."""
-    store = MotoAsItComes(tmp_path)
+    """A race may end well by chance: on a busy machine four starts of five are refused, on a quiet one fewer. Now and then none of the writers wins."""
+    store, said = MotoAsItComes(tmp_path), []
     try:
-        said = [probe(store.url, store.endpoint, store.env) for _ in range(5)]
+        while len(said) < 60 and not any(status for status, _ in said):
+            said.append(probe(store.url, store.endpoint, store.env))
     finally:
         store.close()
     refused = [text for status, text in said if status]
