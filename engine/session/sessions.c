@@ -120,6 +120,7 @@ static bool sessions_unwritten_locked(const struct sessions *s) {
 uint64_t sessions_close(struct sessions *s) {
     if (!s) return 0;
     sessions_stop(s);
+    if (session_fenced(s)) state_guard_forgive(&s->guard); /* the store may be back since the last trial */
     session_lock(s);
     s->closing = true; /* a session that cannot be written is not tried again */
     for (;;) {

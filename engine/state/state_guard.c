@@ -24,6 +24,12 @@ bool state_guard_down(struct state_guard *g, struct rod_error *why) {
     return down;
 }
 
+void state_guard_forgive(struct state_guard *g) {
+    pthread_mutex_lock(&g->lock);
+    g->n_failed = 0;
+    pthread_mutex_unlock(&g->lock);
+}
+
 /* ---- around a call ---- */
 
 /* 0: it may go through, and guard_after is told how it went. */
