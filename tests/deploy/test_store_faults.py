@@ -60,7 +60,7 @@ def pair(store):
     made = []
 
     def make(durability):
-        made.append(fleets.Fleet(store, 2, "--session-durability", durability, name="store-faults"))
+        made.append(fleets.Fleet(store, 2, "--session-durability", durability, name="store-faults", env={"RODIMUS_TEST_PATIENCE_MS": "0"}))  # a user's
         return made[-1]
     yield make
     for one in made:
