@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <string.h>
 
 struct store { /* of the calls; engines see the first member */
     struct rod_store pub;

@@ -51,8 +51,8 @@ int notes_home_make(const struct state_home *home, const void *first, size_t n_f
 int notes_home_read_first(const struct state_home *home, void **first, size_t *n, struct rod_error *err);
 int notes_home_read(const struct state_home *home, struct rod_notes_seen *seen, void **bytes, size_t *n,
                     struct rod_error *err);
-/* Made where there are none, but not where some were seen: then they were removed meanwhile, and *n_now, their bytes
- * afterwards, is 0. */
+/* Adds a record. Without an object it makes one, unless `seen` knows one: that one was removed meanwhile, and nothing
+ * is written. *n_now: bytes of the notes afterwards; 0 = there are no notes. */
 int notes_home_add(const struct state_home *home, const struct state_bytes *first, const struct state_bytes *record,
                    struct rod_notes_seen *seen, size_t *n_now, struct rod_error *err);
 int notes_home_touch(const struct state_home *home, struct rod_error *err); /* its time is now */

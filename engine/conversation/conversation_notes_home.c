@@ -12,7 +12,7 @@
 enum { TRIES = 8, FIRST_BYTES = 2048, NO_NOTES = 0 };
 
 struct notes {
-    unsigned char *bytes; /* malloc'd; NULL: there are none */
+    unsigned char *bytes; /* malloc'd; NULL: no notes */
     size_t n, whole, n_first;
     struct state_disk_version version;
 };

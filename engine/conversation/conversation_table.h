@@ -26,10 +26,10 @@ struct conversation {
     struct list_link used; /* in the table's, latest last */
     struct conversation *next;
     struct list states;
-    char
-        dir[CONVERSATION_DIR_BYTES]; /* name of its folder: a hash in hexadecimal digits; in a store a tenant's first */
-    bool made;                       /* the folder is there */
-    uint64_t listed_ns, changed_ns;  /* the owner's, in a store: when it was looked at, or written to */
+    /* Name of its folder: a hash in hexadecimal digits; in a store the tenant's hash stands before it. */
+    char dir[CONVERSATION_DIR_BYTES];
+    bool made;                      /* the folder is there */
+    uint64_t listed_ns, changed_ns; /* the owner's, in a store: when it was looked at, or written to */
     uint32_t n_lanes;
     uint64_t file_bytes, notes_bytes; /* of all its files; of them the notes */
     int64_t used_s;

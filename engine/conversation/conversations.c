@@ -3,8 +3,8 @@
 #include "engine/base/array.h"
 #include "engine/base/clock.h"
 #include "engine/base/fail.h"
-#include "engine/base/test_hooks.h"
 #include "engine/base/policy.h"
+#include "engine/base/test_hooks.h"
 
 #include <assert.h>
 #include <stdio.h>

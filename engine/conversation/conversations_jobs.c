@@ -1,4 +1,4 @@
-/* conversations_jobs.c - see conversations_internal.h: the threads that do the jobs, and who is told. */
+/* conversations_jobs.c - see conversations_internal.h: the threads of the jobs, and the answers to their callers. */
 #include "conversations_internal.h"
 #include "engine/base/clock.h"
 #include "engine/base/fail.h"

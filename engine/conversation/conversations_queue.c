@@ -78,7 +78,7 @@ bool conversations_removes_locked(const struct conversations *c, const char *dir
     return false;
 }
 
-/* ---- who waits ---- */
+/* ---- callers that wait ---- */
 
 uint64_t conversations_until_locked(const struct conversations *c, uint64_t n_bytes) {
     if (!c->stored) return 0;
