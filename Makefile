@@ -109,7 +109,7 @@ $(CUDA_STAMP): force
 # DELAYS=1: kernels that wait at random (kernels/cuda/delay.cuh), in a BUILD of its own.
 CUDA_DEFS  := $(if $(DELAYS),-DROD_KERNEL_DELAYS)
 CUDA_HOME  = $(patsubst %/bin/nvcc,%,$(realpath $(NVCC)))
-CUDA_OBJ  := $(patsubst %.cu,$(BUILD)/cuda/%.o,$(wildcard kernels/cuda/*.cu kernels/cuda/*/*.cu)) $(patsubst %.c,$(BUILD)/cuda/%.o,$(CUDA_C) engine/base/error.c engine/base/utf8.c engine/base/progress.c engine/state/state_layout.c engine/model/weight.c engine/model/weight_quant.c engine/model/weight_codes.c kernels/dispatch.c)
+CUDA_OBJ  := $(patsubst %.cu,$(BUILD)/cuda/%.o,$(wildcard kernels/cuda/*.cu kernels/cuda/*/*.cu)) $(patsubst %.c,$(BUILD)/cuda/%.o,$(CUDA_C) engine/base/error.c engine/base/utf8.c engine/base/progress.c engine/state/state_layout.c engine/state/state_formats.c engine/model/weight.c engine/model/weight_quant.c engine/model/weight_codes.c kernels/dispatch.c)
 $(BUILD)/rodimus_cuda.so: $(CUDA_OBJ)
 	$(call say,LINK,$@)
 	$(Q)$(NVCC) -shared -cudart static $(CUDA_ARCH) -Xcompiler -static-libstdc++,-static-libgcc -Xlinker -z,defs -o $@ $^ -ldl -lrt -lpthread -lm

@@ -65,8 +65,9 @@ struct backend_config {
     uint32_t max_out;       /* rows of logits of a forward, 0 = max_batch_tok; prompts can be scored from a chunk on */
     const char *device;     /* "cpu", "cuda", "cuda:N" */
     const char *precision;  /* "auto", "fp32", "bf16", "fp16" */
-    bool deterministic;     /* a row's bits depend on the number of rows in no way; without it they may by bucket */
-    bool no_drafts;         /* no segment has drafts: slots need no room for them */
+    const char *window_dtype, *state_dtype; /* of the window and of S (state_formats.h); NULL: "auto" */
+    bool deterministic;        /* a row's bits depend on the number of rows in no way; without it they may by bucket */
+    bool no_drafts;            /* no segment has drafts: slots need no room for them */
     const char *decode_kernel; /* of steps of few rows: "graph" (a kernel a stage), "auto" (NULL is that: one launch for
                                 * all stages, where it is faster), "any" (where it runs), "persistent" (as any, or an
                                 * error) */
@@ -87,7 +88,7 @@ struct backend_info {
     char products[96]; /* of prompts, where a library makes them: which; else "" */
     /* What slot_save writes, as text (state_layout.h): a backend loads the states of another with the same id. */
     char state_id[BACKEND_STATE_ID_BYTES];
-    const struct state_layout *state; /* the same as numbers; NULL: there is no state */
+    const struct state_layout *state; /* the same as numbers, its formats too; NULL: there is no state */
     uint32_t n_slots, max_batch_tok, max_out, chunk_tok;
     uint64_t weight_bytes, slot_bytes;
     /* Decode steps of more than defer_rows rows write a state at one token of deferred_tok + 1, and keep what changes

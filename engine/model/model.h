@@ -8,9 +8,10 @@
 
 #include "weight_quant.h"
 
-enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16 };
+enum dtype { DTYPE_F32, DTYPE_F16, DTYPE_BF16, DTYPE_FP8 /* e4m3; it and int8: of a window alone */, DTYPE_INT8 };
+enum { N_DTYPES = DTYPE_INT8 + 1 };
 size_t dtype_bytes(enum dtype dtype);
-const char *dtype_name(enum dtype dtype); /* "fp32", "fp16", "bf16" */
+const char *dtype_name(enum dtype dtype); /* "fp32", "fp16", "bf16", "fp8", "int8" */
 /* The name in a file of tensors: "F32", "F16", "BF16"; false: no type that weights have. */
 bool dtype_by_name(const char *name, enum dtype *out);
 

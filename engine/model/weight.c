@@ -28,6 +28,8 @@ static void widen(const void *data, enum dtype dtype, size_t first, size_t n, fl
             dst[i] = half_bf16_to_f32(h);
         }
         break;
+    case DTYPE_FP8:
+    case DTYPE_INT8: assert(!"a weight's type"); break;
     }
 }
 

@@ -6,10 +6,10 @@
 #include <assert.h>
 #include <string.h>
 
-size_t dtype_bytes(enum dtype dtype) { return dtype == DTYPE_F32 ? 4 : 2; }
+size_t dtype_bytes(enum dtype dtype) { return dtype == DTYPE_F32 ? 4 : dtype <= DTYPE_BF16 ? 2 : 1; }
 
 const char *dtype_name(enum dtype dtype) {
-    static const char *const names[] = {[DTYPE_F32] = "fp32", [DTYPE_F16] = "fp16", [DTYPE_BF16] = "bf16"};
+    static const char *const names[N_DTYPES] = {"fp32", "fp16", "bf16", "fp8", "int8"};
     return names[dtype];
 }
 

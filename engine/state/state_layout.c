@@ -10,25 +10,37 @@ static size_t layout_padded_E(const struct state_layout *l) {
 }
 
 struct state_layout state_layout_of(const struct model_dims *d, enum dtype act) {
-    struct state_layout l = {.L = d->L, .E = d->E, .M = d->M, .K = d->K, .act = act};
+    struct state_layout l = {.L = d->L, .E = d->E, .M = d->M, .K = d->K, .S = DTYPE_F32, .act = act, .window = act};
     if (d->plus) l.Hk = d->Hk, l.Hv = d->Hv, l.P = d->P, l.visible = d->visible;
     return l;
 }
 
+size_t state_scale_bytes(enum dtype window) { return window == DTYPE_INT8 ? sizeof(float) : 0; }
+
+float state_window_unit(enum dtype window, bool values) {
+    (void)window, (void)values;
+    return 1;
+}
+
 void state_layout_id(const struct state_layout *l, char id[BACKEND_STATE_ID_BYTES]) {
     const char *order = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? "le" : "be";
+    const bool own = l->window != l->act;
     const int n = snprintf(id, BACKEND_STATE_ID_BYTES,
-                           "rodimus-1 %s S=fp32/%d act=%s L=%u E=%u M=%u K=%u Hk=%u Hv=%u P=%u visible=%u", order,
-                           STATE_TILE, dtype_name(l->act), l->L, l->E, l->M, l->K, l->Hk, l->Hv, l->P, l->visible);
+                           "rodimus-1 %s S=%s/%d act=%s%s%s L=%u E=%u M=%u K=%u Hk=%u Hv=%u P=%u visible=%u", order,
+                           dtype_name(l->S), STATE_TILE, dtype_name(l->act), own ? " window=" : "",
+                           own ? dtype_name(l->window) : "", l->L, l->E, l->M, l->K, l->Hk, l->Hv, l->P, l->visible);
     assert(n > 0 && n < BACKEND_STATE_ID_BYTES); /* cut, two layouts could have one id */
 }
 
 struct state_layer state_layer_at(const struct state_layout *l, uint64_t pos) {
     struct state_layer at = {.n_keys = pos < l->visible ? (uint32_t)pos : l->visible};
-    at.conv = layout_padded_E(l) * l->M * sizeof(float);
+    const size_t keys = (size_t)at.n_keys * l->Hk, values = (size_t)at.n_keys * l->Hv;
+    at.conv = layout_padded_E(l) * l->M * dtype_bytes(l->S);
     at.keys = at.conv + layout_padded_E(l) * l->K * dtype_bytes(l->act);
-    at.values = at.keys + (size_t)at.n_keys * l->Hk * l->P * dtype_bytes(l->act);
-    at.bytes = at.values + (size_t)at.n_keys * l->Hv * l->P * dtype_bytes(l->act);
+    at.values = at.keys + keys * l->P * dtype_bytes(l->window);
+    at.key_scales = at.values + values * l->P * dtype_bytes(l->window);
+    at.value_scales = at.key_scales + keys * state_scale_bytes(l->window);
+    at.bytes = at.value_scales + values * state_scale_bytes(l->window);
     return at;
 }
 
@@ -42,10 +54,11 @@ static bool bytes_are_zero(const unsigned char *p, size_t n) {
 
 static bool padding_is_zero(const struct state_layout *l, const unsigned char *layer, const struct state_layer *at) {
     const size_t used = l->E % STATE_TILE, unused = used ? STATE_TILE - used : 0;
-    const size_t row = STATE_TILE * sizeof(float), conv_row = layout_padded_E(l) * dtype_bytes(l->act);
+    const size_t element = dtype_bytes(l->S), row = STATE_TILE * element;
+    const size_t conv_row = layout_padded_E(l) * dtype_bytes(l->act);
     const unsigned char *tile = layer + at->conv - l->M * row; /* the last one */
     for (uint32_t m = 0; m < l->M; m++)
-        if (!bytes_are_zero(tile + m * row + used * sizeof(float), unused * sizeof(float))) return false;
+        if (!bytes_are_zero(tile + m * row + used * element, unused * element)) return false;
     for (uint32_t j = 0; j < l->K; j++)
         if (!bytes_are_zero(layer + at->conv + j * conv_row + (size_t)l->E * dtype_bytes(l->act),
                             unused * dtype_bytes(l->act)))
@@ -59,7 +72,7 @@ int state_check(const struct state_layout *l, uint64_t pos, const void *state, s
         return rod_fail(err, ROD_EINVALID, "payload has %zu bytes, a state at position %llu has %zu", bytes,
                         (unsigned long long)pos, want);
     const struct state_layer at = state_layer_at(l, pos);
-    assert(at.conv <= at.keys && at.keys <= at.values && at.values <= at.bytes);
+    assert(at.conv <= at.keys && at.keys <= at.values && at.values <= at.key_scales && at.key_scales <= at.bytes);
     if (!state || l->E % STATE_TILE == 0) return 0;
     for (uint32_t i = 0; i < l->L; i++)
         if (!padding_is_zero(l, (const unsigned char *)state + i * at.bytes, &at))

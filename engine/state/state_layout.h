@@ -2,15 +2,18 @@
  *
  * Layers in order, without gaps; in each, with n = min(pos, visible) keys and Ep = E rounded up to 32:
  *
- *   S       fp32  [Ep / 32][M][32]  channel e at tile e / 32, column e % 32
- *   conv    act   [K][Ep]           the inputs at positions pos - K .. pos - 1, oldest first, zero before the first
- *   keys    act   [n][Hk][P]        after norm and rotary, at positions pos - n .. pos - 1, oldest first
- *   values  act   [n][Hv][P]
+ *   S             S       [Ep / 32][M][32]  channel e at tile e / 32, column e % 32
+ *   conv          act     [K][Ep]           the inputs at positions pos - K .. pos - 1, oldest first, zero before the
+ *                                           first
+ *   keys          window  [n][Hk][P]        after norm and rotary, at positions pos - n .. pos - 1, oldest first
+ *   values        window  [n][Hv][P]
+ *   key_scales    fp32    [n][Hk]           of a window in int8: a number is its code times the scale
+ *   value_scales  fp32    [n][Hv]
  *
- * Channels from E on are zero. Numbers in the host's byte order; act is fp32, bf16 or fp16. So the bytes tell nothing
- * of rings and of where pos stands in them, grow with pos until the window is full, and are of one size from then on.
- * A backend loads what another saved if their ids are equal: dtypes, tile, sizes, byte order. That the weights are the
- * same, and pos, is for the caller to know. All functions are pure.
+ * Channels from E on are zero. Numbers in the host's byte order; act is fp32, bf16 or fp16, S fp32 or bf16, the window
+ * act, fp8 or int8. So the bytes tell nothing of rings and of where pos stands in them, grow with pos until the window
+ * is full, and are of one size from then on. A backend loads what another saved if their ids are equal: dtypes, tile,
+ * sizes, byte order. That the weights are the same, and pos, is for the caller to know. All functions are pure.
  */
 #ifndef STATE_LAYOUT_H
 #define STATE_LAYOUT_H
@@ -22,16 +25,22 @@ enum { STATE_TILE = 32 };
 
 struct state_layout {
     uint32_t L, E, M, K, Hk, Hv, P, visible; /* as in model_dims */
-    enum dtype act;
+    enum dtype S, act, window;
 };
 
 /* Bytes: of one layer, and where its parts begin in it. */
 struct state_layer {
-    size_t conv, keys, values, bytes; /* S at 0 */
+    size_t conv, keys, values, key_scales, value_scales, bytes; /* S at 0; no scales: all at the end */
     uint32_t n_keys;
 };
 
+/* In the default formats: S in fp32, the window in act. */
 struct state_layout state_layout_of(const struct model_dims *dims, enum dtype act);
+/* Bytes of scales that a format of a window stores beside the codes of one head. */
+size_t state_scale_bytes(enum dtype window);
+/* Without scales: a code of keys or of values times this is its number. A power of two. */
+float state_window_unit(enum dtype window, bool values);
+/* The id of the default formats has no word of them. */
 void state_layout_id(const struct state_layout *layout, char id[BACKEND_STATE_ID_BYTES]);
 struct state_layer state_layer_at(const struct state_layout *layout, uint64_t pos);
 size_t state_bytes_at(const struct state_layout *layout, uint64_t pos);

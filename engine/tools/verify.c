@@ -174,7 +174,9 @@ struct verify_bounds verify_bounds(enum dtype arithmetic, enum weight_format for
                            : (struct verify_bounds){1e-5, 1e-4, 0};
     case DTYPE_F16:
         return against_cpu ? (struct verify_bounds){8e-3, 0.3, 0.1} : (struct verify_bounds){2.5e-3, 0.1, 0.1};
-    case DTYPE_BF16: break;
+    case DTYPE_BF16:
+    case DTYPE_FP8:
+    case DTYPE_INT8: break;
     }
     return against_cpu ? (struct verify_bounds){6e-2, 4, 0.1} : (struct verify_bounds){1.5e-2, 0.5, 0.1};
 }

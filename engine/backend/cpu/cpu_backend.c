@@ -414,11 +414,13 @@ static int backend_cpu_open(const struct model *model, const struct backend_conf
     be->Dp = pad_panel(d->D), be->Ep = pad_panel(d->E), be->Mp = pad_panel(d->M), be->Rp = pad_panel(d->R),
     be->Fp = pad_panel(d->F);
     be->Qp = pad_panel(d->H * d->P), be->Kvp = pad_panel(d->Hk * d->P), be->Vvp = pad_panel(d->Hv * d->P);
-    lay_out_slot(be);
+    static const struct state_formats there = {.device = "a CPU"};
     be->state = state_layout_of(d, DTYPE_F32);
+    int rc = state_formats_choose(&there, config, &be->state, err);
+    lay_out_slot(be);
     be->info.state = &be->state;
     state_layout_id(&be->state, be->info.state_id);
-    int rc = make_slots(be, config->n_slots, err);
+    if (!rc) rc = make_slots(be, config->n_slots, err);
     be->info.chunk_tok = CPU_CHUNK;
     /* auto: every slot may decode beside at least three chunks of prompts */
     uint32_t least = be->info.n_slots + CPU_CHUNK;

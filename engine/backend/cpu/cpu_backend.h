@@ -11,7 +11,7 @@
 #include "engine/backend/backend.h"
 #include "kernels/kernels.h"
 #include "engine/model/model.h"
-#include "engine/state/state_layout.h"
+#include "engine/state/state_formats.h"
 #include "cpu_team.h"
 
 /* Before each product that may be in fewer bits, but the head's, with its input: row r's are x[r * ld] and so on.

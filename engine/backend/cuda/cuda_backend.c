@@ -201,6 +201,13 @@ static int choose_dtype(const struct model *model, const char *precision, enum c
 
 static const struct backend_ops backend_cuda;
 
+static int choose_formats(struct backend *be, const struct backend_config *config, struct rod_error *err) {
+    static const enum dtype act[] = {[CUDA_F32] = DTYPE_F32, [CUDA_BF16] = DTYPE_BF16, [CUDA_F16] = DTYPE_F16};
+    static const struct state_formats there = {.device = "a GPU"};
+    be->state = state_layout_of(&be->d, act[be->shape.dtype]);
+    return state_formats_choose(&there, config, &be->state, err);
+}
+
 static int open_parts(struct backend *be, const struct model *model, const struct backend_config *config,
                       struct rod_error *err) {
     const struct model_dims *d = &be->d;
@@ -209,6 +216,7 @@ static int open_parts(struct backend *be, const struct model *model, const struc
     if (!rc) rc = choose_dtype(model, config->precision, &be->shape.dtype, err);
     const bool fp32 = be->shape.dtype == CUDA_F32;
     if (!rc) rc = weight_quant_check(model, fp32 ? 0 : backend_cuda.formats, fp32 ? "a GPU in fp32" : "a GPU", err);
+    if (!rc) rc = choose_formats(be, config, err);
     if (rc) return rc;
     set_shape(be, be->shape.dtype);
     be->fused = cuda_fused_possible(&be->shape);

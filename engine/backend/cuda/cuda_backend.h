@@ -12,7 +12,7 @@
 #include "engine/backend/backend.h"
 #include "kernels/cuda/cuda.h"
 #include "engine/model/model.h"
-#include "engine/state/state_layout.h"
+#include "engine/state/state_formats.h"
 
 struct cuda_layer {
     struct cuda_matrix fc, in, c0, out, qkv, ao, f1,

@@ -23,8 +23,6 @@ struct cuda_moves {
 };
 
 int cuda_state_open(struct backend *be, struct rod_error *err) {
-    static const enum dtype act[] = {[CUDA_F32] = DTYPE_F32, [CUDA_BF16] = DTYPE_BF16, [CUDA_F16] = DTYPE_F16};
-    be->state = state_layout_of(&be->d, act[be->shape.dtype]);
     state_layout_id(&be->state, be->info.state_id);
     be->info.state = &be->state;
     struct cuda_moves *m = be->moves = calloc(1, sizeof *m);
