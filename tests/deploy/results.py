@@ -7,7 +7,7 @@ import subprocess
 import time
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-KEYS = ("what", "balancer", "event")  # what they name has one row
+KEYS = ("what", "balancer", "event", "talks")  # what they name has one row
 
 
 def machine():

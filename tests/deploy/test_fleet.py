@@ -1,4 +1,5 @@
-"""Three servers on one store, without stickiness: any of them takes any turn. RODIMUS_TEST_SOAK=1: 64 conversations of 20 turns; RODIMUS_TEST_KILLS: how often a server is killed."""
+"""Three servers on one store, without stickiness: any of them takes any turn. RODIMUS_TEST_SOAK=1: 64 conversations of 20 turns; RODIMUS_TEST_KILLS: how often a server is killed;
+FLEET_STORES, FLEET_TALKS: some stores, some kinds of talks."""
 import os
 import random
 import time
@@ -14,6 +15,7 @@ SOAK = bool(os.environ.get("RODIMUS_TEST_SOAK"))
 N_TALKS, N_TURNS, N_KILLS = 64 if SOAK else 8, 20 if SOAK else 8, int(os.environ.get("RODIMUS_TEST_KILLS", 20))
 SEED = int(os.environ.get("RODIMUS_TEST_SEED", time.time_ns() % 1000000))
 STORES = os.environ.get("FLEET_STORES", "folder,stand-in,seaweedfs").split(",")
+TALKS = os.environ.get("FLEET_TALKS", "Turns,Forks,Whole,Responses")
 
 
 @pytest.fixture(params=STORES)
@@ -38,7 +40,8 @@ def fleet(store):
 
 def kinds_of(store, durability):
     """What is not written yet no other server of a folder can fork."""
-    return fleets.KINDS if durability == "turn" or store.name != "folder" else (fleets.Turns, fleets.Whole)
+    kinds = fleets.KINDS if durability == "turn" or store.name != "folder" else (fleets.Turns, fleets.Whole)
+    return [kind for kind in kinds if kind.__name__ in TALKS.split(",")]
 
 
 def compared(talks, fleet, **row):
@@ -48,7 +51,7 @@ def compared(talks, fleet, **row):
     wrong, read_again = fleets.differences(talks, fleets.alone(talks))
     assert not wrong, f"{len(wrong)} turns differ, the first: {wrong[:2]}"
     assert fleet.metric("rodimus_state_refused_total") == 0
-    record(what=f"{N_REPLICAS} servers on one store: {fleet.store.name}", balancer="none, at random", seed=SEED, conversations=len(talks), turns=sum(len(t.rows) for t in talks),
+    record(what=f"{N_REPLICAS} servers on one store: {fleet.store.name}", talks=TALKS, balancer="none, at random", seed=SEED, conversations=len(talks), turns=sum(len(t.rows) for t in talks),
            asked_again=sum(t.retries for t in talks), replayed=sum(t.replayed for t in talks), forks=sum(t.forks for t in talks), wrong=len(wrong), tokens_read_again=read_again, lost=0, doubled=0, **row)
 
 
