@@ -24,7 +24,7 @@ LDLIBS   = $(shell pkg-config --libs $(PKGS) 2>/dev/null) -ldl -lm -pthread
 
 CUDA_C     := $(wildcard engine/backend/cuda/*.c)
 # cuda_lt.c needs no CUDA, only what it loads does.
-ENGINE_SRC := $(filter-out $(filter-out %/cuda_lt.c,$(CUDA_C)),$(wildcard engine/*.c engine/*/*.c engine/*/*/*.c)) $(filter-out kernels/cpu/cpu_simd.c kernels/cpu/cpu_quant.c,$(wildcard kernels/*.c kernels/cpu/*.c))
+ENGINE_SRC := $(filter-out $(filter-out %/cuda_lt.c,$(CUDA_C)),$(wildcard engine/*.c engine/*/*.c engine/*/*/*.c)) $(filter-out kernels/cpu/cpu_simd.c kernels/cpu/cpu_window.c kernels/cpu/cpu_quant.c,$(wildcard kernels/*.c kernels/cpu/*.c))
 SERVER_SRC := $(filter-out server/main.c,$(wildcard server/*.c server/*/*.c server/*/*/*.c))
 ENGINE_OBJ := $(ENGINE_SRC:%.c=$(BUILD)/%.o)
 SERVER_OBJ := $(SERVER_SRC:%.c=$(BUILD)/%.o) $(BUILD)/openapi_json.o $(BUILD)/page.o
@@ -35,7 +35,7 @@ API_BIN    := $(BUILD)/tests/api/protocol/schema_reads $(BUILD)/tests/api/protoc
 FUZZ_BIN   := $(FUZZ_SRC:%.c=$(BUILD)/%)
 FUZZ_SAN   := -O1 -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all -fsanitize-coverage=trace-pc
 
-# kernels/cpu/cpu_simd.c and cpu_quant.c are compiled once per instruction set; kernels/cpu/cpu.c chooses at run time.
+# kernels/cpu/cpu_simd.c, cpu_window.c and cpu_quant.c are compiled once per instruction set; kernels/cpu/cpu.c chooses at run time.
 ifneq ($(filter x86_64,$(shell uname -m)),)
 SIMD_ISA := base avx2 avx512
 QUANT_ISA := $(SIMD_ISA) avxvnni avx512vnni
@@ -50,7 +50,7 @@ SIMD_FLAGS_avx2   := -mavx2 -mfma -mf16c $(FUSED)
 SIMD_FLAGS_avx512 := -mavx512f -mavx512bw -mavx512vl -mavx512dq -mavx2 -mfma -mf16c -mprefer-vector-width=512 $(FUSED)
 SIMD_FLAGS_avxvnni := $(SIMD_FLAGS_avx2) -mavxvnni
 SIMD_FLAGS_avx512vnni := $(SIMD_FLAGS_avx512) -mavx512vnni
-SIMD_OBJ := $(SIMD_ISA:%=$(BUILD)/kernels/cpu/cpu_simd_%.o) $(QUANT_ISA:%=$(BUILD)/kernels/cpu/cpu_quant_%.o)
+SIMD_OBJ := $(SIMD_ISA:%=$(BUILD)/kernels/cpu/cpu_simd_%.o) $(SIMD_ISA:%=$(BUILD)/kernels/cpu/cpu_window_%.o) $(QUANT_ISA:%=$(BUILD)/kernels/cpu/cpu_quant_%.o)
 ENGINE_OBJ += $(SIMD_OBJ)
 
 # A GPU of this machine (WSL's, too), or CUDA=1: whether `make run` builds for GPUs before it serves.
@@ -82,6 +82,7 @@ $(BUILD)/%.o: %.c Makefile | have-headers
 
 isa = $(lastword $(subst _, ,$(basename $(@F))))
 $(SIMD_ISA:%=$(BUILD)/kernels/cpu/cpu_simd_%.o): kernels/cpu/cpu_simd.c Makefile
+$(SIMD_ISA:%=$(BUILD)/kernels/cpu/cpu_window_%.o): kernels/cpu/cpu_window.c Makefile
 $(QUANT_ISA:%=$(BUILD)/kernels/cpu/cpu_quant_%.o): kernels/cpu/cpu_quant.c Makefile
 $(SIMD_OBJ): | have-headers
 	@mkdir -p $(@D)

@@ -55,12 +55,22 @@ struct cpu_heads {
 };
 /* A session's window in one layer: a ring of n_keys keys (a multiple of 32, at least visible + 63, so that a chunk of
  * 64 queries sees its keys whole). Position p lies at r = p mod n_keys: dim i of key head h at kt[((r / 32 * Hk + h) *
- * P + i) * 32 + r % 32], of value head h at v[(r * Hv + h) * P + i]. */
+ * P + i) * 32 + r % 32], of value head h at v[(r * Hv + h) * P + i]. In int8 these are codes, at the same places of kt8
+ * and v8, and x = scale * code: key head h's scale is k_scale[(r / 32 * Hk + h) * 32 + r % 32], value head h's
+ * v_scale[h * n_keys + r]. */
 struct cpu_window {
     struct cpu_heads heads;
-    const float *kt, *v;
     uint32_t n_keys, visible;
+    float *kt, *v; /* NULL, and the others are there, or the reverse */
+    int8_t *kt8, *v8;
+    float *k_scale, *v_scale;
 };
+/* A head's key or value of n numbers as codes, stride bytes from one to the next: scale is the largest magnitude / 127,
+ * a code x * (127 / it), ties to even. All 0 under 1e-30; where a number is not finite, codes are 0 and scale is NaN.
+ * Twin ref_window_encode. */
+void cpu_window_encode(const float *x, uint32_t n, int8_t *codes, size_t stride, float *scale);
+/* The key [Hk][P] and the value [Hv][P] of position pos into the ring. */
+void cpu_window_put(const struct cpu_window *ring, uint64_t pos, const float *k, const float *v);
 
 /* Memory that later stages will read, fetched into the second-level cache by products that are bound by arithmetic. */
 struct cpu_ahead {
@@ -150,8 +160,8 @@ struct cpu_ops {
     void (*gate_out)(float *o, const float *residual, const float *s, const float *z, uint32_t e0, uint32_t e1);
     /* E9 for the token at pos (its own key is in the ring) and the query heads [h0, h1): out[h] = softmax(q[h] K^T /
      * sqrt(P)) V over the visible keys. q, out [H * P]; scratch [4 * (visible + 64)]. Bytes: keys once for four heads,
-     * values once a head. Order: dims ascending for a score; keys oldest first, lanes by absolute position, so a result
-     * depends on pos alone. Twin ref_window. */
+     * values once a head; codes and their scales where these are int8. Order: dims ascending for a score; keys oldest
+     * first, lanes by absolute position, so a result depends on pos alone. Twin ref_window. */
     void (*window)(const struct cpu_window *ring, uint64_t pos, uint32_t h0, uint32_t h1, const float *q,
                    float *scratch, float *out);
     /* E10: a <- SiLU(g) a, channels [f0, f1). */
@@ -198,5 +208,6 @@ void ref_gates(uint32_t M, float k_eps, const struct cpu_gates *row);
 void ref_gla(uint32_t M, uint32_t E, uint32_t n, const struct cpu_token *tok, double *S);
 /* E9 for one token over n keys: keys [n, Hk, P], values [n, Hv, P], q and out [H, P] */
 void ref_window(const struct cpu_heads *heads, uint32_t n, const float *q, const float *k, const float *v, float *out);
+void ref_window_encode(const float *x, uint32_t n, int8_t *codes, float *scale); /* to the bit */
 
 #endif

@@ -28,6 +28,15 @@ void ref_encode(const float *x, uint32_t n, int16_t *codes, float *scale, int32_
     *scale = most / 32767.0f;
 }
 
+void ref_window_encode(const float *x, uint32_t n, int8_t *codes, float *scale) {
+    float most = 0;
+    bool finite = true;
+    for (uint32_t i = 0; i < n; i++) finite = finite && isfinite(x[i]), most = fmaxf(most, fabsf(x[i]));
+    const bool some = finite && most >= 1e-30f;
+    for (uint32_t i = 0; i < n; i++) codes[i] = some ? (int8_t)rintf(x[i] * (127.0f / most)) : 0;
+    *scale = finite ? (some ? most / 127.0f : 0) : NAN;
+}
+
 void ref_quant_linear(const struct ref_quant *w, const float *x, const float *base, float *y) {
     for (uint32_t o = 0; o < w->rows; o++) {
         const uint8_t *code = w->codes + (size_t)o * w->cols;

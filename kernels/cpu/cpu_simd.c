@@ -5,79 +5,18 @@
  * sum has one order (inputs ascending, one accumulator) at every tile shape: this is what makes a row independent of
  * its neighbours to the bit. -ffp-contract=fast (below) turns a + b * c into one fused instruction where there is one.
  */
-#include "kernels/kernels.h"
+#include "kernels/cpu/cpu_vector.h"
 
-#include <math.h>
-#include <string.h>
-
-#if defined __AVX512F__
-#define LANES    16
+#if LANES == 16
 #define MAX_ROWS 8
-#elif defined __AVX2__
-#define LANES    8
+#elif LANES == 8
 #define MAX_ROWS 2
 #else
-#define LANES    4
 #define MAX_ROWS 1
 #endif
-#if defined __F16C__ || defined __AVX512F__
-#include <immintrin.h>
-#endif
-
-#pragma GCC optimize("fp-contract=fast")
-
-#define VECTOR_BYTES   (LANES * 4)
 #define AHEAD_ROWS     4    /* from so many rows on a product is bound by arithmetic and has loads to spare */
 #define PREFETCH_BYTES 8192 /* ahead in a stream of weights: some 150 ns at the speed of eight rows */
 #define NV             (CPU_PANEL / LANES)
-/* keys scored together, so that four heads' sums fit the registers */
-#define WINDOW_NV    (LANES == 16 ? 2 : LANES == 8 ? 2 : 1)
-#define WINDOW_LANES (WINDOW_NV * LANES)
-#define CAT_(a, b)   a##b
-#define CAT(a, b)    CAT_(a, b)
-#define INLINE       static inline __attribute__((always_inline))
-
-typedef float vf __attribute__((vector_size(VECTOR_BYTES)));
-typedef int32_t vi __attribute__((vector_size(VECTOR_BYTES)));
-typedef uint32_t vu __attribute__((vector_size(VECTOR_BYTES)));
-typedef double vd __attribute__((vector_size(2 * VECTOR_BYTES)));
-/* the same, at any address */
-typedef float vf_any __attribute__((vector_size(VECTOR_BYTES), aligned(4), may_alias));
-typedef uint32_t vu_any __attribute__((vector_size(VECTOR_BYTES), aligned(1), may_alias));
-typedef double vd_any __attribute__((vector_size(2 * VECTOR_BYTES), aligned(8), may_alias));
-
-INLINE vf load(const float *p) { return *(const vf_any *)p; }
-INLINE void store(float *p, vf v) { *(vf_any *)p = v; }
-INLINE vf all(float x) { return (vf){0} + x; }
-INLINE vf pick(vi mask, vf yes, vf no) { return (vf)(((vi)yes & mask) | ((vi)no & ~mask)); }
-INLINE float sum_lanes(vf v) { /* one fixed tree */
-    float a[LANES];
-    memcpy(a, &v, sizeof a);
-    for (int half = LANES / 2; half; half /= 2)
-        for (int i = 0; i < half; i++) a[i] += a[i + half];
-    return a[0];
-}
-
-/* exp to about 1 ulp: x = n ln 2 + r, |r| <= ln 2 / 2, the series to r^7. 0 below -87.3; NaN stays NaN. */
-INLINE vf vexp(vf x) {
-    vf hi = all(88.3f), lo = all(-87.3f), magic = all(12582912.0f); /* 1.5 * 2^23: adding it rounds to an integer */
-    vi tiny = x < lo;
-    x = pick(x > hi, hi, x);
-    x = pick(tiny, lo, x);
-    vf t = x * 1.44269504f + magic, n = t - magic;
-    vf r = x - n * 0.693359375f; /* ln 2 in two pieces, the first exact in products */
-    r = r - n * -2.12194440e-4f;
-    vf p = all(1.0f / 5040);
-    p = p * r + 1.0f / 720;
-    p = p * r + 1.0f / 120;
-    p = p * r + 1.0f / 24;
-    p = p * r + 1.0f / 6;
-    p = p * r + 0.5f;
-    p = p * (r * r) + r;
-    p = p + 1.0f;
-    vi exponent = ((vi)t - (vi)magic + 127) << 23;
-    return pick(tiny, (vf){0}, p * (vf)exponent);
-}
 
 /* log of positive normal x: x = 2^e m with m in [sqrt(1/2), sqrt(2)), log m = 2 atanh((m - 1) / (m + 1)). */
 INLINE vf vlog(vf x) {
@@ -483,170 +422,6 @@ static void gla_chunk_scores(const struct cpu_scan *c, uint32_t t) {
     for (uint32_t i = t + 1; i < c->n; i++) A[i] = 0;
 }
 
-/* ---- attention over the window ---- */
-
-/* What a token reads of the ring: whole blocks of 32 keys, and the keys [before, before + n) of these. */
-struct reach {
-    uint32_t P, first_block, n_blocks, n_ring, before, n;
-    size_t ld_h, ld_block, ld_v, ld_s; /* floats from one to the next: heads of a key head in q and out, blocks, keys'
-                                        * values, heads' scores */
-    float scale;
-};
-
-/* Scores of all blocks for nh heads (h, h + Hk, ...: they share the key head). A block is [P][32]. */
-INLINE void window_scores(const int nh, const struct reach *w, const float *q, const float *kt, float *scores) {
-    for (uint32_t b = 0, at = w->first_block; b < w->n_blocks; b++, at = at + 1 == w->n_ring ? 0 : at + 1) {
-        const float *block = kt + at * w->ld_block;
-        for (uint32_t j = 0; j < CPU_PANEL; j += WINDOW_LANES) {
-            vf acc[4][WINDOW_NV];
-#pragma GCC unroll 4
-            for (int h = 0; h < nh; h++)
-#pragma GCC unroll 4
-                for (int v = 0; v < WINDOW_NV; v++) acc[h][v] = (vf){0};
-            for (uint32_t p = 0; p < w->P; p++) {
-                __builtin_prefetch(block + (p + 24) * CPU_PANEL + j);
-#pragma GCC unroll 4
-                for (int v = 0; v < WINDOW_NV; v++) {
-                    vf k = load(block + p * CPU_PANEL + j + (uint32_t)v * LANES);
-#pragma GCC unroll 4
-                    for (int h = 0; h < nh; h++) acc[h][v] += k * q[(size_t)h * w->ld_h + p];
-                }
-            }
-#pragma GCC unroll 4
-            for (int h = 0; h < nh; h++)
-#pragma GCC unroll 4
-                for (int v = 0; v < WINDOW_NV; v++)
-                    store(scores + (size_t)h * w->ld_s + b * CPU_PANEL + j + (uint32_t)v * LANES, acc[h][v] * w->scale);
-        }
-    }
-}
-
-/* scores -> exp(score - max), returns their sum. n is a multiple of 32. */
-static float window_softmax(float *scores, uint32_t n) {
-    vf top = load(scores);
-    for (uint32_t j = LANES; j < n; j += LANES) {
-        vf x = load(scores + j);
-        top = pick(x > top, x, top);
-    }
-    float max = top[0];
-    for (int i = 1; i < LANES; i++) max = top[i] > max ? top[i] : max;
-    vf sum = {0};
-    for (uint32_t j = 0; j < n; j += LANES) {
-        vf w = vexp(load(scores + j) - max);
-        store(scores + j, w);
-        sum += w;
-    }
-    return sum_lanes(sum);
-}
-
-/* out[h] += sum_j weight[h][j] v[j][h], n keys, nh heads of nv whole registers. */
-INLINE void window_values(const int nh, const int nv, const struct reach *w, const float *weights, const float *v,
-                          const size_t *head_at, uint32_t n, float *out) {
-    const size_t ld_o = w->ld_h, ld_s = w->ld_s, ld_v = w->ld_v;
-    vf acc[4][4];
-#pragma GCC unroll 4
-    for (int h = 0; h < nh; h++)
-#pragma GCC unroll 4
-        for (int i = 0; i < nv; i++) acc[h][i] = load(out + (size_t)h * ld_o + (size_t)i * LANES);
-    const float *vh[4];
-#pragma GCC unroll 4
-    for (int h = 0; h < nh; h++) vh[h] = v + head_at[h];
-    for (uint32_t j = 0; j < n; j++) {
-#pragma GCC unroll 4
-        for (int h = 0; h < nh; h++) {
-#ifdef __x86_64__
-            __asm__("" : "+r"(vh[h])); /* one pointer a head; the registers of it are reached by displacement */
-#endif
-            float weight = weights[(size_t)h * ld_s + j];
-            __builtin_prefetch((const char *)vh[h] + 8 * ld_v * sizeof *v);
-#pragma GCC unroll 4
-            for (int i = 0; i < nv; i++) acc[h][i] += load(vh[h] + (size_t)i * LANES) * weight;
-            vh[h] += ld_v;
-        }
-    }
-#pragma GCC unroll 4
-    for (int h = 0; h < nh; h++)
-#pragma GCC unroll 4
-        for (int i = 0; i < nv; i++) store(out + (size_t)h * ld_o + (size_t)i * LANES, acc[h][i]);
-}
-
-/* Values for one head and the last n_dims < LANES dims of it. */
-static void window_values_rest(const float *weights, const float *v, size_t ld_v, uint32_t n, float *out,
-                               uint32_t n_dims) {
-    for (uint32_t i = 0; i < n_dims; i++) {
-        float sum = out[i];
-        for (uint32_t j = 0; j < n; j++) sum += v[j * ld_v + i] * weights[j];
-        out[i] = sum;
-    }
-}
-
-static struct reach window_reach(const struct cpu_window *ring, uint64_t pos) {
-    const struct cpu_heads *h = &ring->heads;
-    const uint64_t oldest = pos + 1 > ring->visible ? pos + 1 - ring->visible : 0;
-    const uint32_t n_ring = ring->n_keys / CPU_PANEL, n_blocks = (uint32_t)(pos / CPU_PANEL - oldest / CPU_PANEL) + 1;
-    return (struct reach){.P = h->P,
-                          .first_block = (uint32_t)(oldest / CPU_PANEL % n_ring),
-                          .n_blocks = n_blocks,
-                          .n_ring = n_ring,
-                          .before = (uint32_t)(oldest % CPU_PANEL),
-                          .n = (uint32_t)(pos - oldest) + 1,
-                          .ld_h = (size_t)h->Hk * h->P,
-                          .ld_block = (size_t)h->Hk * h->P * CPU_PANEL,
-                          .ld_v = (size_t)h->Hv * h->P,
-                          .ld_s = (size_t)n_blocks * CPU_PANEL,
-                          .scale = 1.0f / sqrtf((float)h->P)};
-}
-
-/* weights: of n keys, whose values are v. */
-INLINE void window_part(const struct reach *w, uint32_t nh, const float *weights, const float *v, const size_t *head_at,
-                        uint32_t n, float *out) {
-    uint32_t p = 0;
-    if (n == 0) return;
-    for (; nh == 4 && p + 4 * LANES <= w->P; p += 4 * LANES)
-        window_values(4, 4, w, weights, v + p, head_at, n, out + p);
-    for (; p + LANES <= w->P; p += LANES)
-        for (uint32_t g = 0; g < nh; g++)
-            window_values(1, 1, w, weights + g * w->ld_s, v + p, head_at + g, n, out + g * w->ld_h + p);
-    for (uint32_t g = 0; p < w->P && g < nh; g++)
-        window_values_rest(weights + g * w->ld_s, v + head_at[g] + p, w->ld_v, n, out + g * w->ld_h + p, w->P - p);
-}
-
-static void simd_window(const struct cpu_window *ring, uint64_t pos, uint32_t h0, uint32_t h1, const float *q,
-                        float *scratch, float *out) {
-    const struct reach w = window_reach(ring, pos);
-    const uint32_t Hk = ring->heads.Hk, Hv = ring->heads.Hv, P = w.P;
-    const uint32_t from = w.first_block * CPU_PANEL + w.before;
-    const uint32_t n_first = w.n < ring->n_keys - from ? w.n : ring->n_keys - from; /* then the ring goes round */
-    for (uint32_t hk = 0; hk < Hk; hk++) {
-        uint32_t first = h0 + (hk + Hk - h0 % Hk) % Hk; /* the first head >= h0 that reads key head hk */
-        for (uint32_t h = first; h < h1; h += 4 * Hk) {
-            const uint32_t nh = (h1 - h + Hk - 1) / Hk < 4 ? (h1 - h + Hk - 1) / Hk : 4;
-            const float *kt = ring->kt + (size_t)hk * P * CPU_PANEL, *qh = q + (size_t)h * P;
-            float *oh = out + (size_t)h * P, total[4];
-            size_t head_at[4] = {0};
-            switch (nh) {
-            case 1: window_scores(1, &w, qh, kt, scratch); break;
-            case 2: window_scores(2, &w, qh, kt, scratch); break;
-            case 3: window_scores(3, &w, qh, kt, scratch); break;
-            default: window_scores(4, &w, qh, kt, scratch); break;
-            }
-            for (uint32_t g = 0; g < nh; g++) {
-                float *weights = scratch + g * w.ld_s;
-                for (uint32_t j = 0; j < w.before; j++) weights[j] = -INFINITY;          /* older than the window */
-                for (size_t j = w.before + w.n; j < w.ld_s; j++) weights[j] = -INFINITY; /* after this token */
-                total[g] = window_softmax(weights, (uint32_t)w.ld_s);
-                head_at[g] = (size_t)((h + g * Hk) % Hv) * P;
-                memset(oh + g * w.ld_h, 0, P * sizeof *oh);
-            }
-            const float *weights = scratch + w.before;
-            window_part(&w, nh, weights, ring->v + from * w.ld_v, head_at, n_first, oh);
-            window_part(&w, nh, weights + n_first, ring->v, head_at, w.n - n_first, oh);
-            for (uint32_t g = 0; g < nh; g++)
-                for (uint32_t p = 0; p < P; p++) oh[g * w.ld_h + p] *= 1.0f / total[g];
-        }
-    }
-}
-
 static float read_sum(const float *x, size_t n) {
     vf sum[8] = {{0}};
     for (size_t i = 0; i < n; i += 8 * LANES)
@@ -657,8 +432,10 @@ static float read_sum(const float *x, size_t n) {
     return sum_lanes(total);
 }
 
-#define STRING_(x) #x
-#define STRING(x)  STRING_(x)
+/* cpu_window.c */
+void CAT(cpu_window_, ISA)(const struct cpu_window *ring, uint64_t pos, uint32_t h0, uint32_t h1, const float *q,
+                           float *scratch, float *out);
+
 extern const struct cpu_ops CAT(cpu_ops_, ISA);
 const struct cpu_ops CAT(cpu_ops_, ISA) = {
     .isa = STRING(ISA),
@@ -672,7 +449,7 @@ const struct cpu_ops CAT(cpu_ops_, ISA) = {
     .gla_chunk_scores = gla_chunk_scores,
     .gla_chunk_apply = gla_chunk_apply,
     .gate_out = gate_out,
-    .window = simd_window,
+    .window = CAT(cpu_window_, ISA),
     .ffn_act = ffn_act,
     .read_sum = read_sum,
 };

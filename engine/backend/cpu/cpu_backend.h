@@ -90,6 +90,17 @@ static inline float *cpu_slot(const struct backend *be, uint32_t slot, uint32_t 
     return be->slots + (size_t)slot * be->slot_floats + layer * be->at.layer_floats;
 }
 
+/* A slot's window in a layer. */
+static inline struct cpu_window cpu_ring(const struct backend *be, uint32_t slot, uint32_t layer) {
+    const struct model_dims *d = &be->d;
+    float *at = cpu_slot(be, slot, layer);
+    return (struct cpu_window){.heads = {d->H, d->Hk, d->Hv, d->P},
+                               .n_keys = be->ring_keys,
+                               .visible = d->visible,
+                               .kt = at + be->at.k,
+                               .v = at + be->at.v};
+}
+
 /* Where a layer has the convolution's input of the token K before pos; before the first one it is zero. */
 static inline size_t cpu_conv_at(const struct backend *be, uint64_t pos) {
     return be->at.conv + (size_t)((pos + be->ring_conv - be->d.K) % be->ring_conv) * be->Ep;

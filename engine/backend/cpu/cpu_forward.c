@@ -330,22 +330,15 @@ static void norm_head(const struct model_dims *d, const float *w, float *head) {
 static void remember_row(const struct step *st, uint32_t layer, size_t r) {
     struct backend *be = st->be;
     const struct backend_segment *seg = &st->segs[be->rows[r].segment];
-    float *slot = cpu_slot(be, seg->slot, layer);
-    const size_t nk = (size_t)be->d.Hk * be->d.P, nv = (size_t)be->d.Hv * be->d.P;
-    assert(be->ring_keys > 0);
-    const size_t at = (size_t)((seg->pos + be->rows[r].index) % be->ring_keys);
-    float *kt = slot + be->at.k + at / CPU_PANEL * nk * CPU_PANEL + at % CPU_PANEL;
-    for (size_t i = 0; i < nk; i++) kt[i * CPU_PANEL] = be->ak[r * be->Kvp + i];
-    memcpy(slot + be->at.v + at * nv, be->av + r * be->Vvp, nv * sizeof(float));
+    const struct cpu_window ring = cpu_ring(be, seg->slot, layer);
+    assert(ring.n_keys > 0);
+    cpu_window_put(&ring, seg->pos + be->rows[r].index, be->ak + r * be->Kvp, be->av + r * be->Vvp);
 }
 
 static void attend_row(const struct step *st, uint32_t member, uint32_t layer, size_t r, uint32_t h0, uint32_t h1) {
     struct backend *be = st->be;
-    const struct model_dims *d = &be->d;
     const struct backend_segment *seg = &st->segs[be->rows[r].segment];
-    const float *slot = cpu_slot(be, seg->slot, layer);
-    const struct cpu_window ring = {
-        {d->H, d->Hk, d->Hv, d->P}, slot + be->at.k, slot + be->at.v, be->ring_keys, d->visible};
+    const struct cpu_window ring = cpu_ring(be, seg->slot, layer);
     be->ops->window(&ring, seg->pos + be->rows[r].index, h0, h1, be->aq + r * be->Qp, be->window_scratch[member],
                     be->att + r * be->Qp);
 }

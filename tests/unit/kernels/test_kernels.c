@@ -292,36 +292,157 @@ static void recurrence_equals_its_twin_by_step_and_by_chunk_for_all_decays(void 
     }
 }
 
+/* ---- the window ---- */
+
+static struct cpu_window open_ring(struct cpu_heads heads, uint32_t visible, bool codes) {
+    const uint32_t n_keys = pad(visible + 63);
+    const size_t nk = (size_t)n_keys * heads.Hk, nv = (size_t)n_keys * heads.Hv;
+    struct cpu_window ring = {.heads = heads, .n_keys = n_keys, .visible = visible};
+    if (codes) {
+        ring.kt8 = (int8_t *)floats(nk * heads.P / 4 + 1), ring.v8 = (int8_t *)floats(nv * heads.P / 4 + 1);
+        ring.k_scale = floats(nk), ring.v_scale = floats(nv);
+    } else {
+        ring.kt = floats(nk * heads.P), ring.v = floats(nv * heads.P);
+    }
+    return ring;
+}
+static void close_ring(struct cpu_window *ring) {
+    free(ring->kt), free(ring->v), free(ring->kt8), free(ring->v8), free(ring->k_scale), free(ring->v_scale);
+}
+
+/* n heads as the ring keeps them, by the twin. */
+static void round_heads(const float *x, uint32_t n_heads, uint32_t P, float *rounded) {
+    int8_t codes[256];
+    float scale;
+    assert_true(P <= sizeof codes);
+    for (size_t h = 0; h < n_heads; h++) {
+        ref_window_encode(x + h * P, P, codes, &scale);
+        for (size_t i = 0; i < P; i++) rounded[h * P + i] = scale * (float)codes[i];
+    }
+}
+
+/* One past as both a ring and rows of what is visible. */
+struct past {
+    struct cpu_window ring;
+    uint64_t pos;
+    uint32_t n;
+    float *k, *v;
+};
+static struct past make_past(struct cpu_heads h, uint32_t visible, uint64_t pos, bool codes) {
+    struct past p = {.ring = open_ring(h, visible, codes), .pos = pos};
+    const size_t nk = (size_t)h.Hk * h.P, nv = (size_t)h.Hv * h.P;
+    p.n = pos + 1 < visible ? (uint32_t)pos + 1 : visible;
+    p.k = random_floats(p.n * nk, -1, 1), p.v = random_floats(p.n * nv, -1, 1);
+    for (uint64_t old = pos + 1 > p.ring.n_keys ? pos + 1 - p.ring.n_keys : 0; old + p.n < pos + 1; old++)
+        cpu_window_put(&p.ring, old, p.k, p.v); /* no longer seen */
+    for (size_t j = 0; j < p.n; j++) {
+        cpu_window_put(&p.ring, pos + 1 - p.n + j, p.k + j * nk, p.v + j * nv);
+        if (codes)
+            round_heads(p.k + j * nk, h.Hk, h.P, p.k + j * nk), round_heads(p.v + j * nv, h.Hv, h.P, p.v + j * nv);
+    }
+    return p;
+}
+static void free_past(struct past *p) { close_ring(&p->ring), free(p->k), free(p->v); }
+
+static void check_window(struct cpu_heads h, uint32_t visible, uint64_t pos, bool codes) {
+    struct past p = make_past(h, visible, pos, codes);
+    const size_t n = (size_t)h.H * h.P;
+    float *q = random_floats(n, -3, 3), *out = floats(n), *part = floats(n), *ref = floats(n);
+    float *scratch = floats(4 * (visible + 64));
+    ref_window(&h, p.n, q, p.k, p.v, ref);
+    FOR_EACH_ISA(ops) {
+        ops->window(&p.ring, pos, 0, h.H, q, scratch, out);
+        check_close(codes ? "window of codes" : "window", ops->isa, out, ref, n, 3e-6);
+        for (uint32_t i = 0; i < h.H; i++) ops->window(&p.ring, pos, i, i + 1, q, scratch, part);
+        if (memcmp(part, out, n * sizeof *out)) fail_msg("%s: a head alone differs from a head among others", ops->isa);
+    }
+    free_past(&p), free(q), free(out), free(part), free(ref), free(scratch);
+}
+
 static void window_equals_its_twin_partly_filled_and_wrapped(void **state) {
     (void)state;
-    for (int round = 0; round < 40; round++) {
+    for (int round = 0; round < 80; round++) {
         static const uint32_t heads[][3] = {{1, 1, 1}, {4, 1, 4}, {6, 2, 3}, {5, 5, 1}, {16, 1, 16}};
         const uint32_t *h = heads[round % 5], visible = pick_up_to(150), P = round % 2 ? pick_up_to(70) : 64;
-        const uint32_t n_keys = pad(visible + 63), H = h[0], Hk = h[1], Hv = h[2];
-        uint64_t pos = round % 3 == 0 ? pick_up_to(visible) - 1 : pick_up_to(100000); /* partly filled, then wrapped */
-        uint32_t n = pos + 1 < visible ? (uint32_t)pos + 1 : visible;
-        float *kt = random_floats((size_t)n_keys * Hk * P, -1, 1), *v = random_floats((size_t)n_keys * Hv * P, -1, 1);
-        float *q = random_floats((size_t)H * P, -3, 3), *k_ref = floats((size_t)n * Hk * P),
-              *v_ref = floats((size_t)n * Hv * P);
-        float *out = floats((size_t)H * P), *part = floats((size_t)H * P), *ref = floats((size_t)H * P);
-        float *scratch = floats(4 * (visible + 64));
-        for (uint32_t j = 0; j < n; j++) {
-            uint64_t r = (pos + 1 - n + j) % n_keys;
-            for (uint32_t i = 0; i < Hk * P; i++)
-                k_ref[(size_t)j * Hk * P + i] = kt[((r / 32 * Hk * P) + i) * 32 + r % 32];
-            memcpy(v_ref + (size_t)j * Hv * P, v + r * Hv * P, Hv * P * sizeof(float));
-        }
-        const struct cpu_window ring = {{H, Hk, Hv, P}, kt, v, n_keys, visible};
-        ref_window(&ring.heads, n, q, k_ref, v_ref, ref);
-        FOR_EACH_ISA(ops) {
-            ops->window(&ring, pos, 0, H, q, scratch, out);
-            check_close("window", ops->isa, out, ref, (size_t)H * P, 3e-6);
-            for (uint32_t i = 0; i < H; i++) ops->window(&ring, pos, i, i + 1, q, scratch, part);
-            if (memcmp(part, out, (size_t)H * P * sizeof(float)))
-                fail_msg("%s: a head alone differs from a head among others", ops->isa);
-        }
-        free(kt), free(v), free(q), free(k_ref), free(v_ref), free(out), free(part), free(ref), free(scratch);
+        const uint64_t pos =
+            round % 3 == 0 ? pick_up_to(visible) - 1 : pick_up_to(100000); /* partly filled, then wrapped */
+        check_window((struct cpu_heads){h[0], h[1], h[2], P}, visible, pos, round / 2 % 2);
     }
+}
+
+/* One head of n numbers, all of one magnitude but what is planted. */
+static void plant_row(int what, float *x, uint32_t n) {
+    static const float planted[] = {0, NAN, INFINITY, -INFINITY, 1e-40f, 1e-45f, 9e-31f, 1.1e-30f, 3e38f, -1000, 0.5f};
+    const uint32_t n_planted = sizeof planted / sizeof *planted;
+    for (uint32_t i = 0; i < n; i++) x[i] = (float)uniform(-1, 1);
+    if (what == 1) memset(x, 0, n * sizeof *x);
+    if (what == 2) /* halves between two codes: ties */
+        for (uint32_t i = 0; i < n; i++) x[i] = (float)((int)uniform(-126, 126)) + 0.5f;
+    if (what == 2) x[0] = 127;
+    if (what == 3)
+        for (uint32_t i = 0; i < n; i++) x[i] *= 1e-40f;
+    if (what >= 4) x[pick_up_to(n) - 1] = planted[(uint32_t)(what - 4) % n_planted];
+}
+
+static void codes_of_a_key_equal_their_twin_to_the_bit_whatever_it_holds(void **state) {
+    (void)state;
+    for (int round = 0; round < 600; round++) {
+        const uint32_t n = pick_up_to(130), stride = round % 2 ? 1 : CPU_PANEL;
+        float *x = floats(n), scale, want_scale;
+        int8_t codes[130 * CPU_PANEL], want[130];
+        plant_row(round % 15, x, n);
+        ref_window_encode(x, n, want, &want_scale);
+        cpu_window_encode(x, n, codes, stride, &scale);
+        if (isnan(want_scale) ? !isnan(scale) : memcmp(&scale, &want_scale, sizeof scale))
+            fail_msg("round %d: the scale is %.9g, the twin's %.9g", round, (double)scale, (double)want_scale);
+        for (uint32_t i = 0; i < n; i++) {
+            if (codes[i * stride] != want[i])
+                fail_msg("round %d: code %u of %.9g is %d, the twin's %d", round, i, (double)x[i], codes[i * stride],
+                         want[i]);
+            const double error = fabs((double)x[i] - (double)scale * codes[i * stride]);
+            if (isfinite(scale) && !(error <= (double)scale * 0.50001 + 1e-30))
+                fail_msg("round %d: %.9g became %.9g, the scale is %.9g", round, (double)x[i],
+                         (double)scale * codes[i * stride], (double)scale);
+        }
+        free(x);
+    }
+}
+
+/* Heads that read a position with a number that is none give NaN while they see it, and what they gave before once they
+ * do not; other heads never differ. In codes a value breaks its whole head. */
+static void a_broken_position_breaks_its_heads_while_it_is_visible(void **state) {
+    (void)state;
+    const struct cpu_heads h = {4, 1, 2, 40};
+    enum { VISIBLE = 50, BEFORE = 130 };
+    for (int codes = 0; codes < 2; codes++)
+        for (int what = 0; what < 4; what++) { /* a key or a value, NaN or Inf */
+            struct past p = make_past(h, VISIBLE, BEFORE, codes);
+            float *q = random_floats(160, 0, 1), *out = floats(160), *scratch = floats(4 * (VISIBLE + 64));
+            float *k = random_floats(40, 0, 1), *v = random_floats(80, 0, 1);
+            (what % 2 ? v : k)[7] = what / 2 ? INFINITY : NAN;
+            cpu_window_put(&p.ring, BEFORE + 1, k, v);
+            FOR_EACH_ISA(ops) {
+                ops->window(&p.ring, BEFORE + 1, 0, 4, q, scratch, out);
+                for (uint32_t i = 0; i < 160; i++) {
+                    const bool value = what % 2, broken = !value || (i / 40 % 2 == 0 && (codes || i % 40 == 7));
+                    if (broken == isfinite(out[i]))
+                        fail_msg("%s, codes %d, case %d: output %u is %.9g", ops->isa, codes, what, i, (double)out[i]);
+                }
+            }
+            for (uint32_t t = 0; t < VISIBLE; t++) {
+                float *fine_k = random_floats(40, 0, 1), *fine_v = random_floats(80, 0, 1);
+                cpu_window_put(&p.ring, BEFORE + 2 + t, fine_k, fine_v);
+                free(fine_k), free(fine_v);
+            }
+            FOR_EACH_ISA(ops) {
+                ops->window(&p.ring, BEFORE + 1 + VISIBLE, 0, 4, q, scratch, out);
+                for (uint32_t i = 0; i < 160; i++)
+                    if (!isfinite(out[i]))
+                        fail_msg("%s, codes %d, case %d: output %u is %.9g after the window", ops->isa, codes, what, i,
+                                 (double)out[i]);
+            }
+            free_past(&p), free(q), free(out), free(scratch), free(k), free(v);
+        }
 }
 
 int main(void) {
@@ -334,6 +455,8 @@ int main(void) {
         cmocka_unit_test(gates_equal_their_twin_also_where_softplus_underflows),
         cmocka_unit_test(recurrence_equals_its_twin_by_step_and_by_chunk_for_all_decays),
         cmocka_unit_test(window_equals_its_twin_partly_filled_and_wrapped),
+        cmocka_unit_test(codes_of_a_key_equal_their_twin_to_the_bit_whatever_it_holds),
+        cmocka_unit_test(a_broken_position_breaks_its_heads_while_it_is_visible),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
