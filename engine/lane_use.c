@@ -52,7 +52,8 @@ static struct conversation_prompt lane_use_prompt(const struct active *a, const 
                                         .n = n,
                                         .n_head = first && r->n_marks ? r->marks[0] : 0,
                                         .n_first = r->n_marks > first ? r->marks[first] : 0,
-                                        .turn = r->n_user_texts};
+                                        .turn = r->n_user_texts,
+                                        .name = r->conversation};
 }
 
 /* ---- in ---- */
@@ -74,7 +75,7 @@ bool lane_use_look(struct rod_engine *e, struct active *a, uint64_t than) {
     const struct conversation_prompt prompt = lane_use_prompt(a, a->prompt, a->n_prompt);
     if (!conversations_find(e->conversations, &prompt, than, &a->lane.loaded_place)) return false;
     struct state_buffer *buffer = lane_use_buffer(e, a->lane.loaded_place.n_tok);
-    if (buffer) a->lane.job = conversations_load(e->conversations, &a->lane.loaded_place, buffer, a);
+    if (buffer) a->lane.job = conversations_load(e->conversations, &prompt, &a->lane.loaded_place, buffer, a);
     if (!a->lane.job) state_buffer_release(buffer);
     return a->lane.job != NULL;
 }

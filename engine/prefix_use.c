@@ -238,6 +238,23 @@ static void prefix_use_put(struct rod_engine *e, const struct active *a, const s
     prefix_use_publish(e);
 }
 
+/* A conversation's state that is an entry already. */
+static void prefix_use_keep_known(struct rod_engine *e, struct active *a, const int32_t *ids, size_t n) {
+    const struct prefix_key key = active_prefix_key(a);
+    struct state_buffer *buffer = NULL;
+    if (a->lane.keeps) prefix_set_note(e->prefixes, &key, ids, n, a->lane.place.tokens.low, &buffer);
+    if (buffer) lane_use_keep(e, a, buffer);
+    state_buffer_release(buffer);
+}
+
+/* Another conversation, or a request without one, may have left what this one begins from. */
+static void prefix_use_keep_begin(struct rod_engine *e, struct active *a, const struct prefix_found *found) {
+    a->cache.has_answer = found->generated;
+    lane_use_place(e, a, a->prompt, (size_t)found->n_tok, false);
+    prefix_use_keep_known(e, a, a->prompt, (size_t)found->n_tok);
+    a->lane.keeps = false;
+}
+
 int prefix_use_admit(struct rod_engine *e, struct active *a, uint64_t now_ns, struct rod_error *err) {
     if (!e->prefixes || a->request->state || a->sched.state != SCHED_PREFILL) return 0;
     if (a->sched.scored) {
@@ -269,6 +286,7 @@ int prefix_use_admit(struct rod_engine *e, struct active *a, uint64_t now_ns, st
         state_buffer_release(found.buffer);
         found = (struct prefix_found){.reason = ROD_PREFIX_PENALTY};
     } else if (found.buffer) {
+        if (!pinned) prefix_use_keep_begin(e, a, &found);
         sched_skip(&e->sched, &a->sched, found.n_tok);
         const bool parked = prefix_use_unpark(e, a, found.n_tok, found.number);
         if (parked) state_buffer_release(found.buffer);
@@ -290,15 +308,6 @@ int prefix_use_admit(struct rod_engine *e, struct active *a, uint64_t now_ns, st
 }
 
 /* ---- out ---- */
-
-/* A conversation's state that is an entry already. */
-static void prefix_use_keep_known(struct rod_engine *e, struct active *a, const int32_t *ids, size_t n) {
-    const struct prefix_key key = active_prefix_key(a);
-    struct state_buffer *buffer = NULL;
-    if (a->lane.keeps) prefix_set_note(e->prefixes, &key, ids, n, a->lane.place.tokens.low, &buffer);
-    if (buffer) lane_use_keep(e, a, buffer);
-    state_buffer_release(buffer);
-}
 
 /* The slot's state into the entry's buffer, which is taken over: at a stop beside what the request reads on, or at once
  * where nobody else waits; else as a move. */

@@ -580,7 +580,7 @@ struct rod_conversation_info {
     uint32_t n_lanes, n_states;  /* lanes: beginnings that differ; states: kept of all */
     uint64_t n_tok, state_bytes; /* of the longest state; of all */
     int64_t used_unix_s;
-    bool durable; /* its states are in files, too */
+    bool durable; /* its longest state is in a file, too */
 };
 /* For hashes of what was said: of the folder, so that they last; without a folder random. */
 uint64_t rod_conversation_seed(const struct rod_engine *engine);

@@ -39,16 +39,29 @@ bool conversation_file_parse(const char *name, struct conversation_place *out) {
     return !strcmp(again, name);
 }
 
-int conversation_file_write(const struct state_form *form, const struct conversation_place *place,
-                            const struct state_buffer *buffer, void **header, size_t *n_header, struct rod_error *err) {
-    char name[CONVERSATION_NAME_BYTES];
+/* With a payload to come. */
+static struct state_file file_of(const struct state_form *form, const struct conversation_place *place,
+                                 char name[CONVERSATION_NAME_BYTES]) {
     conversation_file_name(place, name);
     struct state_file state = {.n_tok = place->n_tok,
                                .token_hash = place->tokens.low,
                                .layout = {form->layout, strlen(form->layout)},
-                               .meta = {name, strlen(name)},
-                               .payload = {buffer->bytes, buffer->n_bytes}};
+                               .meta = {name, strlen(name)}};
     memcpy(state.fingerprint, form->fingerprint, sizeof state.fingerprint);
+    return state;
+}
+
+uint64_t conversation_file_bytes(const struct state_form *form, const struct conversation_place *place) {
+    char name[CONVERSATION_NAME_BYTES];
+    const struct state_file state = file_of(form, place, name);
+    return state_file_header_bytes(&state) + form->state_bytes(form->arg, place->n_tok);
+}
+
+int conversation_file_write(const struct state_form *form, const struct conversation_place *place,
+                            const struct state_buffer *buffer, void **header, size_t *n_header, struct rod_error *err) {
+    char name[CONVERSATION_NAME_BYTES];
+    struct state_file state = file_of(form, place, name);
+    state.payload = (struct state_bytes){buffer->bytes, buffer->n_bytes};
     *n_header = state_file_header_bytes(&state);
     *header = *n_header ? malloc(*n_header) : NULL;
     if (!*header) return rod_fail_no_memory(err);

@@ -40,6 +40,8 @@ void conversation_file_name(const struct conversation_place *place, char name[CO
 /* False: it is no such name. */
 bool conversation_file_parse(const char *name, struct conversation_place *out);
 
+/* What the file takes. */
+uint64_t conversation_file_bytes(const struct state_form *form, const struct conversation_place *place);
 /* *header, *n_header: malloc'd; the file is these bytes and then the buffer's. */
 int conversation_file_write(const struct state_form *form, const struct conversation_place *place,
                             const struct state_buffer *buffer, void **header, size_t *n_header, struct rod_error *err);

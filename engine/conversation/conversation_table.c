@@ -103,13 +103,24 @@ void conversation_set_notes(struct conversation_table *t, struct conversation *c
     c->notes_bytes = bytes;
 }
 
+static bool same_tokens(const struct conversation_place *a, const struct conversation_place *b) {
+    return a->tokens.low == b->tokens.low && a->tokens.high == b->tokens.high && a->n_tok == b->n_tok;
+}
+
+/* Another conversation has read these tokens, and needs the entry. */
+static bool other_in_memory(struct conversation_table *t, const struct conversation_state *s) {
+    for (const struct conversation_state *o = *tokens_bucket(t, s->place.tokens.low); o; o = o->of_tokens)
+        if (o != s && o->in_memory && same_tokens(&o->place, &s->place)) return true;
+    return false;
+}
+
 /* Out of its file, and out of memory where it is not wanted there. */
 static void state_drop(struct conversation_table *t, struct conversation_state *s, bool everywhere) {
     char name[CONVERSATION_NAME_BYTES];
     conversation_file_name(&s->place, name);
     if (s->file_bytes) t->config.remove(t->config.arg, s->of->dir, name);
     state_set_file(t, s, 0);
-    if (everywhere && s->in_memory) t->config.forget(t->config.arg, s->place.tokens.low);
+    if (everywhere && s->in_memory && !other_in_memory(t, s)) t->config.forget(t->config.arg, s->place.tokens.low);
     if (everywhere || !s->in_memory) state_free(t, s);
 }
 
@@ -184,20 +195,35 @@ struct conversation *conversation_get(struct conversation_table *t, const char *
 
 /* ---- states ---- */
 
-static bool same_tokens(const struct conversation_place *a, const struct conversation_place *b) {
-    return a->tokens.low == b->tokens.low && a->tokens.high == b->tokens.high && a->n_tok == b->n_tok;
+struct conversation_state *conversation_state_find(struct conversation_table *t, const struct conversation *of,
+                                                   const struct conversation_place *p) {
+    struct conversation_state *s = *tokens_bucket(t, p->tokens.low);
+    while (s && (s->of != of || !same_tokens(&s->place, p))) s = s->of_tokens;
+    return s;
 }
 
-struct conversation_state *conversation_state_find(struct conversation_table *t, const struct conversation_place *p) {
-    struct conversation_state *s = *tokens_bucket(t, p->tokens.low);
-    while (s && !same_tokens(&s->place, p)) s = s->of_tokens;
-    return s;
+struct conversation_state *conversation_state_ready(struct conversation_table *t, const struct conversation *of,
+                                                    const struct conversation_place *p) {
+    struct conversation_state *found = NULL;
+    for (struct conversation_state *s = *tokens_bucket(t, p->tokens.low); s; s = s->of_tokens)
+        if (s->ready && same_tokens(&s->place, p) && (!found || s->of == of)) found = s;
+    return found;
+}
+
+const struct conversation_state *conversation_state_twin(const struct conversation_table *t,
+                                                         const struct conversation_state *s) {
+    const struct conversation_place *p = &s->place;
+    for (const struct conversation_state *o = t->by_tokens[p->tokens.low % BUCKETS]; o; o = o->of_tokens)
+        if (o != s && o->ready && same_tokens(&o->place, p) && o->place.lane == p->lane && o->place.turn == p->turn &&
+            o->place.kind == p->kind && o->place.generated == p->generated)
+            return o;
+    return NULL;
 }
 
 struct conversation_state *conversation_state_add(struct conversation_table *t, struct conversation *c,
                                                   const struct conversation_place *p) {
-    struct conversation_state *s = conversation_state_find(t, p);
-    if (s) { /* of a fork, perhaps: one file is enough */
+    struct conversation_state *s = conversation_state_find(t, c, p);
+    if (s) {
         s->used_s = c->used_s;
         list_remove(&s->of->states, &s->link);
         list_push_last(&s->of->states, &s->link);
@@ -216,6 +242,8 @@ struct conversation_state *conversation_state_add(struct conversation_table *t, 
     s->of_tokens = *tokens_bucket(t, p->tokens.low);
     *tokens_bucket(t, p->tokens.low) = s;
     list_push_last(&c->states, &s->link);
+    s->in_memory = other_in_memory(t, s);
+    t->counts.n_host += s->in_memory;
     return s;
 }
 
@@ -228,9 +256,12 @@ void conversation_state_filed(struct conversation_table *t, struct conversation_
 
 void conversation_state_drop(struct conversation_table *t, struct conversation_state *s) { state_drop(t, s, true); }
 
-void conversation_state_in_memory(struct conversation_table *t, struct conversation_state *s) {
-    t->counts.n_host += !s->in_memory;
-    s->in_memory = true;
+void conversation_state_in_memory(struct conversation_table *t, const struct conversation_place *p) {
+    for (struct conversation_state *s = *tokens_bucket(t, p->tokens.low); s; s = s->of_tokens) {
+        if (!same_tokens(&s->place, p)) continue;
+        t->counts.n_host += !s->in_memory;
+        s->in_memory = true;
+    }
 }
 
 void conversation_state_gone(struct conversation_table *t, uint64_t tokens_low) {
@@ -366,6 +397,14 @@ void conversation_expire(struct conversation_table *t, int64_t before_s) {
     for (struct conversation *c; (c = conversation_first(t)) && c->used_s < before_s;) conversation_let_go(t, c);
 }
 
+/* Of another conversation, in rising order of n_tok. */
+static bool place_is_there(const struct conversation_place *places, uint32_t n, const struct conversation_place *p) {
+    while (n && places[n - 1].n_tok > p->n_tok) n--;
+    for (; n && places[n - 1].n_tok == p->n_tok; n--)
+        if (same_tokens(&places[n - 1], p)) return true;
+    return false;
+}
+
 uint32_t conversation_places(const struct conversation_table *t, const char *tenant, uint64_t lane, uint64_t than,
                              uint64_t n, struct conversation_place *places, uint32_t most) {
     uint32_t found = 0;
@@ -373,7 +412,7 @@ uint32_t conversation_places(const struct conversation_table *t, const char *ten
         const struct conversation_place *p = &s->place;
         if (p->lane != lane || !s->ready || p->n_tok <= than || p->n_tok > n) continue;
         if (strcmp(s->of->tenant, tenant) != 0) continue;
-        if (found == most && p->n_tok <= places[0].n_tok) continue;
+        if ((found == most && p->n_tok <= places[0].n_tok) || place_is_there(places, found, p)) continue;
         if (found == most) memmove(places, places + 1, --found * sizeof *places);
         uint32_t at = found++;
         for (; at > 0 && places[at - 1].n_tok > p->n_tok; at--) places[at] = places[at - 1];

@@ -6,9 +6,10 @@
  * thinned out: the number of a turn is a power of two, or its distance from the last turn is at most twice the largest
  * power of two that divides it. So n turns leave some 3 log2(n) states, and an edit of any turn finds one near it.
  *
- * A state is in host memory (an entry of the prefix cache), in a file, or both; in neither it is forgotten. Files past
- * the budget go: of the tenant's conversation that was used longest ago the lane used longest ago, first those of the
- * tenant that wants room if it has a quarter. The caller has the folder and removes what the table names.
+ * A state is in host memory (an entry of the prefix cache), in a file, or both; in neither it is forgotten. Equal
+ * prompts of two conversations are a state of each: one entry, but two files, which end with their conversation. Files
+ * past the budget go: of the tenant's conversation that was used longest ago the lane used longest ago, first those of
+ * the tenant that wants room if it has a quarter. The caller has the folder and removes what the table names.
  *
  * Ownership: a table owns its conversations and states; tenant and name given are copied. Threads: one at a time. No
  * I/O and no clock (now_s: Unix seconds). Invariant: files together take at most budget_bytes, as far as this table
@@ -72,8 +73,15 @@ struct conversation *conversation_after(const struct conversation_table *t, cons
 void conversation_remove(struct conversation_table *t, struct conversation *c); /* with all its states */
 void conversation_forget(struct conversation_table *t, struct conversation *c); /* likewise, but for the files */
 
-/* The state of this place, wherever it is. NULL: unknown. */
-struct conversation_state *conversation_state_find(struct conversation_table *t, const struct conversation_place *p);
+/* The state that this conversation has of these tokens. NULL: none. */
+struct conversation_state *conversation_state_find(struct conversation_table *t, const struct conversation *of,
+                                                   const struct conversation_place *p);
+/* One that can be read, anybody's, but this conversation's (NULL: nobody's) before others. NULL: none. */
+struct conversation_state *conversation_state_ready(struct conversation_table *t, const struct conversation *of,
+                                                    const struct conversation_place *p);
+/* One that can be read, of another conversation, whose file is the same to the byte. NULL: none. */
+const struct conversation_state *conversation_state_twin(const struct conversation_table *t,
+                                                         const struct conversation_state *s);
 /* A state that is new, or known. NULL: no memory. */
 struct conversation_state *conversation_state_add(struct conversation_table *t, struct conversation *c,
                                                   const struct conversation_place *p);
@@ -81,9 +89,9 @@ struct conversation_state *conversation_state_add(struct conversation_table *t, 
 void conversation_state_filed(struct conversation_table *t, struct conversation_state *s, uint64_t file_bytes,
                               bool ready);
 void conversation_state_drop(struct conversation_table *t, struct conversation_state *s); /* file and entry */
-void conversation_state_in_memory(struct conversation_table *t, struct conversation_state *s);
 void conversation_set_notes(struct conversation_table *t, struct conversation *c, uint64_t bytes);
-/* The entry in host memory of these tokens is gone. */
+/* There is an entry in host memory of these tokens; it is gone. */
+void conversation_state_in_memory(struct conversation_table *t, const struct conversation_place *p);
 void conversation_state_gone(struct conversation_table *t, uint64_t tokens_low);
 /* Removes the files that the lane does not need. */
 void conversation_thin(struct conversation_table *t, struct conversation *c, uint64_t lane);

@@ -189,13 +189,16 @@ static struct conversation_job *job_new(enum conversation_work work, const struc
     return job;
 }
 
-struct conversation_job *conversations_load(struct conversations *c, const struct conversation_place *place,
-                                            struct state_buffer *buffer, void *user) {
+struct conversation_job *conversations_load(struct conversations *c, const struct conversation_prompt *prompt,
+                                            struct conversation_place *place, struct state_buffer *buffer, void *user) {
+    char dir[CONVERSATION_DIR_BYTES] = "";
     struct conversation_job *job = NULL;
+    if (prompt->name) conversations_dir(c, text_of(prompt->tenant), prompt->name, dir);
     pthread_mutex_lock(&c->lock);
-    const struct conversation_state *s = conversation_state_find(c->table, place);
-    if (s && s->ready && !c->stuck) job = job_new(CONVERSATION_READ, place, s->of->dir, buffer, user);
+    const struct conversation_state *s = conversation_state_ready(c->table, conversation_find(c->table, dir), place);
+    if (s && !c->stuck) job = job_new(CONVERSATION_READ, &s->place, s->of->dir, buffer, user);
     if (job) {
+        *place = s->place;
         job->until_ns = conversations_until_locked(c, buffer->n_bytes);
         conversation_get(c->table, s->of->dir, s->of->tenant, s->of->name, clock_unix_s());
         conversation_state_add(c->table, s->of, place); /* it is used */
@@ -205,21 +208,24 @@ struct conversation_job *conversations_load(struct conversations *c, const struc
     return job;
 }
 
-static uint64_t file_bytes(const struct conversations *c, const struct state_buffer *buffer) {
-    return STATE_FILE_FIXED_BYTES + strlen(c->config.form.layout) + CONVERSATION_NAME_BYTES + buffer->n_bytes;
-}
-
 /* What waits takes host memory: a home that is slow must not have all of it. */
 static bool write_waits_well(const struct conversations *c, const struct state_buffer *buffer) {
     const uint64_t most = c->config.waiting_bytes;
     return !most || !c->waiting_bytes || c->waiting_bytes + buffer->n_bytes <= most;
 }
 
+/* Where another conversation has the file: the home copies it. */
+static void set_twin_locked(const struct conversations *c, struct conversation_job *job,
+                            const struct conversation_state *s) {
+    const struct conversation_state *twin = conversation_state_twin(c->table, s);
+    if (twin) memcpy(job->twin, twin->of->dir, sizeof job->twin);
+}
+
 /* Writes the state unless it is in a file: the job, or NULL. */
 static struct conversation_job *keep_write_locked(struct conversations *c, struct conversation *of,
                                                   struct conversation_state *s, struct state_buffer *buffer,
                                                   void *user) {
-    const uint64_t bytes = file_bytes(c, buffer);
+    const uint64_t bytes = conversation_file_bytes(&c->config.form, &s->place);
     if (!conversations_durable(c) || s->file_bytes) return NULL;
     if (c->queues[0].n >= POLICY_CONVERSATION_WRITES || !write_waits_well(c, buffer) ||
         !conversation_room(c->table, of, bytes)) {
@@ -235,6 +241,7 @@ static struct conversation_job *keep_write_locked(struct conversations *c, struc
         free(job);
         return NULL;
     }
+    set_twin_locked(c, job, s);
     of->made = true; /* by this job, or one before it */
     conversation_state_filed(c->table, s, bytes, false);
     state_buffer_ref(buffer);
@@ -277,7 +284,7 @@ struct conversation_job *conversations_keep(struct conversations *c, const char 
     if (of && place->kind == CONVERSATION_HEAD) of = conversation_get(c->table, heads, tenant, "", now_s);
     struct conversation_state *s = of ? conversation_state_add(c->table, of, place) : NULL;
     if (s) {
-        conversation_state_in_memory(c->table, s);
+        conversation_state_in_memory(c->table, &s->place);
         job = keep_write_locked(c, s->of, s, buffer, user);
         if (place->kind != CONVERSATION_HEAD) conversation_thin(c->table, s->of, place->lane);
     }
@@ -287,16 +294,15 @@ struct conversation_job *conversations_keep(struct conversations *c, const char 
 
 void conversations_there(struct conversations *c, const struct conversation_place *place) {
     pthread_mutex_lock(&c->lock);
-    struct conversation_state *s = conversation_state_find(c->table, place);
-    if (s) conversation_state_in_memory(c->table, s);
+    conversation_state_in_memory(c->table, place);
     pthread_mutex_unlock(&c->lock);
 }
 
 void conversations_distrust(struct conversations *c, const struct conversation_prompt *p) {
     for (struct conversation_place place; conversations_find(c, p, 0, &place);) {
         pthread_mutex_lock(&c->lock);
-        struct conversation_state *s = conversation_state_find(c->table, &place);
-        if (s) conversation_state_drop(c->table, s);
+        for (struct conversation_state *s; (s = conversation_state_ready(c->table, NULL, &place));)
+            conversation_state_drop(c->table, s);
         pthread_mutex_unlock(&c->lock);
     }
 }
@@ -410,12 +416,14 @@ static struct rod_conversation_info info_of(const struct conversations *c, const
     struct rod_conversation_info info = {.n_lanes = of->n_lanes,
                                          .n_states = of->states.n,
                                          .state_bytes = of->file_bytes - of->notes_bytes,
-                                         .used_unix_s = of->used_s,
-                                         .durable = conversations_durable(c)};
+                                         .used_unix_s = of->used_s};
     snprintf(info.name, sizeof info.name, "%s", of->name);
     for (struct list_link *l = list_first(&of->states); l; l = list_next(&of->states, l)) {
         const struct conversation_state *s = LIST_OF(l, struct conversation_state, link);
-        if (s->place.n_tok > info.n_tok) info.n_tok = s->place.n_tok;
+        if (s->place.n_tok > info.n_tok) {
+            info.n_tok = s->place.n_tok;
+            info.durable = s->ready;
+        }
         if (!s->file_bytes) info.state_bytes += c->config.form.state_bytes(c->config.form.arg, s->place.n_tok);
     }
     return info;

@@ -7,8 +7,8 @@
  *
  * A state is found by its lane, the hash of a prompt's beginning, and then by the hash of all its tokens, of 128 bits
  * with a secret seed, tenant and salt: the name is a hint where another server's files are, and under which a state is
- * listed and removed. Files are not synced: after a power cut a part of them may be lost, which readers see by the
- * checksums, and the tokens are read again.
+ * listed and removed. What another conversation has read too is copied by the home, or linked. Files are not synced:
+ * after a power cut a part of them may be lost, which readers see by the checksums, and the tokens are read again.
  *
  * Ownership: a job is this module's; its buffer is given over. Threads: keep, load, next_over, gone, leave: the
  * engine's; look, note, list, get, remove, counts: any, and the first two may wait for files. One thread writes, one
@@ -47,6 +47,7 @@ struct conversation_prompt {
     size_t n;
     size_t n_head, n_first; /* where system with tools, and the first message, end; 0 = unknown */
     uint32_t turn;          /* texts of the user */
+    const char *name;       /* of the conversation, whose states are read before others'; NULL = none */
 };
 /* The place of the state after the first n_tok of these tokens. */
 struct conversation_place conversations_place(const struct conversations *c, const struct conversation_prompt *prompt,
@@ -63,10 +64,10 @@ struct conversation_over {
     int rc;                      /* of a load: not 0 if the file is gone or at fault */
     struct state_buffer *buffer; /* of a load: the caller's */
 };
-/* Reads the file into the buffer, which is given over and comes back. NULL without memory: the buffer is the caller's.
- */
-struct conversation_job *conversations_load(struct conversations *c, const struct conversation_place *place,
-                                            struct state_buffer *buffer, void *user);
+/* Reads the file into the buffer, which is given over and comes back; *place: of the state that is read. NULL without
+ * memory: the buffer is the caller's. */
+struct conversation_job *conversations_load(struct conversations *c, const struct conversation_prompt *prompt,
+                                            struct conversation_place *place, struct state_buffer *buffer, void *user);
 /* How many conversations were removed so far: for what a request keeps later. */
 uint64_t conversations_now(struct conversations *c);
 /* The state is in host memory, as an entry named place.tokens.low, and belongs to this conversation; with a folder it

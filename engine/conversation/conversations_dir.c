@@ -120,7 +120,7 @@ static void merge_states_locked(struct conversations *c, struct conversation *of
     }
     for (size_t i = 0; i < scans->n; i++) {
         const struct conversation_scan *one = &scans->all[i];
-        struct conversation_state *s = conversation_state_find(c->table, &one->place);
+        struct conversation_state *s = conversation_state_find(c->table, of, &one->place);
         if ((s && s->file_bytes) || !scan_stays_locked(c, of->dir, one)) continue;
         if (!s) s = conversation_state_add(c->table, of, &one->place);
         if (s) conversation_state_filed(c->table, s, one->bytes, true);

@@ -154,6 +154,16 @@ int conversations_folder_write(const struct conversations *c, const struct conve
     return item.rc;
 }
 
+int conversations_folder_link(const struct conversations *c, const struct conversation_job *job,
+                              struct rod_error *err) {
+    char from[PATH_BYTES], to[PATH_BYTES];
+    const int n = snprintf(from, sizeof from, "%s/%s/%s", c->root, job->twin, job->file);
+    if (n >= PATH_BYTES || snprintf(to, sizeof to, "%s/%s/%s", c->root, job->dir, job->file) >= PATH_BYTES)
+        return rod_fail(err, ROD_EIO, "state_dir makes too long a path");
+    const int rc = conversations_make_dir(c, job->dir, job->whose, job->n_whose, err);
+    return !rc && link(from, to) ? rod_fail(err, ROD_EIO, "link %.300s: %s", from, strerror(errno)) : rc;
+}
+
 int conversations_folder_read(const struct conversations *c, const struct conversation_job *job,
                               struct rod_error *err) {
     char path[PATH_BYTES];

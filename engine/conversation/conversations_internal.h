@@ -36,7 +36,8 @@ struct conversation_job {
     enum conversation_work work;
     char dir[CONVERSATION_DIR_BYTES], file[CONVERSATION_NAME_BYTES];
     struct conversation_place place;
-    char *whose; /* of WRITE, LOOK, NOTE: the first note, n_whose bytes */
+    char twin[CONVERSATION_DIR_BYTES]; /* WRITE: who has the same file; "" = nobody */
+    char *whose;                       /* of WRITE, LOOK, NOTE: the first note, n_whose bytes */
     size_t n_whose;
     bool makes; /* WRITE: the conversation has no notes yet */
     struct state_buffer *buffer;
@@ -151,6 +152,8 @@ int conversations_make_dir(const struct conversations *c, const char *dir, const
                            struct rod_error *err);
 int conversations_folder_write(const struct conversations *c, const struct conversation_job *job,
                                const struct state_bytes parts[2], struct rod_error *err);
+/* A second name for what another conversation has. Not 0: it is to be written. */
+int conversations_folder_link(const struct conversations *c, const struct conversation_job *job, struct rod_error *err);
 int conversations_folder_read(const struct conversations *c, const struct conversation_job *job, struct rod_error *err);
 void conversations_folder_unlink(const struct conversations *c, const struct conversation_job *job);
 
@@ -159,6 +162,7 @@ int conversations_store_open(struct conversations *c, struct rod_error *err);
 struct state_home conversations_store_home(const struct conversations *c, const char *dir);
 int conversations_store_write(struct conversations *c, const struct conversation_job *job,
                               const struct state_bytes parts[2], struct rod_error *err);
+int conversations_store_copy(struct conversations *c, const struct conversation_job *job, struct rod_error *err);
 int conversations_store_read(struct conversations *c, struct conversation_job *job, struct rod_error *err);
 void conversations_store_unlink(struct conversations *c, struct conversation_job *job); /* EXPIRE, too */
 void conversations_store_look(struct conversations *c, struct conversation_job *job);

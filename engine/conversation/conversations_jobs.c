@@ -18,7 +18,11 @@
 static int job_write(struct conversations *c, struct conversation_job *job, struct rod_error *err) {
     void *header;
     size_t n_header;
-    int rc = conversation_file_write(&c->config.form, &job->place, job->buffer, &header, &n_header, err);
+    int rc = !*job->twin ? ROD_ENOTFOUND
+             : c->stored ? conversations_store_copy(c, job, err)
+                         : conversations_folder_link(c, job, err);
+    if (!rc) return 0;
+    rc = conversation_file_write(&c->config.form, &job->place, job->buffer, &header, &n_header, err);
     if (rc) return rc;
     const struct state_bytes parts[2] = {{header, n_header}, {job->buffer->bytes, job->buffer->n_bytes}};
     rc = c->stored ? conversations_store_write(c, job, parts, err) : conversations_folder_write(c, job, parts, err);
@@ -72,7 +76,8 @@ static void say_failed_locked(struct conversations *c, const struct conversation
 
 /* A state that could not be read is no state: its tokens are read again. */
 static void state_over_locked(struct conversations *c, const struct conversation_job *job) {
-    struct conversation_state *s = conversation_state_find(c->table, &job->place);
+    const struct conversation *of = conversation_find(c->table, job->dir);
+    struct conversation_state *s = conversation_state_find(c->table, of, &job->place);
     const bool writes = job->work == CONVERSATION_WRITE;
     if (writes) c->n_saves += !job->rc, c->n_failures += job->rc != 0;
     if (!writes) c->n_loads += !job->rc;

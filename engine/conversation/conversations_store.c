@@ -86,12 +86,29 @@ static void notes_made(struct conversations *c, const struct conversation_job *j
     pthread_mutex_unlock(&c->lock);
 }
 
+static int make(struct conversations *c, const struct conversation_job *job, const struct state_home *home,
+                struct rod_error *err) {
+    const int rc = job->makes ? notes_home_make(home, job->whose, job->n_whose, err) : 0;
+    if (!rc && job->makes) notes_made(c, job, NOTES_MARK_BYTES + NOTES_FRAME_BYTES + job->n_whose);
+    return rc;
+}
+
+int conversations_store_copy(struct conversations *c, const struct conversation_job *job, struct rod_error *err) {
+    const struct state_home home = conversations_store_home(c, job->dir);
+    char from[STATE_HOME_MAX_NAME], to[STATE_HOME_MAX_NAME];
+    snprintf(from, sizeof from, "%s/%s", job->twin, job->file);
+    snprintf(to, sizeof to, "%s/%s", job->dir, job->file);
+    int rc = make(c, job, &home, err);
+    if (!rc) rc = state_home_copy(&c->home, from, NULL, to, err);
+    if (!rc) atomic_fetch_add(&c->stored_bytes, conversation_file_bytes(&c->config.form, &job->place));
+    return rc;
+}
+
 int conversations_store_write(struct conversations *c, const struct conversation_job *job,
                               const struct state_bytes parts[2], struct rod_error *err) {
     const struct state_home home = conversations_store_home(c, job->dir);
-    const int rc = job->makes ? notes_home_make(&home, job->whose, job->n_whose, err) : 0;
+    const int rc = make(c, job, &home, err);
     if (rc) return rc;
-    if (job->makes) notes_made(c, job, NOTES_MARK_BYTES + NOTES_FRAME_BYTES + job->n_whose);
     struct state_disk_item item = {.name = job->file, .parts = parts, .n_parts = 2, .only_new = true};
     state_home_write(&home, &item, 1);
     if (item.rc == ROD_EEXISTS) return 0; /* another server was first, with the bytes of any */

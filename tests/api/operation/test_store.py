@@ -329,6 +329,30 @@ def test_states_of_a_store_are_listed_copied_and_cleaned(serve, store, tmp_path)
     assert again.get("/v1/prefixes/tale").status == 200
 
 
+def test_equal_conversations_of_a_store_are_each_found_after_a_kill(serve, store):
+    """Also where the states were in memory under the other name, and when that is deleted."""
+    env, said, whole = {"RODIMUS_TEST_CHECKPOINTS_PAY": "1"}, {"one": [], "two": []}, {}
+    def turn_of(server, name):
+        said[name].append({"role": "user", "content": "Tell me a tale about a fox and a goat. " * 4})
+        answer = server.post(CHAT, {"messages": said[name], "max_tokens": 6, "min_tokens": 6, "seed": 1, "prompt_cache_key": name}).json
+        said[name].append({"role": "assistant", "content": answer["choices"][0]["message"]["content"]})
+        before, usage = whole.get(name), answer["usage"]
+        whole[name] = usage["prompt_tokens"] + usage["completion_tokens"]
+        return usage["prompt_tokens_details"]["cached_tokens"], before
+    s = serve(store, env=env)
+    for _ in range(3):
+        turn_of(s, "one"), turn_of(s, "two")
+    page = s.get("/v1/sessions?kind=conversation").json["data"]
+    assert [(c["id"], c["durable"], c["states"] > 0) for c in page] == [("one", True, True), ("two", True, True)], page
+    for deleted in (False, True):
+        s.kill()
+        s = serve(store, env=env)
+        if deleted:
+            assert s.ask("DELETE", "/v1/sessions/one?kind=conversation").status == 200
+        cached, before = turn_of(s, "two")
+        assert cached >= before - 1, (deleted, cached, before)
+
+
 def test_conversations_of_a_store_are_found_by_each_server_listed_and_cleaned(serve, store):
     """Answers come back with other white space: the next server knows from the notes what was said."""
     env, text = {"RODIMUS_TEST_CHECKPOINTS_PAY": "1"}, "Tell me a tale about a fox and a goat. " * 4

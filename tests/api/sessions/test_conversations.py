@@ -291,7 +291,7 @@ def test_conversations_are_listed_by_name_and_removed(own_server, tmp_path, dura
     server = own_server(*(("--state-dir", tmp_path) if durable else ()), env=EVERY)
     names = [f"name {i}/\u00e4" for i in range(3)]
     for name in names:
-        said(server, [{"role": "user", "content": f"Tell {name} a tale about a fox. " * 10}], None, prompt_cache_key=name, max_tokens=5)  # equal ones share states
+        said(server, [{"role": "user", "content": "Tell me a tale about a fox. " * 10}], None, prompt_cache_key=name, max_tokens=5)  # each has its own states
     said(server, [{"role": "user", "content": "Another beginning. " * 20}], None, prompt_cache_key=names[0], max_tokens=5)
     page = conversations(server)
     assert [c["id"] for c in page["data"]] == names and not page["has_more"], page

@@ -63,7 +63,7 @@ static bool keep(struct conversation_table *t, struct folder *f, const char *ten
     snprintf(dir, sizeof dir, "%s-%s", tenant, name);
     struct conversation *c = conversation_get(t, dir, tenant, name, now_s);
     struct conversation_state *s = conversation_state_add(t, c, p);
-    conversation_state_in_memory(t, s);
+    conversation_state_in_memory(t, p);
     const bool fits = conversation_room(t, s->of, BYTES);
     if (fits && !s->file_bytes) {
         s->of->made = true;
@@ -131,6 +131,30 @@ static void a_tenants_oldest_lane_goes_for_its_own_states(void **state) {
     assert_int_equal(conversation_places(t, "a", 101, 0, 10000, &found, 1), 0);
     conversation_expire(t, 55);
     assert_int_equal(f.n, 6); /* those used at 55 to 60 */
+    conversation_table_close(t);
+}
+
+static void equal_tokens_are_a_state_of_each_and_one_entry(void **state) {
+    (void)state;
+    struct folder f;
+    struct conversation_table *t = open_table(&f, 1 << 30);
+    const struct conversation_place p = place(1, 1, 640, CONVERSATION_PROMPT),
+                                    longer = place(1, 2, 704, CONVERSATION_PROMPT);
+    struct conversation_place found[4];
+    assert_true(keep(t, &f, "a", "x", &p, 1) && keep(t, &f, "a", "y", &p, 2) && keep(t, &f, "a", "y", &longer, 3));
+    assert_int_equal(f.n, 3);
+    assert_int_equal(conversation_places(t, "a", 1, 0, 1000, found, 4), 2);
+    struct conversation *x = conversation_find(t, "a-x"), *y = conversation_find(t, "a-y");
+    assert_ptr_equal(conversation_state_ready(t, x, &p)->of, x);
+    assert_ptr_equal(conversation_state_ready(t, y, &p)->of, y);
+    assert_ptr_equal(conversation_state_twin(t, conversation_state_find(t, x, &p))->of, y);
+    assert_null(conversation_state_twin(t, conversation_state_find(t, y, &longer)));
+    conversation_remove(t, y);
+    assert_int_equal(f.n_forgotten, 1); /* the longer one's: the other is x's still */
+    assert_int_equal(conversation_places(t, "a", 1, 0, 1000, found, 4), 1);
+    conversation_remove(t, x);
+    assert_int_equal(f.n_forgotten, 2);
+    assert_int_equal(f.n, 0);
     conversation_table_close(t);
 }
 
@@ -279,6 +303,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_turn_to_go_back_to_is_near_and_few_stay),
         cmocka_unit_test(a_tenants_oldest_lane_goes_for_its_own_states),
+        cmocka_unit_test(equal_tokens_are_a_state_of_each_and_one_entry),
         cmocka_unit_test(counts_follow_any_life),
         cmocka_unit_test(names_of_files_are_read_as_they_were_written),
         cmocka_unit_test(a_part_of_a_record_is_not_read),

@@ -88,6 +88,42 @@ static void what_was_answered_is_in_the_store(void **state) {
     memory_close_store(&m);
 }
 
+/* The states are in memory under the first name; the home copies them. */
+static void equal_prompts_are_states_of_each_name(void **state) {
+    (void)state;
+    struct memory_store m;
+    struct server v;
+    struct rod_conversation_info info;
+    struct rod_error err;
+    struct talk one = begun("one", 1), two = begun("two", 1);
+    memory_open_store(&m);
+    serve(&v, &m, CACHED());
+    for (int turn = 0; turn < 3; turn++) {
+        ask(&v, &one);
+        const uint32_t n_copies = atomic_load(&v.client.n[MEMORY_COPY]);
+        if (ask(&v, &two) > 24) fail_msg("turn %d: the second reads more than what no state has", turn);
+        if (atomic_load(&v.client.n[MEMORY_COPY]) == n_copies) fail_msg("turn %d: nothing was copied", turn);
+        assert_int_equal(rod_conversation_get(v.b.c.engine, "a", "two", &info, &err), 0);
+        if (!info.durable || !info.n_states || info.n_tok != two.n - 1)
+            fail_msg("turn %d: durable %d, %u states of %llu tokens, want %zu", turn, info.durable,
+                     (unsigned)info.n_states, (unsigned long long)info.n_tok, two.n - 1);
+        talk_text(&one, 20, 2), talk_text(&two, 20, 2);
+    }
+    atomic_store(&v.client.dead, true);
+    setup_close(&v.b);
+    serve(&v, &m, CACHED());
+    assert_read(ask(&v, &two), 21, "after a kill");
+    assert_int_equal(rod_conversation_delete(v.b.c.engine, "a", "one", &err), 0);
+    talk_text(&two, 20, 2);
+    assert_read(ask(&v, &two), 21, "the other was removed");
+    setup_close(&v.b);
+    serve(&v, &m, CACHED());
+    talk_text(&two, 20, 2);
+    assert_read(ask(&v, &two), 21, "and a restart");
+    setup_close(&v.b);
+    memory_close_store(&m);
+}
+
 static void a_new_conversation_begins_at_anothers_head(void **state) {
     (void)state;
     struct memory_store m;
@@ -533,6 +569,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(any_server_takes_any_request),
         cmocka_unit_test(what_was_answered_is_in_the_store),
+        cmocka_unit_test(equal_prompts_are_states_of_each_name),
         cmocka_unit_test(a_new_conversation_begins_at_anothers_head),
         cmocka_unit_test(it_is_listed_and_removed_with_its_objects),
         cmocka_unit_test(a_long_list_has_all),

@@ -100,6 +100,37 @@ static void a_conversation_is_listed_and_removed_with_its_states(void **state) {
     }
 }
 
+/* The states are in memory under the first name, and in its files, which get a second name each. */
+static void equal_prompts_are_states_of_each_name(void **state) {
+    (void)state;
+    struct setup b;
+    struct talk one, two;
+    struct rod_conversation_info info;
+    struct rod_error err;
+    talk_begin(&one, "one", 100, 1), talk_begin(&two, "two", 100, 1);
+    begin(&b, ROOM);
+    for (int turn = 0; turn < 3; turn++) {
+        talk_text(&one, 20, 2), talk_text(&two, 20, 2);
+        talk_ask(&b, &one, 9);
+        const uint64_t read = talk_ask(&b, &two, 9);
+        if (read > 24) fail_msg("turn %d: %llu tokens were read", turn, (unsigned long long)read);
+        assert_int_equal(rod_conversation_get(b.c.engine, "a", "two", &info, &err), 0);
+        if (!info.durable || info.n_states < 2 || info.n_tok != two.n - 1)
+            fail_msg("turn %d: durable %d, %u states of %llu tokens, want %zu", turn, info.durable,
+                     (unsigned)info.n_states, (unsigned long long)info.n_tok, two.n - 1);
+    }
+    assert_int_equal(rod_conversation_delete(b.c.engine, "a", "one", &err), 0);
+    for (int opened = 0; opened < 2; opened++) {
+        talk_text(&two, 20, 2);
+        const uint64_t read = talk_ask(&b, &two, 9);
+        if (read != 21)
+            fail_msg("without the first, opened %d times: %llu were read", opened, (unsigned long long)read);
+        setup_close(&b);
+        begin(&b, ROOM);
+    }
+    setup_close(&b);
+}
+
 /* The engine sleeps, so this thread may call in its place. */
 static void what_ran_while_it_was_removed_is_not_kept(void **state) {
     (void)state;
@@ -366,6 +397,7 @@ int main(void) {
         IN_A_FOLDER(a_restart_reads_nothing_again),
         IN_A_FOLDER(what_was_answered_is_in_files),
         IN_A_FOLDER(a_conversation_is_listed_and_removed_with_its_states),
+        IN_A_FOLDER(equal_prompts_are_states_of_each_name),
         IN_A_FOLDER(what_ran_while_it_was_removed_is_not_kept),
         IN_A_FOLDER(what_another_engine_removed_is_gone),
         IN_A_FOLDER(a_conversation_ends_by_its_time_in_an_idle_engine),
