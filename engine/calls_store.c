@@ -1,7 +1,6 @@
 /* calls_store.c - rod_store_*: an object store as a home of states. Programs that open none link no libcurl. */
 #include "store.h"
 #include "engine/base/fail.h"
-#include "engine/conversation/conversation_file.h"
 #include "engine/object/object_home.h"
 #include "engine/object/object_probe.h"
 #include "engine/state/state_cache.h"
@@ -18,13 +17,6 @@ struct store { /* of the calls; engines see the first member */
 
 static struct store *store_of(struct rod_store *store) { return (struct store *)(void *)store; }
 
-/* The name of a conversation's state says what it holds. Sessions, their kept turns and pinned prefixes may be deleted
- * and made again. */
-static bool is_settled(const char *name) {
-    struct conversation_place place;
-    return strstr(name, "/c/") && conversation_file_parse(strrchr(name, '/') + 1, &place);
-}
-
 /* Between the objects and who reads them. */
 static int open_cache(struct store *s, const struct rod_store_config *c, struct rod_error *err) {
     const struct state_home objects = object_home(s->objects);
@@ -36,7 +28,6 @@ static int open_cache(struct store *s, const struct rod_store_config *c, struct 
                                               .dir = c->cache_dir,
                                               .of = of,
                                               .max_bytes = c->cache_bytes,
-                                              .settled = is_settled,
                                               .log = c->log,
                                               .log_arg = c->log_arg};
     const int rc = state_cache_open(&config, &s->cache, err);

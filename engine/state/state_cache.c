@@ -11,7 +11,6 @@
 struct state_cache {
     struct state_home inner;
     struct cache_folder folder;
-    bool (*settled)(const char *name); /* or NULL */
     atomic_uint_fast64_t n_hits, n_misses;
 };
 
@@ -53,17 +52,10 @@ static int reader_ask_of_copy(struct cache_reader *r, const char *name, const ch
     return current ? reader_ask(r, name, known, err) : rc;
 }
 
-static bool reader_need_not_ask(struct cache_reader *r, const char *name, const char *known) {
-    if (*known || !r->cache->settled || !r->cache->settled(name)) return false;
-    return cache_copy_check(&r->copy, &r->version); /* a bad one is dropped when it was asked for */
-}
-
 static int reader_open(struct cache_reader *r, const char *name, const char *known, bool *unchanged,
                        struct rod_error *err) {
     const bool copied = cache_copy_open(&r->cache->folder, r->file, &r->copy, &r->version);
-    const int rc = !copied                               ? reader_ask(r, name, known, err)
-                   : reader_need_not_ask(r, name, known) ? 0
-                                                         : reader_ask_of_copy(r, name, known, err);
+    const int rc = copied ? reader_ask_of_copy(r, name, known, err) : reader_ask(r, name, known, err);
     *unchanged = false;
     if (rc) return rc;
     if (r->copy.fd >= 0) {
@@ -144,6 +136,7 @@ static void item_keep(struct state_cache *c, const struct state_disk_item *item)
 
 static void cache_write(void *arg, struct state_disk_item *items, size_t n) {
     struct state_cache *c = arg;
+    cache_folder_tidy(&c->folder); /* an idle server writes a clock now and then */
     c->inner.calls->write(c->inner.arg, items, n);
     for (size_t i = 0; i < n; i++) item_keep(c, &items[i]);
 }
@@ -210,7 +203,6 @@ int state_cache_open(const struct state_cache_config *config, struct state_cache
     if (!c) return rod_fail_no_memory(err);
     assert(config->home->fenced && !*config->home->below && !config->home->calls->touch);
     c->inner = *config->home;
-    c->settled = config->settled;
     const int rc = cache_folder_init(&c->folder, config, err);
     if (rc)
         free(c);

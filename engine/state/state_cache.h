@@ -1,8 +1,8 @@
 /* state_cache.h - a folder as the cache of a fenced home: copies of states that were read or written.
  *
  * A file is opened with one question, a conditional read. While the home says that the copy's version is the newest,
- * the copy is read; else the home's bytes go to the caller, and into a new copy. A write goes to the home first. All
- * else is the home's alone. The folder: state_cache_folder.h.
+ * the copy is read; else the home's bytes go to the caller, and into a new copy. So nobody reads what was removed. A
+ * write goes to the home first. All else is the home's alone. The folder: state_cache_folder.h.
  *
  * Ownership: the cache borrows the home's arg, and outlives the home that it gives. Threads: any. Invariant: a caller
  * gets the bytes and the errors that it gets without a cache.
@@ -19,7 +19,6 @@ struct state_cache_config {
     const char *dir;               /* made if it is not there */
     const char *of;                /* the store's name: copies of another one are others */
     uint64_t max_bytes; /* of the disk, of which a twentieth stays free; 0: no limit. The least recently used go */
-    bool (*settled)(const char *name); /* its bytes never change: a copy is read without a question. NULL: none are */
     void (*log)(void *arg, int level, const char *line); /* any thread; may be NULL */
     void *log_arg;
 };

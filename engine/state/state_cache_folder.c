@@ -23,11 +23,11 @@
 enum {
     PIECE_BYTES = 256 << 10,
     BLOCK_BYTES = 4096,
-    SPARE_PARTS = 16,   /* of the copies: so much becomes free at once */
-    FREE_PARTS = 20,    /* of the disk: so much stays free */
-    KEPT_S = 7 * 86400, /* behind the last use */
-    LOOK_S = 3600,      /* until old copies are looked for again */
-    PAUSE_S = 10        /* behind a write that failed */
+    SPARE_PARTS = 16, /* of the copies: so much becomes free at once */
+    FREE_PARTS = 20,  /* of the disk: so much stays free */
+    KEPT_S = 86400,   /* behind the last use: of what was removed elsewhere a copy goes then */
+    LOOK_S = 3600,    /* until old copies are looked for again */
+    PAUSE_S = 10      /* behind a write that failed */
 };
 _Static_assert(CACHE_FILE_NAME_BYTES == 32 + sizeof FILE_END, "a hash of 128 bits and the end");
 
@@ -108,7 +108,7 @@ static struct entry *folder_list(DIR *list, size_t *n, uint64_t *total) {
     return entries;
 }
 
-/* Removes copies that nobody used for days, and those used longest ago until the others take at most `most`; what they
+/* Removes copies that nobody used for a day, and those used longest ago until the others take at most `most`; what they
  * take. */
 static uint64_t folder_trim(const struct cache_folder *f, uint64_t most) {
     const uint64_t now_ns = clock_unix_ns();
@@ -142,6 +142,23 @@ static bool folder_look_is_due(const struct cache_folder *f, uint64_t over, uint
     return !f->looking && (over || now_ns - f->looked_ns > LOOK_S * NS_S);
 }
 
+static void folder_look_locked(struct cache_folder *f, uint64_t most, uint64_t now_ns) {
+    f->looking = true;
+    pthread_mutex_unlock(&f->lock);
+    const uint64_t bytes = folder_trim(f, most);
+    pthread_mutex_lock(&f->lock);
+    f->looking = false;
+    f->looked_ns = now_ns;
+    f->bytes = bytes;
+}
+
+void cache_folder_tidy(struct cache_folder *f) {
+    const uint64_t now_ns = clock_now_ns();
+    pthread_mutex_lock(&f->lock);
+    if (folder_look_is_due(f, 0, now_ns)) folder_look_locked(f, UINT64_MAX, now_ns);
+    pthread_mutex_unlock(&f->lock);
+}
+
 /* False: there is no room for n bytes, which count from now on, or another thread makes some. */
 static bool folder_room(struct cache_folder *f, uint64_t n) {
     const uint64_t now_ns = clock_now_ns();
@@ -152,13 +169,7 @@ static bool folder_room(struct cache_folder *f, uint64_t n) {
     uint64_t over = pauses ? 1 : folder_over(f, n);
     if (!pauses && folder_look_is_due(f, over, now_ns)) {
         const uint64_t goes = over ? over + f->bytes / SPARE_PARTS : 0, most = goes < f->bytes ? f->bytes - goes : 0;
-        f->looking = true;
-        pthread_mutex_unlock(&f->lock);
-        const uint64_t bytes = folder_trim(f, over ? most : UINT64_MAX);
-        pthread_mutex_lock(&f->lock);
-        f->looking = false;
-        f->looked_ns = now_ns;
-        f->bytes = bytes;
+        folder_look_locked(f, over ? most : UINT64_MAX, now_ns);
         over = folder_over(f, n);
         short_of_room = over != 0;
     }
@@ -196,6 +207,15 @@ static void part_give_up(struct cache_folder *f, struct cache_part *p, int rc, c
     if (rc) folder_went(f, rc, err->message);
 }
 
+/* True: somebody has removed it. */
+static bool folder_made_again(struct cache_folder *f) {
+    if (mkdir(f->dir, 0700)) return false;
+    pthread_mutex_lock(&f->lock);
+    f->bytes = 0;
+    pthread_mutex_unlock(&f->lock);
+    return true;
+}
+
 void cache_part_begin(struct cache_folder *f, const char *file, const struct state_disk_version *version,
                       struct cache_part *p) {
     unsigned char start[STATE_CACHE_FILE_BYTES];
@@ -205,6 +225,7 @@ void cache_part_begin(struct cache_folder *f, const char *file, const struct sta
     if (!*version->etag || version->n_bytes < STATE_FILE_MIN_BYTES || !folder_room(f, p->n_disk)) return;
     state_cache_file_write(version, start);
     int rc = state_disk_part_begin(f->dir, file, &p->part, &err);
+    if (rc && folder_made_again(f)) rc = state_disk_part_begin(f->dir, file, &p->part, &err);
     if (!rc) rc = state_disk_part_put(p->part, start, sizeof start, &err);
     if (rc) part_give_up(f, p, rc, &err);
 }

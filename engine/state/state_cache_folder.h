@@ -2,7 +2,7 @@
  *
  * The folder is the index, and nothing else is remembered: several servers may share it, and each file may be removed,
  * cut or changed by anybody at any time. A copy is a whole state file (state_file.h) behind its version
- * (state_cache_file.h). A folder that takes no files costs copies, never a call.
+ * (state_cache_file.h). A folder that takes no files costs copies, never a call; one that is gone is made again.
  *
  * Ownership: a copy that is open or being made is the caller's. Threads: any. Invariant: a copy that is checked, or has
  * its name, has the bytes of its version.
@@ -35,6 +35,8 @@ struct state_cache_config;
 int cache_folder_init(struct cache_folder *folder, const struct state_cache_config *config, struct rod_error *err);
 void cache_folder_fini(struct cache_folder *folder);
 uint64_t cache_folder_bytes(struct cache_folder *folder);
+/* Removes copies that nobody used for a day, if that was not looked for within the hour. */
+void cache_folder_tidy(struct cache_folder *folder);
 
 /* The file of an object. */
 void cache_folder_name(const struct cache_folder *folder, const char *name, char file[CACHE_FILE_NAME_BYTES]);

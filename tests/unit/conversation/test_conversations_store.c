@@ -5,6 +5,7 @@
 #include "tests/talks.h"
 
 #include "engine/conversation/conversations_internal.h"
+#include "engine/state/state_cache.h"
 
 enum { N_SERVERS = 3, PATIENCE_MS = 6000 };
 #define CACHED(...) CONFIG(.prefix_cache_bytes = 64u << 20, __VA_ARGS__)
@@ -183,6 +184,53 @@ static void it_is_listed_and_removed_with_its_objects(void **state) {
 }
 
 /* The list of a key with more objects than a page, most of them unknown to the server. */
+/* Others' states come to memory in place of these. */
+static void crowd(struct server *v, uint64_t seed) {
+    for (uint64_t i = 0; i < 12; i++) {
+        char name[32];
+        snprintf(name, sizeof name, "crowd %llu", (unsigned long long)(seed + i));
+        struct talk t = begun(name, seed + 2 * i);
+        ask(v, &t);
+    }
+}
+
+/* The server that has them in its table and in its cache. */
+static void what_was_removed_elsewhere_is_not_read_from_a_cache(void **state) {
+    (void)state;
+    enum { FEW = 600 << 10 };
+    struct memory_store m;
+    struct server v[2];
+    struct state_cache *cache;
+    struct state_cache_counts before, after;
+    struct rod_error err;
+    struct talk one = begun("one", 1);
+    char *folder = make_dir();
+    memory_open_store(&m);
+    memory_connect(&v[0].client, &m, 7);
+    const struct state_cache_config config = {.home = &v[0].client.as_store.home, .dir = folder, .of = "m"};
+    assert_int_equal(state_cache_open(&config, &cache, &err), 0);
+    v[0].client.as_store.home = state_cache_home(cache);
+    server_start(&v[0], CACHED(.state_host_bytes = FEW));
+    serve(&v[1], &m, CACHED());
+    ask(&v[0], &one);
+    talk_text(&one, 20, 2);
+    struct talk nameless = one, again = one;
+    *nameless.name = *again.name = 0;
+    crowd(&v[0], 100);
+    state_cache_count(cache, &before);
+    assert_read(talk_ask(&v[0].b, &nameless, 9), 21, "it is there");
+    state_cache_count(cache, &after);
+    assert_int_equal(after.hits, before.hits + 1);
+    assert_int_equal(rod_conversation_delete(v[1].b.c.engine, "a", "one", &err), 0);
+    crowd(&v[0], 200);
+    const uint64_t read = talk_ask(&v[0].b, &again, 9);
+    if (read < again.n - 9 - 96) fail_msg("%llu tokens were read: more than a head is there", (unsigned long long)read);
+    for (int i = 0; i < 2; i++) setup_close(&v[i].b);
+    state_cache_close(cache);
+    memory_close_store(&m);
+    remove_dir(folder);
+}
+
 static void a_long_list_has_all(void **state) {
     (void)state;
     enum { N = 40 };
@@ -572,6 +620,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(equal_prompts_are_states_of_each_name),
         cmocka_unit_test(a_new_conversation_begins_at_anothers_head),
         cmocka_unit_test(it_is_listed_and_removed_with_its_objects),
+        cmocka_unit_test(what_was_removed_elsewhere_is_not_read_from_a_cache),
         cmocka_unit_test(a_long_list_has_all),
         cmocka_unit_test(notes_of_several_servers_at_once_are_all_kept),
         cmocka_unit_test(what_is_damaged_is_read_again_and_replaced),

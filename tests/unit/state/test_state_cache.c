@@ -193,33 +193,38 @@ static void a_store_out_of_reach_is_an_error_and_the_copy_stays(void **state) {
     assert_counts(s, 1, 0, "back");
 }
 
-static bool ends_in_point(const char *name) { return strstr(name, ".point") != NULL; }
+/* Whoever holds the folder may do so; the store has the right bytes. */
+static void a_copy_in_anothers_place_is_not_read(void **state) {
+    struct setup *s = *state;
+    struct bytes one, two;
+    char a[320], both[2][320];
+    make_state(&one, 1, 300);
+    make_state(&two, 2, 300);
+    assert_int_equal(put(&s->home, "a", &one, false, NULL, NULL), 0);
+    only_copy(s, a);
+    assert_int_equal(put(&s->home, "b", &two, false, NULL, NULL), 0);
+    assert_int_equal(list_copies(s->dir, both, 2), 2);
+    assert_int_equal(rename(both[!strcmp(both[0], a)], a), 0);
+    assert_reads(s, "a", &one, "from the store");
+    assert_counts(s, 0, 1, "from the store");
+    assert_reads(s, "a", &one, "from the new copy");
+    assert_counts(s, 1, 1, "from the new copy");
+}
 
-static void what_never_changes_is_read_without_a_question(void **state) {
+static void what_another_removed_is_neither_read_nor_kept(void **state) {
     struct setup *s = *state;
     struct bytes one, got;
     struct rod_error err;
-    char path[320];
+    char paths[2][320];
     bool unchanged;
     struct state_disk_version version;
-    const struct state_cache_config config = {
-        .home = &s->client.as_store.home, .dir = s->dir, .of = "s3://b", .settled = ends_in_point};
-    state_cache_close(s->cache);
-    assert_int_equal(state_cache_open(&config, &s->cache, &err), 0);
-    s->home = state_cache_home(s->cache);
     make_state(&one, 1, 300);
-    assert_int_equal(put(&s->home, "a.point", &one, true, NULL, &version), 0);
-    assert_reads(s, "a.point", &one, "from the copy");
-    assert_counts(s, 1, 0, "from the copy");
-    assert_int_equal(atomic_load(&s->client.n[MEMORY_OPEN]), 0);
-    only_copy(s, path);
-    change_byte(path, 300);
-    assert_reads(s, "a.point", &one, "from the store");
-    assert_counts(s, 1, 1, "from the store");
-    assert_int_equal(get(&s->home, "a.point", &version, 100, &got, &version, &unchanged), 0);
-    assert_true(unchanged);
-    assert_int_equal(state_home_remove(&s->home, "a.point", NULL, &err), 0);
-    assert_int_equal(get(&s->home, "a.point", NULL, 100, &got, &version, &unchanged), ROD_ENOTFOUND);
+    assert_int_equal(put(&s->home, "a", &one, true, NULL, NULL), 0);
+    assert_reads(s, "a", &one, "from the copy");
+    assert_int_equal(state_home_remove(&s->client.as_store.home, "a", NULL, &err), 0); /* beside the cache */
+    assert_int_equal(list_copies(s->dir, paths, 2), 1);
+    assert_int_equal(get(&s->home, "a", NULL, 100, &got, &version, &unchanged), ROD_ENOTFOUND);
+    assert_int_equal(list_copies(s->dir, paths, 2), 0);
 }
 
 static void two_stores_have_one_folder(void **state) {
@@ -284,9 +289,9 @@ static void copies_that_nobody_uses_and_leftovers_go_at_a_start(void **state) {
     only_copy(s, path);
     snprintf(left, sizeof left, "%s.tmp-aBcDeF", path);
     close(open(left, O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
-    const struct timespec week[2] = {{.tv_sec = time(NULL) - 7 * 86400 + 60}, {.tv_sec = time(NULL) - 7 * 86400 + 60}},
-                          more[2] = {{.tv_sec = time(NULL) - 7 * 86400 - 60}, {.tv_sec = time(NULL) - 7 * 86400 - 60}};
-    assert_int_equal(utimensat(AT_FDCWD, path, week, 0), 0);
+    const struct timespec less[2] = {{.tv_sec = time(NULL) - 86400 + 60}, {.tv_sec = time(NULL) - 86400 + 60}},
+                          more[2] = {{.tv_sec = time(NULL) - 86400 - 60}, {.tv_sec = time(NULL) - 86400 - 60}};
+    assert_int_equal(utimensat(AT_FDCWD, path, less, 0), 0);
     state_cache_close(s->cache);
     open_cache(s, s->dir, "s3://b", 0);
     assert_int_equal(access(path, F_OK), 0);
@@ -295,6 +300,43 @@ static void copies_that_nobody_uses_and_leftovers_go_at_a_start(void **state) {
     state_cache_close(s->cache);
     open_cache(s, s->dir, "s3://b", 0);
     assert_int_equal(access(path, F_OK), -1);
+}
+
+static void copies_that_nobody_uses_go_within_an_hour(void **state) {
+    struct setup *s = *state;
+    struct bytes one;
+    struct cache_folder f;
+    struct rod_error err;
+    char path[320];
+    const struct state_cache_config config = {.dir = s->dir, .of = "x"};
+    const struct timespec old[2] = {{.tv_sec = time(NULL) - 86400 - 60}, {.tv_sec = time(NULL) - 86400 - 60}};
+    make_state(&one, 1, 300);
+    assert_int_equal(put(&s->home, "a", &one, false, NULL, NULL), 0);
+    only_copy(s, path);
+    assert_int_equal(cache_folder_init(&f, &config, &err), 0);
+    assert_int_equal(utimensat(AT_FDCWD, path, old, 0), 0);
+    cache_folder_tidy(&f);
+    assert_int_equal(access(path, F_OK), 0); /* the last look was just now */
+    f.looked_ns -= (uint64_t)3601 * 1000000000u;
+    cache_folder_tidy(&f);
+    assert_int_equal(access(path, F_OK), -1);
+    assert_int_equal(cache_folder_bytes(&f), 0);
+    cache_folder_fini(&f);
+}
+
+static void a_folder_that_is_gone_is_made_again(void **state) {
+    struct setup *s = *state;
+    struct bytes one;
+    char *gone = strdup(s->dir);
+    make_state(&one, 1, 300);
+    assert_int_equal(put(&s->home, "a", &one, false, NULL, NULL), 0);
+    remove_dir(s->dir);
+    assert_reads(s, "a", &one, "from the store");
+    s->dir = gone;
+    assert_reads(s, "a", &one, "from the new copy");
+    assert_counts(s, 1, 1, "from the new copy");
+    if (counts(s).bytes != 4096) fail_msg("%llu bytes, want 4096", (unsigned long long)counts(s).bytes);
+    assert_int_equal(s->n_lines, 0);
 }
 
 /* The disk is full: here, the process may write no longer files. */
@@ -340,11 +382,12 @@ static void a_folder_that_takes_files_again_is_used_again(void **state) {
     assert_int_equal(cache_folder_init(&f, &config, &err), 0);
     cache_folder_name(&f, "a", file);
     assert_int_equal(rename(s->dir, away), 0);
+    close(open(s->dir, O_CREAT | O_WRONLY | O_CLOEXEC, 0600)); /* a file in its place */
     for (int i = 0; i < 5; i++) {
         cache_part_begin(&f, file, &version, &part);
         assert_null(part.part);
     }
-    assert_int_equal(rename(away, s->dir), 0);
+    assert_int_equal(unlink(s->dir) || rename(away, s->dir), 0);
     cache_part_begin(&f, file, &version, &part);
     assert_null(part.part);
     assert_int_equal(s->n_lines, 1);
@@ -384,10 +427,13 @@ int main(void) {
         CACHED(what_is_no_state_or_gone_is_not_kept),
         CACHED(a_write_that_lost_is_not_kept),
         CACHED(a_store_out_of_reach_is_an_error_and_the_copy_stays),
-        CACHED(what_never_changes_is_read_without_a_question),
+        CACHED(a_copy_in_anothers_place_is_not_read),
+        CACHED(what_another_removed_is_neither_read_nor_kept),
         CACHED(two_stores_have_one_folder),
         CACHED(the_copies_used_longest_ago_go_first),
         CACHED(copies_that_nobody_uses_and_leftovers_go_at_a_start),
+        CACHED(copies_that_nobody_uses_go_within_an_hour),
+        CACHED(a_folder_that_is_gone_is_made_again),
         CACHED(a_full_disk_costs_copies_alone_and_is_told_once),
         CACHED(a_folder_that_takes_files_again_is_used_again),
         CACHED(a_folder_that_cannot_be_is_told_once),

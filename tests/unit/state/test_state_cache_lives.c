@@ -23,11 +23,12 @@ static void damage(struct life *l) {
     struct stat info;
     const unsigned n = list_copies(l->dir, paths, 64);
     if (!n) return;
-    const char *path = paths[draw(l, n)];
+    const char *path = paths[draw(l, n)], *other = paths[draw(l, n)];
     if (stat(path, &info)) return;
-    switch (draw(l, 3)) {
+    switch (draw(l, 4)) {
     case 0: remove(path); break;
-    case 1: assert_int_equal(truncate(path, draw(l, (uint32_t)info.st_size + 1)), 0); break;
+    case 1: assert_int_equal(rename(other, path), 0); break; /* a whole one, of something else */
+    case 2: assert_int_equal(truncate(path, draw(l, (uint32_t)info.st_size + 1)), 0); break;
     default:
         if (info.st_size) change_byte(path, draw(l, (uint32_t)info.st_size));
     }
