@@ -2,6 +2,7 @@
 #include "core.h"
 #include "engine/base/policy.h"
 #include "engine/state/pinned.h"
+#include "engine/state/state_formats.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -34,6 +35,7 @@ static void engine_free(struct rod_engine *e) {
 static void engine_fill_info(struct rod_engine *e) {
     struct rod_model_info *info = &e->parts.info;
     const struct backend_info *be = &e->backend_info;
+    state_formats_name(be->state, info->window_dtype, info->state_dtype);
     snprintf(info->device, sizeof info->device, "%s", be->device);
     snprintf(info->products, sizeof info->products, "%s", be->products);
     info->weight_bytes = be->weight_bytes;
@@ -107,6 +109,7 @@ int engine_open_parts(const struct rod_engine_config *config, const struct engin
     if (!e) return rod_fail_no_memory(err);
     e->config = *config;
     e->config.model_dir = e->config.synthetic = e->config.device = e->config.precision = e->config.weights = NULL;
+    e->config.window_dtype = e->config.state_dtype = NULL;
     e->config.adapter_dir = NULL;
     e->parts = *parts;
     e->backend_info = *parts->ops->info(parts->backend);

@@ -70,6 +70,8 @@ static int open_backend(const struct rod_engine_config *config, const struct mod
         .max_out = config->n_slots && config->n_slots < SCORED_ROWS ? SCORED_ROWS : config->n_slots,
         .device = strcmp(device, "auto") == 0 ? parts->ops->name : device,
         .precision = config->precision ? config->precision : "auto",
+        .window_dtype = config->window_dtype,
+        .state_dtype = config->state_dtype,
         .deterministic = config->deterministic,
         .no_drafts = config->speculative == ROD_SPECULATIVE_NONE,
         .prompt_share = open_prompt_share(config),

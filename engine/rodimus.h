@@ -103,6 +103,7 @@ struct rod_engine_config {
     const char *device;      /* "auto", "cpu", "cuda", "cuda:N" */
     const char *precision;   /* "auto", "fp32", "bf16", "fp16" */
     const char *weights;     /* "auto", as the directory stores them, or "fp8", "int8", "int4" */
+    const char *window_dtype, *state_dtype; /* of states: "auto", "fp8", "int8" ...; "auto", "bf16" (state_formats.h) */
     enum rod_speculative speculative;
     bool deterministic;          /* the same bits in steps of any size; costs speed on some devices */
     uint32_t n_slots;            /* 0 = auto */
@@ -192,6 +193,7 @@ struct rod_model_info {
     char fingerprint[33];                              /* of the weights */
     char weight_dtype[16];                             /* "bf16" ... */
     char weights[16];                                  /* of the large matrices: "int8" ..., or weight_dtype */
+    char window_dtype[8], state_dtype[8];              /* "fp8" ..., "" without a window; of S: "fp32" ... */
     uint32_t d_model, n_layer, vocab_size, window_tok; /* window_tok = keys seen, 0 without attention */
     uint64_t n_params, weight_bytes;
     uint64_t session_bytes; /* state of one session, whatever its length */

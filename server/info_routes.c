@@ -14,10 +14,11 @@ static void put_model(struct http_call *call, struct buf *body, const char *name
         call->form->model(body, name, i->created_unix_s);
         return;
     }
-    buf_pack(body, "{s:s,s:s,s:I,s:s,s:s,s:s?,s:n,s:I,s:I,s:s,s:s,s:s,s:I,s:I,s:i,s:n,s:o,s:i,s:b}", "id", name,
-             "object", "model", "created", i->created_unix_s, "owned_by", "rodimus", "root", s->model_name, "adapter",
-             api_some(s->adapter), "parent", "max_model_len", i->max_prompt_tok, "session_bytes", i->session_bytes,
-             "arch", i->arch, "dtype", i->weight_dtype, "weights", i->weights, "weight_bytes", i->weight_bytes,
+    buf_pack(body, "{s:s,s:s,s:I,s:s,s:s,s:s?,s:n,s:I,s:I,s:s,s:s,s:s,s:s?,s:s?,s:I,s:I,s:i,s:n,s:o,s:i,s:b}", "id",
+             name, "object", "model", "created", i->created_unix_s, "owned_by", "rodimus", "root", s->model_name,
+             "adapter", api_some(s->adapter), "parent", "max_model_len", i->max_prompt_tok, "session_bytes",
+             i->session_bytes, "arch", i->arch, "dtype", i->weight_dtype, "weights", i->weights, "window_dtype",
+             api_some(i->window_dtype), "state_dtype", api_some(i->state_dtype), "weight_bytes", i->weight_bytes,
              "n_params", i->n_params, "vocab_size", (int)i->vocab_size, "context_length", "window",
              api_number_or_null(i->window_tok), "slots", (int)i->n_slots, "chat", i->has_chat);
 }
@@ -130,11 +131,12 @@ void info_routes_server(struct http_call *call) {
     const struct server *s = call->server;
     struct buf body = {0};
     const struct config *c = &s->config;
-    buf_pack(&body, "{s:s,s:s?,s:s,s:s,s:i,s:i,s:i,s:i,s:n,s:o,s:s,s:s,s:s?}", "model_path", s->model_name,
+    buf_pack(&body, "{s:s,s:s?,s:s,s:s,s:i,s:i,s:i,s:i,s:n,s:o,s:s,s:s,s:s?,s:s?,s:s?}", "model_path", s->model_name,
              "tokenizer_path", s->info->has_tokenizer ? s->model_name : NULL, "served_model_name", s->model_name,
              "version", version_string(), "dp_size", 1, "tp_size", 1, "max_running_requests", (int)s->info->n_slots,
              "max_prefill_tokens", (int)s->info->max_batch_tok, "max_total_tokens", "max_req_input_len",
              api_number_or_null(s->info->max_prompt_tok), "device", s->info->device, "dtype", s->info->weight_dtype,
+             "window_dtype", api_some(s->info->window_dtype), "state_dtype", api_some(s->info->state_dtype),
              "state_url", *c->state_url ? "s3" : NULL);
     http_call_respond(call, 200, JSON, &body);
 }

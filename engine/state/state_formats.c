@@ -36,6 +36,11 @@ static int choose_format(const struct format_choice *c, enum dtype *out, struct 
                        c->asked, c->device, there);
 }
 
+void state_formats_name(const struct state_layout *l, char window[8], char S[8]) {
+    snprintf(window, 8, "%s", l && l->visible ? dtype_name(l->window) : "");
+    snprintf(S, 8, "%s", l ? dtype_name(l->S) : "");
+}
+
 int state_formats_choose(const struct state_formats *there, const struct backend_config *config, struct state_layout *l,
                          struct rod_error *err) {
     const struct format_choice window = {.field = "window_dtype",

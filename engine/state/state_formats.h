@@ -16,4 +16,7 @@ struct state_formats {
 int state_formats_choose(const struct state_formats *there, const struct backend_config *config,
                          struct state_layout *layout, struct rod_error *err);
 
+/* For people. window "" without a window; both "" without a layout (NULL). */
+void state_formats_name(const struct state_layout *layout, char window[8], char S[8]);
+
 #endif

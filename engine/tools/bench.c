@@ -15,6 +15,7 @@
 #include "engine/backend/backend.h"
 #include "engine/base/clock.h"
 #include "engine/model/model.h"
+#include "engine/state/state_formats.h"
 #include "engine/backend/cpu/cpu_team.h"
 
 #include <assert.h>
@@ -61,9 +62,11 @@ static double recurrence_flop(const struct model_dims *d, double keys) { /* deca
     return d->L * (5.0 * d->M * d->E + 4.0 * keys * d->H * d->P);
 }
 
-/* One session in one step: S in fp32; conv tail and window in `size` bytes an element. */
-static double state_bytes(const struct model_dims *d, double keys, double size) {
-    return d->L * (8.0 * d->M * d->E + size * ((double)d->K * d->E + keys * d->P * (d->Hk + d->Hv)));
+/* One session in one step: S is read and written, the rest read. */
+static double state_bytes(const struct state_layout *l, double keys) {
+    const double S = (double)dtype_bytes(l->S) * l->M * l->E, conv = (double)dtype_bytes(l->act) * l->K * l->E;
+    const double head = (double)dtype_bytes(l->window) * l->P + (double)state_scale_bytes(l->window);
+    return l->L * (2 * S + conv + keys * head * (l->Hk + l->Hv));
 }
 
 /* Of these, what a decode step of so many sessions does not move: it writes S at one token of a few, and of the others
@@ -159,8 +162,7 @@ static int bench_read_tokens(struct bench *b, uint32_t slot, uint64_t n_tok, str
 
 /* A step's, of so many sessions, each of which sees so many keys. */
 static double bench_step_bytes(const struct bench *b, double sessions, double keys) {
-    const double size = b->ops->ceilings && b->model->weight_dtype != DTYPE_F32 ? 2 : 4;
-    return (double)model_step_bytes(b->model) + sessions * state_bytes(&b->model->dims, keys, size);
+    return (double)model_step_bytes(b->model) + sessions * state_bytes(b->ops->info(b->be)->state, keys);
 }
 
 /* Rows of a step of the prompts of so many sessions, as the scheduler has them (sched_step_tok). */
@@ -204,6 +206,7 @@ static void bench_fill_row(struct bench *b, struct rod_bench_row *row, size_t n_
     const bool own = !precision || !strcmp(precision, "auto");
     snprintf(row->weights, sizeof row->weights, "%s", model_weights_name(b->model));
     snprintf(row->dtype, sizeof row->dtype, "%s", own ? dtype_name(b->model->weight_dtype) : precision);
+    state_formats_name(info->state, row->window_dtype, row->state_dtype);
 }
 
 /* The times of complete steps, and what the thread and the bus had to do. */
@@ -428,6 +431,8 @@ int rod_bench(const struct rod_bench_options *options, int (*report)(void *arg, 
                                     .device = options->device,
                                     .deterministic = options->deterministic,
                                     .precision = options->precision ? options->precision : "auto",
+                                    .window_dtype = options->window_dtype,
+                                    .state_dtype = options->state_dtype,
                                     .decode_kernel = options->decode_kernel,
                                     .prompt_products = options->prompt_products,
                                     .progress = options->progress};

@@ -110,6 +110,7 @@ struct rod_verify_options {
     const char *synthetic, *adapter_dir;      /* instead of model_dir; merged into its weights, or NULL */
     uint32_t n_tok;                           /* against the CPU: length of the prompt, 0 = 64 */
     const char *device, *precision, *weights; /* NULL = "auto" */
+    const char *window_dtype, *state_dtype;   /* likewise */
     const char *prompt_products;              /* auto, own or library (backend.h); NULL = auto */
     bool deterministic;
     uint32_t n_threads; /* CPU, 0 = all cores */
@@ -131,7 +132,7 @@ struct rod_verify_agreement { /* argmax of the prompt's logits; greedy continuat
     bool ok;
 };
 struct rod_verify_report {
-    char model[128], device[64], precision[16];
+    char model[128], device[64], precision[16], window_dtype[8], state_dtype[8];
     uint32_t n_tok, n_greedy;
     double rel_bound, max_bound, margin; /* margin: of the logits' deviation, below which ids may differ; 0 = never */
     struct rod_verify_row *rows;
@@ -149,6 +150,7 @@ void rod_verify_free(struct rod_verify_report *report);
 struct rod_bench_options {
     const char *model_dir, *synthetic, *adapter_dir; /* one of the two; merged into the first's weights, or NULL */
     const char *device, *precision, *weights;        /* NULL = "auto" */
+    const char *window_dtype, *state_dtype;          /* likewise */
     const char *decode_kernel;                       /* graph, auto, any or persistent (backend.h); NULL = auto */
     const char *prompt_products;                     /* auto, own or library (backend.h); NULL = auto */
     bool deterministic;
@@ -168,6 +170,7 @@ struct rod_bench_options {
 };
 struct rod_bench_row {
     char model[128], device[64], dtype[16], weights[16]; /* weights: of the large matrices, "int8" or a dtype */
+    char window_dtype[8], state_dtype[8];                /* of states, as in struct rod_model_info */
     bool prefill, verify;                                /* verify: a step with drafts */
     uint32_t batch, drafts;                              /* drafts: behind each session's token */
     uint64_t context;                                    /* decode: tokens before; prefill: prompt length */

@@ -1,6 +1,7 @@
 /* verify.c - see verify.h. Comparisons are written so that a NaN on either side fails them. */
 #include "engine/base/fail.h"
 #include "engine/base/philox.h"
+#include "engine/state/state_formats.h"
 #include "verify.h"
 
 #include <assert.h>
@@ -309,6 +310,8 @@ static int verify_model(const struct rod_verify_options *o, const struct model *
                                     .n_threads = o->n_threads,
                                     .device = o->device ? o->device : "auto",
                                     .precision = precision,
+                                    .window_dtype = o->window_dtype,
+                                    .state_dtype = o->state_dtype,
                                     .prompt_products = o->prompt_products,
                                     .deterministic = o->deterministic,
                                     .progress = o->progress};
@@ -328,6 +331,7 @@ static int verify_model(const struct rod_verify_options *o, const struct model *
             snprintf(report->model, sizeof report->model, "%s", model->name);
             snprintf(report->device, sizeof report->device, "%s", ops->info(be)->device);
             snprintf(report->precision, sizeof report->precision, "%s", dtype_name(arithmetic));
+            state_formats_name(ops->info(be)->state, report->window_dtype, report->state_dtype);
         }
     }
     for (int mode = 0; mode < ROD_VERIFY_N_MODES && !rc; mode++) {

@@ -105,7 +105,8 @@ static void render_engine(struct buf *out, const struct metrics *m, const struct
     put_head(out, "rodimus_model_info", "gauge", "The model served; always 1.");
     buf_puts(out, "rodimus_model_info{model=");
     buf_json(out, view->model_name, strlen(view->model_name));
-    buf_addf(out, ",arch=\"%s\",dtype=\"%s\",weights=\"%s\"} 1\n", info->arch, info->weight_dtype, info->weights);
+    buf_addf(out, ",arch=\"%s\",dtype=\"%s\",weights=\"%s\",window_dtype=\"%s\",state_dtype=\"%s\"} 1\n", info->arch,
+             info->weight_dtype, info->weights, info->window_dtype, info->state_dtype);
     put(out, "rodimus_slots", "Session slots.", s->n_slots);
     const double used = s->n_slots ? (double)s->slots_used / (double)s->n_slots : 0;
     put(out, "rodimus_slots_used", "Session slots in use.", s->slots_used);

@@ -158,6 +158,8 @@ static int drafts_of(const struct bench_drafts *options, double acceptance, uint
                                              .device = b->device,
                                              .precision = b->precision,
                                              .weights = b->weights,
+                                             .window_dtype = b->window_dtype,
+                                             .state_dtype = b->state_dtype,
                                              .deterministic = b->deterministic,
                                              .n_threads = b->n_threads,
                                              .n_slots = most,

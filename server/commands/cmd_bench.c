@@ -20,7 +20,8 @@
 #include <time.h>
 
 struct bench_options {
-    char *model, *synthetic, *adapter, *device, *precision, *weights, *decode_kernel, *prompt_products, *json;
+    char *model, *synthetic, *adapter, *device, *precision, *weights, *window_dtype, *state_dtype, *decode_kernel;
+    char *prompt_products, *json;
     struct option_list batches, contexts, drafts, prompts, packed, acceptance;
     uint64_t threads, tokens;
     bool deterministic;
@@ -55,6 +56,10 @@ static const struct option bench_flags[] = {
      .help = PRECISION_HELP},
     {"weights", OPTION_CHOICE, AT(weights), HOW, .fallback = "auto", .choices = "auto|fp8|int8|int4", .metavar = "NAME",
      .help = WEIGHTS_HELP},
+    {"window_dtype", OPTION_CHOICE, AT(window_dtype), HOW, .fallback = "auto", .choices = WINDOW_DTYPES, .metavar = "NAME",
+     .help = WINDOW_DTYPE_HELP},
+    {"state_dtype", OPTION_CHOICE, AT(state_dtype), HOW, .fallback = "auto", .choices = STATE_DTYPES, .metavar = "NAME",
+     .help = STATE_DTYPE_HELP},
     {"decode_kernel", OPTION_CHOICE, AT(decode_kernel), HOW, .fallback = "auto", .choices = "graph|auto|any|persistent", .metavar = "NAME",
      .help = "steps of up to 8 sessions on a GPU: a kernel for each stage (graph); one launch where it is faster (auto) or where it can "
              "(any); an error if a step of one session cannot (persistent). The tokens are the same"},
@@ -104,8 +109,9 @@ static int report_row(void *arg, const struct rod_bench_row *row) {
     struct bench_output *output = arg;
     progress_hide(&output->progress);
     if (!output->header) {
-        printf("%s, %s, %s, weights %s; ceilings: %.0f GFLOP/s, and reading a row's MB at its GB/s\n\n", row->model,
-               row->device, row->dtype, row->weights, row->flop_per_s / 1e9);
+        printf("%s, %s, %s, weights %s, S %s%s%s; ceilings: %.0f GFLOP/s, and reading a row's MB at its GB/s\n\n",
+               row->model, row->device, row->dtype, row->weights, row->state_dtype,
+               *row->window_dtype ? ", window " : "", row->window_dtype, row->flop_per_s / 1e9);
         printf("%-8s %6s %9s %12s %10s %10s %7s %10s %9s %9s\n", "phase", "batch", "context", "tokens/s", "ms", "MB",
                "GB/s", "GFLOP", "ceiling", "resident");
         output->header = true;
@@ -117,15 +123,15 @@ static int report_row(void *arg, const struct rod_bench_row *row) {
            (unsigned long long)row->context, row->tokens_per_s, row->ms, row->bytes / 1e6, row->read_bytes_per_s / 1e9,
            row->flop / 1e9, 100 * row->fraction, (double)row->resident_bytes / 1e6);
     if (fflush(stdout)) return -1; /* main.c says so */
-    json_t *object =
-        json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:i,s:I,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:I,s:f,s:f}",
-                  "model", row->model, "phase", phase, "device", row->device, "commit", version_commit(), "date",
-                  output->date, "dtype", row->dtype, "weights", row->weights, "batch", (int)row->batch, "context",
-                  (json_int_t)row->context, "tokens_per_s", row->tokens_per_s, "ms", row->ms, "ms_low", row->ms_low,
-                  "ms_high", row->ms_high, "bytes", row->bytes, "moved_bytes", row->moved_bytes, "flop", row->flop,
-                  "ceiling", row->ceiling, "fraction", row->fraction, "moved_fraction", row->moved_fraction,
-                  "read_bytes_per_s", row->read_bytes_per_s, "flop_per_s", row->flop_per_s, "resident_bytes",
-                  (json_int_t)row->resident_bytes, "host_cpu", row->host_cpu, "host_bytes", row->host_bytes);
+    json_t *object = json_pack(
+        "{s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:i,s:I,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:f,s:I,s:f,s:f}",
+        "model", row->model, "phase", phase, "device", row->device, "commit", version_commit(), "date", output->date,
+        "dtype", row->dtype, "weights", row->weights, "window_dtype", row->window_dtype, "state_dtype",
+        row->state_dtype, "batch", (int)row->batch, "context", (json_int_t)row->context, "tokens_per_s",
+        row->tokens_per_s, "ms", row->ms, "ms_low", row->ms_low, "ms_high", row->ms_high, "bytes", row->bytes,
+        "moved_bytes", row->moved_bytes, "flop", row->flop, "ceiling", row->ceiling, "fraction", row->fraction,
+        "moved_fraction", row->moved_fraction, "read_bytes_per_s", row->read_bytes_per_s, "flop_per_s", row->flop_per_s,
+        "resident_bytes", (json_int_t)row->resident_bytes, "host_cpu", row->host_cpu, "host_bytes", row->host_bytes);
     if (row->verify) json_object_set_new(object, "drafts", json_integer(row->drafts));
     return json_array_append_new(output->rows, object);
 }
@@ -134,9 +140,10 @@ static int report_drafts(void *arg, const struct rod_model_info *info, const str
     struct bench_output *output = arg;
     progress_hide(&output->progress);
     if (!output->header) {
-        printf("%s, %s, %s, weights %s: with drafts and without\n\n%8s %10s %12s %12s %8s %9s %9s\n", info->name,
-               info->device, info->weight_dtype, info->weights, "sessions", "acceptance", "plain tok/s", "tokens/s",
-               "factor", "accepted", "rejected");
+        printf("%s, %s, %s, weights %s, S %s%s%s: with drafts and without\n\n%8s %10s %12s %12s %8s %9s %9s\n",
+               info->name, info->device, info->weight_dtype, info->weights, info->state_dtype,
+               *info->window_dtype ? ", window " : "", info->window_dtype, "sessions", "acceptance", "plain tok/s",
+               "tokens/s", "factor", "accepted", "rejected");
         output->header = true;
     }
     printf("%8u %10.2f %12.1f %12.1f %8.2f %9llu %9llu\n", row->n_sessions, row->acceptance, row->plain_tokens_per_s,
@@ -144,9 +151,10 @@ static int report_drafts(void *arg, const struct rod_model_info *info, const str
            (unsigned long long)row->rejected);
     if (fflush(stdout)) return -1;
     json_t *object =
-        json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:i,s:f,s:f,s:f,s:I,s:I}", "model", info->name, "phase", "drafts",
-                  "device", info->device, "commit", version_commit(), "date", output->date, "dtype", info->weight_dtype,
-                  "weights", info->weights, "speculative", "prediction", "batch", (int)row->n_sessions, "acceptance",
+        json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:s,s:i,s:f,s:f,s:f,s:I,s:I}", "model", info->name, "phase",
+                  "drafts", "device", info->device, "commit", version_commit(), "date", output->date, "dtype",
+                  info->weight_dtype, "weights", info->weights, "window_dtype", info->window_dtype, "state_dtype",
+                  info->state_dtype, "speculative", "prediction", "batch", (int)row->n_sessions, "acceptance",
                   row->acceptance, "tokens_per_s", row->tokens_per_s, "plain_tokens_per_s", row->plain_tokens_per_s,
                   "accepted", (json_int_t)row->accepted, "rejected", (json_int_t)row->rejected);
     return json_array_append_new(output->rows, object);
@@ -197,6 +205,8 @@ static int run_bench(const struct bench_options *options, const char *dir, struc
                                           .device = options->device,
                                           .precision = options->precision,
                                           .weights = options->weights,
+                                          .window_dtype = options->window_dtype,
+                                          .state_dtype = options->state_dtype,
                                           .decode_kernel = options->decode_kernel,
                                           .prompt_products = options->prompt_products,
                                           .deterministic = options->deterministic,

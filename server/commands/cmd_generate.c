@@ -27,7 +27,7 @@
 #define PROMPT_MAX_BYTES ((size_t)64 << 20)
 
 struct generate {
-    char *model, *adapter, *prompt, *device, *precision, *weights;
+    char *model, *adapter, *prompt, *device, *precision, *weights, *window_dtype, *state_dtype;
     struct option_list stop;
     uint64_t threads, max_tokens, min_tokens;
     int64_t seed;
@@ -68,6 +68,10 @@ static const struct option generate_options[] = {
      .help = PRECISION_HELP},
     {"weights", OPTION_CHOICE, AT(weights), WHAT, .fallback = "auto", .choices = "auto|fp8|int8|int4", .metavar = "NAME",
      .help = WEIGHTS_HELP},
+    {"window_dtype", OPTION_CHOICE, AT(window_dtype), WHAT, .fallback = "auto", .choices = WINDOW_DTYPES, .metavar = "NAME",
+     .help = WINDOW_DTYPE_HELP},
+    {"state_dtype", OPTION_CHOICE, AT(state_dtype), WHAT, .fallback = "auto", .choices = STATE_DTYPES, .metavar = "NAME",
+     .help = STATE_DTYPE_HELP},
     {"threads", OPTION_AUTO, AT(threads), WHAT, .fallback = "auto", RANGE(1, 1024), .help = THREADS_HELP},
     {"deterministic", OPTION_BOOL, AT(deterministic), WHAT, .help = DETERMINISTIC_HELP},
     {"quiet", OPTION_BOOL, AT(quiet), WHAT, .letter = 'q', .help = "no rate on standard error"},
@@ -237,6 +241,8 @@ static int run_model(struct generate *g, struct run *run, const char *dir) {
                                        .device = g->device,
                                        .precision = g->precision,
                                        .weights = g->weights,
+                                       .window_dtype = g->window_dtype,
+                                       .state_dtype = g->state_dtype,
                                        .deterministic = g->deterministic,
                                        .n_slots = 1,
                                        .n_threads = (uint32_t)g->threads,

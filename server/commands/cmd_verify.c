@@ -12,7 +12,8 @@
 #include <string.h>
 
 struct verify {
-    char *model, *synthetic, *adapter, *golden, *against, *device, *precision, *weights, *prompt_products;
+    char *model, *synthetic, *adapter, *golden, *against, *device, *precision, *weights, *window_dtype, *state_dtype;
+    char *prompt_products;
     uint64_t n_tok, n_threads, piece_tok;
     bool deterministic;
 };
@@ -41,6 +42,10 @@ static const struct option verify_flags[] = {
      .help = PRECISION_HELP},
     {"weights", OPTION_CHOICE, AT(weights), HOW, .fallback = "auto", .choices = "auto|fp8|int8|int4", .metavar = "NAME",
      .help = WEIGHTS_HELP},
+    {"window_dtype", OPTION_CHOICE, AT(window_dtype), HOW, .fallback = "auto", .choices = WINDOW_DTYPES, .metavar = "NAME",
+     .help = WINDOW_DTYPE_HELP},
+    {"state_dtype", OPTION_CHOICE, AT(state_dtype), HOW, .fallback = "auto", .choices = STATE_DTYPES, .metavar = "NAME",
+     .help = STATE_DTYPE_HELP},
     {"prompt_products", OPTION_CHOICE, AT(prompt_products), HOW, .fallback = "auto", .choices = "auto|own|library", .metavar = "NAME",
      .help = PROMPT_PRODUCTS_HELP},
     {"threads", OPTION_AUTO, AT(n_threads), HOW, .fallback = "auto", RANGE(1, 1024), .help = THREADS_HELP},
@@ -68,8 +73,9 @@ static void print_agreement(const char *what, const uint32_t same[2], const uint
 
 /* The rows of both modes come in the same order: one line for both. */
 static void print_report(const struct rod_verify_report *r) {
-    printf("%s on %s, arithmetic %s, prompt of %u tokens; bounds: error %.1e, worst %.1e\n\n", r->model, r->device,
-           r->precision, r->n_tok, r->rel_bound, r->max_bound);
+    printf("%s on %s, arithmetic %s, S %s%s%s, prompt of %u tokens; bounds: error %.1e, worst %.1e\n\n", r->model,
+           r->device, r->precision, r->state_dtype, *r->window_dtype ? ", window " : "", r->window_dtype, r->n_tok,
+           r->rel_bound, r->max_bound);
     printf("%-14s  %-21s  %s\n", "", "prefill", "single steps");
     printf("%-14s  %-9s  %-10s  %-9s  %s\n", "", "error", "worst", "error", "worst");
     size_t half = r->n_rows / 2;
@@ -94,6 +100,8 @@ static int run_verify(const struct verify *v) {
                                          .device = v->device,
                                          .precision = v->precision,
                                          .weights = v->weights,
+                                         .window_dtype = v->window_dtype,
+                                         .state_dtype = v->state_dtype,
                                          .prompt_products = v->prompt_products,
                                          .deterministic = v->deterministic,
                                          .n_threads = (uint32_t)v->n_threads,

@@ -11,7 +11,8 @@
 
 struct config {
     /* model */
-    char *model, *synthetic, *adapter, *model_name, *device, *precision, *weights, *speculative;
+    char *model, *synthetic, *adapter, *model_name, *device, *precision, *weights, *window_dtype, *state_dtype,
+        *speculative;
     uint64_t threads;
     bool deterministic;
     /* network */
@@ -32,9 +33,7 @@ struct config {
     char *state_url, *state_endpoint, *state_region, *state_style, *state_credentials, *state_encryption;
     uint64_t state_timeout_ms, state_connections, state_flight_bytes;
     uint64_t session_ttl_s, session_keep_turns, max_sessions, state_host_bytes, state_disk_bytes;
-    /* reserved rows keep a value too, so that config/default.json can be read back */
     uint64_t prefix_cache_bytes;
-    char *state_dtype;
     const char
         *secrets_in; /* the file of settings, if it holds keys; else NULL. Part of the flags or the environment */
 };

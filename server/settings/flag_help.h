@@ -13,6 +13,11 @@
     "random weights of a published shape instead: rodimus-1.4b, rodimus-plus-1.6b, rodimus-plus-1.6b-w1024, "          \
     "rodimus-plus-4b"
 #define WEIGHTS_HELP "fp8 (GPU), int8 or int4: the large matrices in fewer bits; auto, as the directory stores them"
+#define WINDOW_DTYPE_HELP                                                                                              \
+    "type of Rodimus+'s windows: auto, the activations'; fp8 (GPU), half of it; int8 (CPU), a quarter of fp32"
+#define STATE_DTYPE_HELP "type of the states S: auto, fp32; bf16: half of their bytes"
+#define WINDOW_DTYPES    "auto|fp32|bf16|fp16|fp8|int8"
+#define STATE_DTYPES     "auto|fp32|bf16"
 #define PROMPT_PRODUCTS_HELP                                                                                           \
     "prompts' products on a GPU: auto: by cuBLASLt where it is there and no kernel of ours is made for them; own: "    \
     "never; library: always"

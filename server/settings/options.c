@@ -174,14 +174,9 @@ static int bool_set(const struct option *option, bool *at, const char *text, con
 
 int options_set(const struct option_set *set, const struct option *option, const char *text, const char *source,
                 struct option_error *err) {
-    const char *fallback = option->fallback ? option->fallback : "";
     if (option->removed && *text)
         return option_fail(err, "%s (%s) was removed: %s", option->name, source, option->removed);
     if (option->removed) return 0;
-    if (option->reserved && strcmp(text, fallback) != 0) {
-        return option_fail(err, "%s (%s) is not available in this version%s%s; only its default '%s' is accepted",
-                           option->name, source, *option->reserved ? ": " : "", option->reserved, fallback);
-    }
     void *at = option_value(set, option);
     switch (option->type) {
     case OPTION_STRING: return string_set(option, at, text, source, err);
@@ -232,7 +227,6 @@ int options_init(const struct option_set *set, struct option_error *err) {
         const char *fallback = option->fallback ? option->fallback : number ? "0" : "";
         if (option->type == OPTION_CHOICE && !*fallback) fallback = "auto";
         struct option plain = *option;
-        plain.reserved = NULL;
         if (number && !option->fallback) plain.min = 0;
         if (options_set(set, &plain, fallback, "default", err)) return -1;
     }
@@ -389,7 +383,6 @@ int options_from_environment(const struct option_set *set, char **environment, s
 static int from_array(const struct option_set *set, const struct option *option, const json_t *array,
                       const char *source, struct option_error *err) {
     if (option->type != OPTION_LIST) return option_fail(err, "%s (%s) must not be an array", option->name, source);
-    if (option->reserved && json_array_size(array)) return options_set(set, option, "[...]", source, err);
     struct option_list *list = option_value(set, option);
     list_clear(list);
     for (size_t i = 0; i < json_array_size(array); i++) {
@@ -554,26 +547,12 @@ static void help_row(const struct option *option, FILE *to, int width) {
 
 void options_help(const struct option_set *set, FILE *to, int width) {
     const char *group = "";
-    char reserved[2048] = "";
-    size_t n = 0;
     for (size_t i = 0; i < set->n_options; i++) {
         const struct option *option = &set->options[i];
-        if (option->reserved) {
-            char name[64];
-            spell_name("--", option->name, '-', false, name, sizeof name);
-            if (n + strlen(name) + 3 < sizeof reserved) {
-                n += (size_t)snprintf(reserved + n, sizeof reserved - n, "%s%s", n ? ", " : "", name);
-            }
-            continue;
-        }
         if (strcmp(group, option->group) != 0) {
             fprintf(to, "\n%s\n", option->group);
             group = option->group;
         }
         help_row(option, to, width);
-    }
-    if (n) {
-        fprintf(to, "\nReserved (not available in this version: anything but the default is refused)\n  ");
-        put_wrapped(to, reserved, 2, 2, width);
     }
 }

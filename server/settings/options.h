@@ -41,12 +41,11 @@ struct option {
     const char *group;    /* heading in --help */
     const char *help;
     const char *(*check)(const char *text); /* of a text or a list's item: NULL, or what it must be; may be NULL */
-    const char *reserved; /* not NULL: not available in this version, only the default is accepted; why */
-    const char *removed;  /* not NULL: there was such an option, and only an empty value is accepted; why */
-    char letter;          /* short flag, 0 = none */
-    bool secret;          /* never print the value */
-    bool never_empty;     /* a flag or variable that is there and empty is an error: it would undo what a file says */
-    bool reload;          /* SIGHUP takes a new value over; others need a restart */
+    const char *removed; /* not NULL: there was such an option, and only an empty value is accepted; why */
+    char letter;         /* short flag, 0 = none */
+    bool secret;         /* never print the value */
+    bool never_empty;    /* a flag or variable that is there and empty is an error: it would undo what a file says */
+    bool reload;         /* SIGHUP takes a new value over; others need a restart */
 };
 
 struct option_set {
@@ -87,7 +86,7 @@ int options_from_json_text(const struct option_set *set, const char *text, size_
 bool options_differ(const struct option_set *a, const struct option_set *b, const struct option *option);
 void options_swap(const struct option_set *a, const struct option_set *b, const struct option *option);
 
-/* The flags by group, wrapped to width columns; reserved ones in one closing paragraph. */
+/* The flags by group, wrapped to width columns. */
 void options_help(const struct option_set *set, FILE *to, int width);
 
 #endif

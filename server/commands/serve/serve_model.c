@@ -99,6 +99,8 @@ static void load_model(void *arg) {
         .device = c->device,
         .precision = c->precision,
         .weights = c->weights,
+        .window_dtype = c->window_dtype,
+        .state_dtype = c->state_dtype,
         .deterministic = c->deterministic,
         .speculative = !strcmp(c->speculative, "none")     ? ROD_SPECULATIVE_NONE
                        : !strcmp(c->speculative, "lookup") ? ROD_SPECULATIVE_LOOKUP
@@ -158,13 +160,13 @@ static void server_set_names(struct server *s) {
     copy_name(s->info->adapter, 0, s->adapter, sizeof s->adapter);
 }
 
-/* Of what decides the bits of an answer beside the request: program, weights and device. */
+/* Of what decides the bits of an answer beside the request: program, weights, device and formats of states. */
 static void server_set_fingerprint(struct server *s) {
     const struct rod_model_info *i = s->info;
     struct buf text = {0};
     buf_addf(&text, "%s %s %s %s %s %s %s %llu %d", version_string(), version_commit(), i->name, i->arch, i->device,
              i->weight_dtype, i->weights, (unsigned long long)i->n_params, s->config.deterministic);
-    buf_addf(&text, " %s %s", i->fingerprint, s->config.precision);
+    buf_addf(&text, " %s %s %s %s", i->fingerprint, s->config.precision, i->window_dtype, i->state_dtype);
     if (*i->adapter) buf_addf(&text, " %s", i->adapter);
     if (*i->products) buf_addf(&text, " %s", i->products);
     const uint64_t hash = XXH3_64bits(text.data, text.len);
@@ -203,10 +205,12 @@ static void announce_server(struct service *v) {
     unsigned port = http_port(s->http);
     const char *scheme = v->tls ? "https" : "http";
     struct buf b = {0};
-    buf_addf(&b, "rodimus %s serves %s%s%s (%s, %.1f M parameters, %s, %.1f MB, %s, %u slots) on %s://%s%s%s:%u\n",
+    buf_addf(&b,
+             "rodimus %s serves %s%s%s (%s, %.1f M parameters, %s, %.1f MB, %s, %u slots%s%s%s%s) on %s://%s%s%s:%u\n",
              version_string(), s->model_name, *s->adapter ? " with adapter " : "", s->adapter, i->arch,
-             (double)i->n_params / 1e6, i->weights, (double)i->weight_bytes / 1e6, i->device, i->n_slots, scheme,
-             six ? "[" : "", host, six ? "]" : "", port);
+             (double)i->n_params / 1e6, i->weights, (double)i->weight_bytes / 1e6, i->device, i->n_slots,
+             *i->state_dtype ? ", S " : "", i->state_dtype, *i->window_dtype ? ", window " : "", i->window_dtype,
+             scheme, six ? "[" : "", host, six ? "]" : "", port);
     /* Also for readers of the log alone, as JSON. */
     const size_t name_len = strlen("rodimus ") + strlen(version_string()) + 1;
     if (s->log.json && !b.failed) log_text(&s->log, LOG_INFO, "%.*s", (int)(b.len - name_len - 1), b.data + name_len);

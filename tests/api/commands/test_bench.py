@@ -80,7 +80,7 @@ def test_rows_of_answers_with_drafts_name_the_format_of_the_weights(tmp_path):
         assert done.returncode == 0, done.stderr
         (row,) = json.loads(path.read_text())
         assert (row["dtype"], row["weights"], row["acceptance"]) == ("bf16", name, 0.75), row
-        assert f"bf16, weights {name}: " in done.stdout, done.stdout
+        assert f"bf16, weights {name}, S fp32, window fp32: " in done.stdout, done.stdout
 
 
 def test_rows_say_what_was_measured(measured):

@@ -252,13 +252,16 @@ static void files_are_checked_as_strictly(void **state) {
     ERROR("--config /nowhere/at/all.json", "", "/nowhere/at/all.json");
 }
 
-static void what_is_not_available_is_refused_unless_it_is_the_default(void **state) {
+static void formats_of_states_are_chosen_by_name(void **state) {
     (void)state;
     struct config c;
     struct option_error err;
-    ERROR("", "RODIMUS_STATE_DTYPE=bf16", "state_dtype", "not available");
-    assert_int_equal(load(&c, "--state-dtype fp32", "", &err), CONFIG_OK);
+    assert_int_equal(load(&c, "--state-dtype fp32", "RODIMUS_WINDOW_DTYPE=int8", &err), CONFIG_OK);
+    assert_string_equal(c.state_dtype, "fp32");
+    assert_string_equal(c.window_dtype, "int8");
     config_fini(&c);
+    ERROR("", "RODIMUS_STATE_DTYPE=fp8", "state_dtype", "auto|fp32|bf16");
+    ERROR("--window-dtype e5m2", "", "window_dtype", "fp8|int8");
 }
 
 static void what_was_removed_is_refused_by_name_unless_it_is_empty(void **state) {
@@ -575,7 +578,7 @@ static void options_markdown(const struct option_set *set, FILE *to) {
         const char *none = o->type == OPTION_LIST ? "[]" : "";
         fprintf(to, "| `%s`%s | %s | ", o->name, o->reload ? " (reload)" : "", o->fallback ? o->fallback : none);
         put_range(o, to);
-        fprintf(to, " | %s%s |\n", o->reserved ? "reserved: " : "", o->reserved ? o->reserved : o->help);
+        fprintf(to, " | %s |\n", o->help);
     }
 }
 
@@ -679,7 +682,7 @@ int main(void) {
         cmocka_unit_test(unknown_names_are_errors_with_a_guess),
         cmocka_unit_test(variables_of_kubernetes_are_not_settings),
         cmocka_unit_test(files_are_checked_as_strictly),
-        cmocka_unit_test(what_is_not_available_is_refused_unless_it_is_the_default),
+        cmocka_unit_test(formats_of_states_are_chosen_by_name),
         cmocka_unit_test(what_was_removed_is_refused_by_name_unless_it_is_empty),
         cmocka_unit_test(settings_of_sessions_are_checked),
         cmocka_unit_test(determinism_is_a_setting_and_variables_of_tests_are_nobodys),
