@@ -1,6 +1,7 @@
 /* golden.c - see verify.h. */
 #include "verify.h"
 #include "engine/base/fail.h"
+#include "engine/base/half.h"
 #include "engine/model/safetensors.h"
 #include "engine/state/state_layout.h"
 
@@ -57,6 +58,22 @@ static void read_numbers(const void *state, enum dtype dtype, size_t at, size_t 
     weight_part_to_f32(&part, 0, n, to);
 }
 
+/* n heads of keys or of values from byte `at` on, whose scales, if they have any, are from byte `scales` on. */
+static void read_heads(const struct state_layout *l, const void *state, size_t at, size_t scales, size_t n, bool values,
+                       float *to) {
+    const unsigned char *codes = (const unsigned char *)state + at;
+    if (l->window <= DTYPE_BF16) {
+        read_numbers(state, l->window, at, n * l->P, to);
+        return;
+    }
+    for (size_t h = 0; h < n; h++) {
+        float unit = state_window_unit(l->window, values);
+        if (state_scale_bytes(l->window)) read_numbers(state, DTYPE_F32, scales + h * sizeof(float), 1, &unit);
+        for (size_t i = h * l->P; i < (h + 1) * l->P; i++)
+            to[i] = unit * (l->window == DTYPE_FP8 ? half_e4m3_to_f32(codes[i]) : (float)(int8_t)codes[i]);
+    }
+}
+
 static void read_layer(const struct state_layout *l, const struct state_layer *at, size_t begin, const void *state,
                        struct golden_layer *to) {
     const uint32_t tiles = (l->E + STATE_TILE - 1) / STATE_TILE;
@@ -64,17 +81,17 @@ static void read_layer(const struct state_layout *l, const struct state_layer *a
     for (size_t t = 0; t < tiles; t++)
         for (size_t m = 0; m < l->M; m++) {
             const size_t e = t * STATE_TILE, n = l->E - e < STATE_TILE ? l->E - e : STATE_TILE;
-            const size_t row = (t * l->M + m) * STATE_TILE * sizeof(float);
-            read_numbers(state, DTYPE_F32, begin + row, n, to->S + m * l->E + e);
+            const size_t row = (t * l->M + m) * STATE_TILE * dtype_bytes(l->S);
+            read_numbers(state, l->S, begin + row, n, to->S + m * l->E + e);
         }
     for (size_t j = 0; j < l->K; j++)
         for (size_t e = 0; e < l->E; e++)
             read_numbers(state, l->act, begin + at->conv + j * conv_row + e * dtype_bytes(l->act), 1,
                          to->conv + e * l->K + j);
     to->n_keys = at->n_keys;
-    if (!at->n_keys) return;
-    read_numbers(state, l->act, begin + at->keys, (size_t)at->n_keys * l->Hk * l->P, to->k);
-    read_numbers(state, l->act, begin + at->values, (size_t)at->n_keys * l->Hv * l->P, to->v);
+    const size_t n = at->n_keys;
+    read_heads(l, state, begin + at->keys, begin + at->key_scales, n * l->Hk, false, to->k);
+    read_heads(l, state, begin + at->values, begin + at->value_scales, n * l->Hv, true, to->v);
 }
 
 int golden_read_slot(const struct backend_ops *ops, struct backend *be, uint32_t slot, uint64_t pos,

@@ -7,9 +7,6 @@
 
 #include <math.h>
 
-static const char *const sets[] = {"fla-rodimus-plus-small",  "fla-rodimus-small",    "rodimus-plus-extremes",
-                                   "rodimus-plus-headdim128", "rodimus-plus-options", "rodimus-plus-short",
-                                   "rodimus-plus-small",      "rodimus-small",        "tales"};
 enum { N_STEPS = 6, MOST_SESSIONS = 300, MOST_PIECE = 5 };
 
 struct setup {
@@ -142,11 +139,12 @@ static void a_broken_session_breaks_nobody(void **state) {
                                      56, 64, 70, 80, 96, 99, 112, 128, 150, 160, 192, 224, 250, 256, 300};
     const char *device = getenv("RODIMUS_TEST_DEVICE");
     const uint32_t most = device && strncmp(device, "cuda", 4) == 0 ? MOST_SESSIONS : 17;
-    for (size_t s = 0; s < sizeof sets / sizeof *sets; s++) {
-        struct setup b = {.name = sets[s]};
+    for (size_t s = 0; s < N_SETS; s++) {
+        struct setup b = {.name = backend_sets[s]};
         backend_setup_open(
-            sets[s], (struct backend_config){.n_slots = most, .n_threads = 2, .max_batch_tok = 2048, .max_out = most},
-            &b.model, &b.ops, &b.be);
+            backend_sets[s],
+            (struct backend_config){.n_slots = most, .n_threads = 2, .max_batch_tok = 2048, .max_out = most}, &b.model,
+            &b.ops, &b.be);
         b.V = b.model->dims.V;
         make_broken(&b);
         for (size_t i = 0; i < sizeof sizes / sizeof *sizes && sizes[i] <= most; i++) check(&b, sizes[i]);

@@ -7,11 +7,6 @@
 
 #include <time.h>
 
-static const char *const sets[] = {"fla-rodimus-plus-small",  "fla-rodimus-small",    "rodimus-plus-extremes",
-                                   "rodimus-plus-headdim128", "rodimus-plus-options", "rodimus-plus-short",
-                                   "rodimus-plus-small",      "rodimus-small",        "tales"};
-#define N_SETS (sizeof sets / sizeof *sets)
-
 enum { PLAIN, DRAFTED, SPARE, BESIDE, N_SLOTS, MOST_STEP = 1 + BACKEND_MAX_DRAFTS };
 
 struct setup {
@@ -146,7 +141,7 @@ static void steps_with_drafts_give_the_bits_of_single_steps(void **state) {
     const uint64_t seed = seed_of_run();
     for (size_t i = 0; i < N_SETS; i++)
         for (uint32_t n_threads = 1; n_threads <= 3; n_threads++) {
-            struct setup b = set_up(sets[i], n_threads, seed + n_threads);
+            struct setup b = set_up(backend_sets[i], n_threads, seed + n_threads);
             if (b.ops->slot_accept) live(&b, 40);
             if (b.ops->slot_accept) live(&b, 40);
             tear_down(&b);
@@ -173,14 +168,15 @@ static void any_number_of_drafts_may_be_right_at_any_position(void **state) {
 static void slots_without_room_for_drafts_are_smaller_and_have_the_same_states(void **state) {
     (void)state;
     for (size_t i = 0; i < N_SETS; i++) {
-        struct setup b = set_up(sets[i], 1, seed_of_run() + i);
+        struct setup b = set_up(backend_sets[i], 1, seed_of_run() + i);
         const struct backend *with = b.be;
         const uint64_t roomy = b.ops->info(b.be)->slot_bytes;
         struct backend *without;
         struct model *model;
         struct rod_error err;
-        backend_setup_open(sets[i], (struct backend_config){.n_slots = N_SLOTS, .n_threads = 1, .no_drafts = true},
-                           &model, &b.ops, &without);
+        backend_setup_open(backend_sets[i],
+                           (struct backend_config){.n_slots = N_SLOTS, .n_threads = 1, .no_drafts = true}, &model,
+                           &b.ops, &without);
         const struct backend_info *info = b.ops->info(without);
         if (b.ops->slot_accept && info->slot_bytes >= roomy)
             fail_msg("%s: %llu bytes a slot, with room for drafts %llu", b.name, (unsigned long long)info->slot_bytes,

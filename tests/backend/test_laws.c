@@ -2,6 +2,7 @@
  * at multiples of the chunk, its neighbours, its slot and its slot's past change nothing, neither logits nor state. On
  * the backend that RODIMUS_TEST_DEVICE names, the CPU without it, in RODIMUS_TEST_PRECISION. */
 #include "engine/base/philox.h"
+#include "engine/state/state_layout.h"
 #include "engine/tools/verify.h"
 #include "tests/backend_setup.h"
 
@@ -11,11 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <cmocka.h>
-
-static const char *const sets[] = {"fla-rodimus-plus-small",  "fla-rodimus-small",    "rodimus-plus-extremes",
-                                   "rodimus-plus-headdim128", "rodimus-plus-options", "rodimus-plus-short",
-                                   "rodimus-plus-small",      "rodimus-small",        "tales"};
-#define N_SETS (sizeof sets / sizeof *sets)
 
 enum { N_SLOTS = 6, MAX_PROMPT = 300, N_DECODE = 5 };
 
@@ -166,7 +162,7 @@ static const uint32_t lengths[] = {1, 2, 63, 64, 65, 127, 130, 200, 290};
 static void a_prompt_split_at_multiples_of_the_chunk_gives_the_same_bits(void **state) {
     (void)state;
     for (size_t i = 0; i < N_SETS; i++) {
-        struct setup b = set_up(sets[i], 2);
+        struct setup b = set_up(backend_sets[i], 2);
         int32_t tok[MAX_PROMPT];
         fill_tokens(tok, MAX_PROMPT, b.V, 7);
         for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++) {
@@ -187,7 +183,7 @@ static void a_prompt_split_at_multiples_of_the_chunk_gives_the_same_bits(void **
 static void neighbours_and_slot_change_no_bit(void **state) {
     (void)state;
     for (size_t i = 0; i < N_SETS; i++) {
-        struct setup b = set_up(sets[i], 2);
+        struct setup b = set_up(backend_sets[i], 2);
         int32_t tok[MAX_PROMPT];
         fill_tokens(tok, MAX_PROMPT, b.V, 8);
         for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++) {
@@ -211,7 +207,7 @@ static void neighbours_and_slot_change_no_bit(void **state) {
 static void a_reused_slot_leaves_no_trace(void **state) {
     (void)state;
     for (size_t i = 0; i < N_SETS; i++) {
-        struct setup b = set_up(sets[i], 1);
+        struct setup b = set_up(backend_sets[i], 1);
         int32_t tok[MAX_PROMPT], before[MAX_PROMPT];
         fill_tokens(tok, MAX_PROMPT, b.V, 9);
         fill_tokens(before, MAX_PROMPT, b.V, 10);
@@ -232,7 +228,7 @@ static void a_reused_slot_leaves_no_trace(void **state) {
 static void a_copied_slot_goes_on_with_the_same_bits(void **state) {
     (void)state;
     for (size_t i = 0; i < N_SETS; i++) {
-        struct setup b = set_up(sets[i], 2);
+        struct setup b = set_up(backend_sets[i], 2);
         int32_t tok[MAX_PROMPT];
         fill_tokens(tok, MAX_PROMPT, b.V, 12);
         for (size_t k = 0; b.ops->slot_copy && k < sizeof lengths / sizeof *lengths; k++) {
@@ -262,7 +258,7 @@ static void a_copied_slot_goes_on_with_the_same_bits(void **state) {
 static void the_number_of_threads_changes_no_bit(void **state) {
     (void)state;
     for (size_t i = 0; i < N_SETS; i++) {
-        struct setup one = set_up(sets[i], 1), many = set_up(sets[i], 3);
+        struct setup one = set_up(backend_sets[i], 1), many = set_up(backend_sets[i], 3);
         int32_t tok[MAX_PROMPT];
         fill_tokens(tok, MAX_PROMPT, one.V, 11);
         for (size_t k = 0; k < sizeof lengths / sizeof *lengths; k++) {
@@ -284,7 +280,9 @@ static void expect_close(const struct setup *b, const struct trace *got, const s
         max = x * x > max ? x * x : max;
         diff = d * d > diff ? d * d : diff;
     }
-    const double bound = b->ops == &backend_cpu ? 1e-10 : 1e-3; /* 16 bits of products on a GPU */
+    const struct state_layout *l = b->ops->info(b->be)->state;
+    /* 16 bits of products on a GPU. Of a narrow window the last bit of a key decides between two codes. */
+    const double bound = b->ops != &backend_cpu ? 1e-3 : l->window != l->act ? 1e-6 : 1e-10;
     if (!(diff <= bound * max)) fail_msg("%s, %s: relative error squared %g > %g", b->name, what, diff / max, bound);
 }
 
@@ -292,7 +290,7 @@ static void expect_close(const struct setup *b, const struct trace *got, const s
 static void chunked_is_stepwise_within_rounding(void **state) {
     (void)state;
     for (size_t i = 0; i < N_SETS; i++) {
-        struct setup b = set_up(sets[i], 2);
+        struct setup b = set_up(backend_sets[i], 2);
         int32_t tok[MAX_PROMPT];
         fill_tokens(tok, MAX_PROMPT, b.V, 12);
         struct trace chunked = read_sequence(&b, 0, tok, 290, 0, NULL),
@@ -307,7 +305,7 @@ static void chunked_is_stepwise_within_rounding(void **state) {
 static void a_prompt_split_anywhere_is_the_same_within_rounding(void **state) {
     (void)state;
     for (size_t i = 0; i < N_SETS; i++) {
-        struct setup b = set_up(sets[i], 2);
+        struct setup b = set_up(backend_sets[i], 2);
         int32_t tok[MAX_PROMPT];
         fill_tokens(tok, MAX_PROMPT, b.V, 12);
         struct trace whole = read_sequence(&b, 0, tok, 290, 0, NULL);

@@ -15,11 +15,6 @@
 #include <string.h>
 #include <cmocka.h>
 
-static const char *const sets[] = {"fla-rodimus-plus-small",  "fla-rodimus-small",    "rodimus-plus-extremes",
-                                   "rodimus-plus-headdim128", "rodimus-plus-options", "rodimus-plus-short",
-                                   "rodimus-plus-small",      "rodimus-small",        "tales"};
-#define N_SETS (sizeof sets / sizeof *sets)
-
 /* What follows a state: decode steps, a piece of a prompt, more decode steps. Logits of each row are compared. */
 enum { N_SLOTS = 4, BEFORE = 2, PIECE = 77, AFTER = 2, N_ROWS = BEFORE + PIECE + AFTER };
 
@@ -136,7 +131,7 @@ enum { EVERY = 1 };
 static void a_restored_state_goes_on_with_the_same_bits(void **state) {
     (void)state;
     for (size_t i = 0; i < N_SETS; i++) {
-        struct setup b = set_up(sets[i]), other = set_up(sets[i]);
+        struct setup b = set_up(backend_sets[i]), other = set_up(backend_sets[i]);
         uint64_t positions[N_POSITIONS];
         choose_positions(&b, positions);
         int32_t *tok = random_tokens(&b, 3 * b.visible + 600, 21), *past = random_tokens(&b, 3 * b.visible + 600, 22);
@@ -182,7 +177,7 @@ static void a_restored_state_goes_on_with_the_same_bits(void **state) {
 static void a_slot_that_was_loaded_leaves_no_trace(void **state) {
     (void)state;
     for (size_t i = 0; i < N_SETS; i++) {
-        struct setup b = set_up(sets[i]);
+        struct setup b = set_up(backend_sets[i]);
         int32_t *tok = random_tokens(&b, 3 * b.visible + 600, 23);
         reach(&b, 0, tok, 0);
         float *want = go_on(&b, 0, tok, 0);
@@ -200,7 +195,7 @@ static void a_state_has_one_size_once_the_window_is_full(void **state) {
     (void)state;
     char ids[N_SETS][BACKEND_STATE_ID_BYTES];
     for (size_t i = 0; i < N_SETS; i++) {
-        struct setup b = set_up(sets[i]);
+        struct setup b = set_up(backend_sets[i]);
         const struct model_dims *d = &b.model->dims;
         const struct backend_info *info = b.ops->info(b.be);
         const size_t most = b.ops->state_bytes(b.be, b.visible);
@@ -223,7 +218,7 @@ static void a_state_has_one_size_once_the_window_is_full(void **state) {
 static void the_bytes_are_what_the_layout_says(void **state) {
     (void)state;
     for (size_t i = 0; i < N_SETS; i++) {
-        struct setup b = set_up(sets[i]);
+        struct setup b = set_up(backend_sets[i]);
         const struct model_dims *d = &b.model->dims;
         const struct state_layout layout = state_layout_of(d, DTYPE_F32);
         char id[BACKEND_STATE_ID_BYTES];
@@ -263,10 +258,57 @@ static void the_bytes_are_what_the_layout_says(void **state) {
     }
 }
 
+/* n heads of P codes, of which the largest is 127, and the numbers that golden_read_slot gives for them. */
+static void check_codes(const struct setup *b, const unsigned char *codes, const unsigned char *scales, size_t n,
+                        const float *want) {
+    const size_t P = b->model->dims.P;
+    for (size_t h = 0; h < n; h++) {
+        float scale;
+        int most = 0;
+        memcpy(&scale, scales + h * sizeof scale, sizeof scale);
+        for (size_t i = h * P; i < (h + 1) * P; i++) {
+            const int code = (int8_t)codes[i];
+            most = abs(code) > most ? abs(code) : most;
+            if (want[i] != scale * (float)code)
+                fail_msg("%s: number %zu is %.9g, code %d times %.9g wanted", b->name, i, (double)want[i], code,
+                         (double)scale);
+        }
+        if (most != (scale > 0 ? 127 : 0))
+            fail_msg("%s: head %zu, scale %g: largest code %d", b->name, h, (double)scale, most);
+    }
+}
+
+static void a_window_in_int8_is_codes_up_to_127_and_a_scale_a_head(void **state) {
+    (void)state;
+    uint32_t n_seen = 0;
+    for (size_t i = 0; i < N_SETS; i++) {
+        struct setup b = set_up(backend_sets[i]);
+        const struct model_dims *d = &b.model->dims;
+        const struct state_layout *layout = b.ops->info(b.be)->state;
+        const uint64_t pos = b.visible + 70;
+        const struct state_layer part = state_layer_at(layout, pos);
+        int32_t *tok = random_tokens(&b, pos, 26);
+        struct golden_layer *want = golden_new_state(d, (uint32_t)b.visible);
+        size_t bytes;
+        struct rod_error err;
+        reach(&b, 0, tok, pos);
+        unsigned char *saved = save(&b, 0, pos, &bytes);
+        assert_int_equal(golden_read_slot(b.ops, b.be, 0, pos, want, &err), 0);
+        for (uint32_t l = 0; l < d->L && layout->window == DTYPE_INT8; l++, n_seen++) {
+            const unsigned char *at = saved + l * part.bytes;
+            check_codes(&b, at + part.keys, at + part.key_scales, (size_t)part.n_keys * d->Hk, want[l].k);
+            check_codes(&b, at + part.values, at + part.value_scales, (size_t)part.n_keys * d->Hv, want[l].v);
+        }
+        free(saved), free(tok), golden_free_state(want, d->L);
+        tear_down(&b);
+    }
+    if (!getenv("RODIMUS_TEST_DEVICE")) assert_true(n_seen > 0);
+}
+
 static void a_state_of_another_size_is_refused_and_changes_nothing(void **state) {
     (void)state;
     for (size_t i = 0; i < N_SETS; i++) {
-        struct setup b = set_up(sets[i]);
+        struct setup b = set_up(backend_sets[i]);
         struct rod_error err;
         const uint64_t pos = 20;
         int32_t *tok = random_tokens(&b, 3 * b.visible + 600, 24);
@@ -347,7 +389,7 @@ static void moves_and_steps_do_not_see_each_other(void **state) {
     (void)state;
     enum { STEPS = 200, START = 70 };
     for (size_t i = 0; i < N_SETS; i++) {
-        struct setup b = set_up(sets[i]);
+        struct setup b = set_up(backend_sets[i]);
         uint64_t positions[N_POSITIONS];
         choose_positions(&b, positions);
         int32_t *tok = random_tokens(&b, 3 * b.visible + 600, 31), *other = random_tokens(&b, 600, 32);
@@ -392,7 +434,7 @@ static void count_one(void *arg) { atomic_fetch_add((atomic_uint *)arg, 1); }
 static void many_moves_are_each_over_once(void **state) {
     (void)state;
     for (size_t i = 0; i < N_SETS; i++) {
-        struct setup b = set_up(sets[i]);
+        struct setup b = set_up(backend_sets[i]);
         atomic_uint n_told = 0;
         b.ops->on_moved(b.be, count_one, &n_told);
         const uint64_t pos = b.visible + 10;
@@ -448,7 +490,7 @@ static void end_step(const struct setup *b) {
 static void a_move_comes_after_the_steps_launched_before_it(void **state) {
     (void)state;
     for (size_t i = 0; i < N_SETS; i++) {
-        struct setup b = set_up(sets[i]);
+        struct setup b = set_up(backend_sets[i]);
         struct rod_error err;
         const struct rod_sampling greedy = rod_sampling_greedy();
         const struct backend_sampling sampling = {.sampling = &greedy, .max_tokens = 100, .n_logprobs = -1};
@@ -518,6 +560,7 @@ int main(void) {
         cmocka_unit_test(a_slot_that_was_loaded_leaves_no_trace),
         cmocka_unit_test(a_state_has_one_size_once_the_window_is_full),
         cmocka_unit_test(the_bytes_are_what_the_layout_says),
+        cmocka_unit_test(a_window_in_int8_is_codes_up_to_127_and_a_scale_a_head),
         cmocka_unit_test(a_state_of_another_size_is_refused_and_changes_nothing),
         cmocka_unit_test(moves_and_steps_do_not_see_each_other),
         cmocka_unit_test(many_moves_are_each_over_once),

@@ -271,8 +271,12 @@ static void lay_out_slot(struct backend *be) {
     be->ring_conv = d->K + be->n_drafts;
     at->k = at->conv + (size_t)be->ring_conv * be->Ep;
     be->ring_keys = d->plus ? pad_panel(d->visible + CPU_CHUNK - 1) : 0;
-    at->v = at->k + (size_t)d->Hk * d->P * be->ring_keys;
-    at->deferred = at->v + (size_t)d->Hv * d->P * be->ring_keys;
+    const size_t keys = (size_t)d->Hk * be->ring_keys, values = (size_t)d->Hv * be->ring_keys;
+    const size_t code = dtype_bytes(be->state.window), scale = state_scale_bytes(be->state.window);
+    at->v = at->k + keys * d->P * code / sizeof(float);
+    at->k_scale = at->v + values * d->P * code / sizeof(float);
+    at->v_scale = at->k_scale + keys * scale / sizeof(float);
+    at->deferred = at->v_scale + values * scale / sizeof(float);
     at->layer_floats = at->deferred + be->n_drafts * (be->Ep + 2 * (size_t)be->Mp);
     be->slot_floats = at->layer_floats * d->L;
     be->info.slot_bytes = be->slot_floats * sizeof(float);
@@ -414,7 +418,7 @@ static int backend_cpu_open(const struct model *model, const struct backend_conf
     be->Dp = pad_panel(d->D), be->Ep = pad_panel(d->E), be->Mp = pad_panel(d->M), be->Rp = pad_panel(d->R),
     be->Fp = pad_panel(d->F);
     be->Qp = pad_panel(d->H * d->P), be->Kvp = pad_panel(d->Hk * d->P), be->Vvp = pad_panel(d->Hv * d->P);
-    static const struct state_formats there = {.device = "a CPU"};
+    static const struct state_formats there = {.device = "a CPU", .windows = 1u << DTYPE_INT8};
     be->state = state_layout_of(d, DTYPE_F32);
     int rc = state_formats_choose(&there, config, &be->state, err);
     lay_out_slot(be);
@@ -464,20 +468,28 @@ static void backend_cpu_slot_zero(struct backend *be, uint32_t slot) {
     be->deferred[slot] = (struct cpu_deferred){0};
 }
 
-/* Copies what is filled of the window's rings, in whole panels. */
-static void backend_cpu_slot_copy(struct backend *be, uint32_t from, uint32_t to, uint64_t pos) {
+/* What is filled of the window's rings, in whole panels. */
+static void copy_window(const struct backend *be, const float *src, float *dst, size_t n_keys) {
     const struct model_dims *d = &be->d;
+    const size_t code = dtype_bytes(be->state.window), scale = state_scale_bytes(be->state.window);
+    memcpy(dst + be->at.k, src + be->at.k, d->Hk * n_keys * d->P * code);
+    memcpy(dst + be->at.v, src + be->at.v, d->Hv * n_keys * d->P * code);
+    memcpy(dst + be->at.k_scale, src + be->at.k_scale, d->Hk * n_keys * scale);
+    for (size_t h = 0, at = be->at.v_scale; scale && h < d->Hv; h++, at += be->ring_keys)
+        memcpy(dst + at, src + at, n_keys * scale);
+}
+
+static void backend_cpu_slot_copy(struct backend *be, uint32_t from, uint32_t to, uint64_t pos) {
     assert(from < be->info.n_slots && to < be->info.n_slots && from != to);
     assert(!cpu_move_moving(be, from, NULL) && !cpu_move_moving(be, to, NULL));
     cpu_state_settle(be, from);
     be->deferred[to] = (struct cpu_deferred){0};
     const size_t n_keys = pos < be->ring_keys ? pad_panel((uint32_t)pos) : be->ring_keys;
-    for (uint32_t i = 0; i < d->L; i++) {
+    for (uint32_t i = 0; i < be->d.L; i++) {
         const float *src = cpu_slot(be, from, i);
         float *dst = cpu_slot(be, to, i);
         memcpy(dst, src, be->at.k * sizeof(float));
-        memcpy(dst + be->at.k, src + be->at.k, (size_t)d->Hk * d->P * n_keys * sizeof(float));
-        memcpy(dst + be->at.v, src + be->at.v, (size_t)d->Hv * d->P * n_keys * sizeof(float));
+        copy_window(be, src, dst, n_keys);
     }
 }
 

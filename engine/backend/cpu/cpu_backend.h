@@ -32,7 +32,7 @@ struct cpu_layer {
 
 /* Floats from a slot's start to the parts of one layer's state. */
 struct cpu_slot_layout {
-    size_t S, conv, k, v, deferred, layer_floats;
+    size_t S, conv, k, v, k_scale, v_scale, deferred, layer_floats; /* no scales but of a window in int8 */
 };
 
 /* Of a slot: accepted drafts that its S lacks, whose u, k and log_alpha are at.deferred [n_drafts][Ep + 2 Mp]. The next
@@ -93,12 +93,15 @@ static inline float *cpu_slot(const struct backend *be, uint32_t slot, uint32_t 
 /* A slot's window in a layer. */
 static inline struct cpu_window cpu_ring(const struct backend *be, uint32_t slot, uint32_t layer) {
     const struct model_dims *d = &be->d;
-    float *at = cpu_slot(be, slot, layer);
-    return (struct cpu_window){.heads = {d->H, d->Hk, d->Hv, d->P},
-                               .n_keys = be->ring_keys,
-                               .visible = d->visible,
-                               .kt = at + be->at.k,
-                               .v = at + be->at.v};
+    float *at = cpu_slot(be, slot, layer), *k = at + be->at.k, *v = at + be->at.v;
+    struct cpu_window ring = {.heads = {d->H, d->Hk, d->Hv, d->P}, .n_keys = be->ring_keys, .visible = d->visible};
+    if (be->state.window == DTYPE_INT8) {
+        ring.kt8 = (int8_t *)k, ring.v8 = (int8_t *)v;
+        ring.k_scale = at + be->at.k_scale, ring.v_scale = at + be->at.v_scale;
+    } else {
+        ring.kt = k, ring.v = v;
+    }
+    return ring;
 }
 
 /* Where a layer has the convolution's input of the token K before pos; before the first one it is zero. */

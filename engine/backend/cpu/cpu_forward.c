@@ -91,7 +91,8 @@ static void ahead_windows(const struct step *st, uint32_t member, uint32_t layer
         const struct backend_segment *seg = &st->segs[be->rows[r].segment];
         if (be->rows[r].index) continue; /* a segment's rows read the same window */
         uint64_t filled = seg->pos < be->ring_keys ? seg->pos : be->ring_keys;
-        ahead_push(ahead, cpu_slot(be, seg->slot, layer) + be->at.v, (size_t)filled * be->d.Hv * be->d.P);
+        ahead_push(ahead, cpu_slot(be, seg->slot, layer) + be->at.v,
+                   (size_t)filled * be->d.Hv * be->d.P * dtype_bytes(be->state.window) / sizeof(float));
     }
 }
 
