@@ -1,4 +1,5 @@
 """The table of deploy/CAPACITY.md, from what the program says of the published shapes."""
+import json
 import math
 import re
 
@@ -32,20 +33,40 @@ def test_the_table_of_capacity_has_the_programs_figures(name, tmp_path):
     assert len(re.findall(r"^\| Rodimus", chapter, re.M)) == 2 * len(sizes.PUBLISHED)
 
 
-PRICES = {"storage": 0.023e-9, "put": 5e-6, "get": 0.4e-6}  # a byte and month, a request: of one provider in one region, in dollars
+PRICES = {"storage": 0.023e-9, "put": 5e-6, "get": 0.4e-6}  # a byte and month, a request: of one provider in one region, in dollars; a list is a PUT
+N_TURNS = 300
+
+
+def conversation():
+    """What a conversation's turn asks of a store, and the states that its turns leave, as tests/deploy/test_store_requests.py counted them: where it asks most."""
+    rows = json.loads(page("tests/bench/results/deploy.json"))
+    counted = [row for row in rows if row["what"] == "requests to a store: Whole"]
+    assert len(counted) == 3 and all(row["turns"] == N_TURNS - 1 for row in counted), counted
+    a_turn = [{what: round(row["all"][what] / row["turns"] + 0.49) for what in ("PUT", "LIST", "GET")} for row in counted]
+    return max(a_turn, key=lambda n: n["GET"]), min(n["GET"] for n in a_turn), max(row["states_left"] for row in counted)
+
+
+def month(n_bytes, n_puts, n_gets):
+    """1,000 asleep, and with their turns."""
+    asleep = 1000 * n_bytes * PRICES["storage"]
+    return f"{asleep:.2f} | {asleep + 1000 * N_TURNS * (n_puts * PRICES['put'] + n_gets * PRICES['get']):.2f}"
+
+
+def written(n_bytes):
+    return f"{n_bytes / 1e6:.1f} MB" if n_bytes < 1e8 else f"{n_bytes / 1e6:.0f} MB"
 
 
 @pytest.mark.parametrize("name", sizes.PUBLISHED)
-def test_the_table_of_a_store_has_the_programs_bytes_and_these_prices(name, tmp_path):
+def test_the_table_of_a_store_has_the_programs_bytes_the_counted_requests_and_these_prices(name, tmp_path):
     one = sizes.session_bytes(name, tmp_path)["gpu"]
-    asleep = 1000 * one * PRICES["storage"]
-    busy = asleep + 1000 * 300 * (PRICES["put"] + PRICES["get"])
-    written = one / 1e6
-    wanted = f"| {name}, on a GPU | {asleep:.2f} | {busy:.2f} | {f'{written:.1f}' if written < 100 else f'{written:.0f}'} MB |"
-    chapter = page("deploy/CAPACITY.md").split("\n## Sessions in a store\n")[1].split("\n## ")[0]
+    most, fewest_gets, n_states = conversation()
+    wanted = f"| {name} | {month(one, 1, 1)} | {written(one)} | {month(n_states * one, most['PUT'] + most['LIST'], most['GET'])} | {written(2 * one)} |"
+    chapter = page("deploy/CAPACITY.md").split("\n## Sessions and conversations in a store\n")[1].split("\n## ")[0]
     assert wanted in chapter.splitlines(), wanted
+    said = " ".join(chapter.split())
+    assert f"{most['PUT']} PUTs for its two new states and its notes, {most['LIST']} lists, and {fewest_gets} to {most['GET']} GETs; {N_TURNS} turns leave {n_states} states" in said
     assert all(f"{price * n:g} a {what}" in chapter for price, n, what in
-               ((PRICES["storage"], 1e9, "GB"), (PRICES["put"], 1000, "thousand PUTs"), (PRICES["get"], 1000, "thousand GETs")))
+               ((PRICES["storage"], 1e9, "GB"), (PRICES["put"], 1000, "thousand PUTs and lists"), (PRICES["get"], 1000, "thousand GETs")))
 
 
 def test_a_file_of_a_session_takes_what_the_table_counts(own_server, tmp_path):
