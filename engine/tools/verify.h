@@ -80,7 +80,7 @@ struct verify_bounds {
     double rel, max, margin;
 };
 struct verify_bounds verify_bounds(enum dtype arithmetic, enum weight_format format, bool gpu, bool against_cpu);
-/* The same for states in these formats. */
+/* Wider where states are in fewer bits. */
 struct verify_bounds verify_bounds_of_states(struct verify_bounds bounds, const struct state_layout *layout);
 
 /* Fills the report's rows and agreement of one mode (rows has room for 1 + 4 L more) and clears report->passed on any
