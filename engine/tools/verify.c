@@ -182,7 +182,7 @@ struct verify_bounds verify_bounds(enum dtype arithmetic, enum weight_format for
     return against_cpu ? (struct verify_bounds){6e-2, 4, 0.1} : (struct verify_bounds){1.5e-2, 0.5, 0.1};
 }
 
-/* The reference's windows are whole, so the bounds are of what rounding them does to the golden sets: int8 at
+/* The reference's windows have all bits, so the bounds are of what rounding them does to the golden sets: int8 at
  * most 3.5e-3 of the logits and 6.6e-3 of keys and values, an element of S 6.6e-2; one argmax of 549 was another. */
 struct verify_bounds verify_bounds_of_states(struct verify_bounds bounds, const struct state_layout *l) {
     static const struct verify_bounds windows[N_DTYPES] = {[DTYPE_INT8] = {1e-2, 0.15, 0.05}};
