@@ -179,9 +179,10 @@ def llama_table():
 
 
 def golden_table():
-    """What rounding weights does to the golden sets."""
-    for weights, name in (("auto", "as stored"), ("int8", "int8"), ("fp8", "fp8"), ("int4", "int4")):
-        found = [r for r in rows("golden-formats-cpu") if r["weights"] == weights]
+    """What rounding weights or windows does to the golden sets."""
+    for weights, window, name in (("auto", "auto", "as stored"), ("int8", "auto", "int8"), ("fp8", "auto", "fp8"), ("int4", "auto", "int4"),
+                                  ("auto", "int8", "as stored, window int8")):
+        found = rows("golden-formats-cpu", weights=weights, window=window)
         logits = [r["logits"] for r in found]
         yield (f"| {name} | {min(logits):.1e} .. {max(logits):.1e} "
                f"| {sum(r['argmax'] for r in found)} of {sum(r['of'] for r in found)} | {found[0]['bound']:g} |")
