@@ -15,7 +15,7 @@ from rodimus_server_client.models import Error
 from rodimus_server_client.types import File
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-BEARING = "a-session"
+BEARING, CONVERSATION = "a-session", "thread-1"  # that of the example
 
 
 def load():
@@ -55,17 +55,27 @@ def arguments(path, call, method, state, response):
     return {key: value for key, value in given.items() if key in taken}
 
 
+def prepare(http):
+    """A session of five turns, all kept, and a conversation; the session's state, and a stored response."""
+    http.delete(f"/v1/sessions/{BEARING}")
+    http.post("/v1/sessions", json={"id": BEARING, "keep_turns": 8}).raise_for_status()
+    for _ in range(5):
+        http.post("/v1/completions", json={"prompt": "Once", "max_tokens": 1, "session_id": BEARING}).raise_for_status()
+    text = {"messages": [{"role": "user", "content": "Once " * 99}], "max_tokens": 1}
+    http.post("/v1/chat/completions", json={**text, "prompt_cache_key": CONVERSATION}).raise_for_status()
+    response = http.post("/v1/responses", json={"input": "Once", "max_output_tokens": 1}).json()["id"]
+    return http.get(f"/v1/sessions/{BEARING}/state").content, response
+
+
 def main(url):
     document, client = load(), Client(base_url=url)
     http = client.get_httpx_client()
     n_calls, operations = 0, [(p, m, o) for p, item in document["paths"].items() for m, o in item.items() if isinstance(o, dict) and "operationId" in o]
     assert len(operations) >= 30, len(operations)
     for path, method, operation in operations:
-        http.post("/v1/completions", json={"prompt": "Once", "max_tokens": 1, "session_id": BEARING, "session_create": True}).raise_for_status()
-        state = http.get(f"/v1/sessions/{BEARING}/state").content
-        response = http.post("/v1/responses", json={"input": "Once", "max_output_tokens": 1}).json()["id"]
         call = module_of(operation).sync_detailed
         for body in bodies(operation) or [None]:
+            state, response = prepare(http)
             more = {} if body is None else {"body": typed(call, {**body, **{k: 4 for k in ("max_tokens", "max_output_tokens") if body.get(k, 0) > 4}})}
             assert more or "body" not in inspect.signature(call).parameters or "body" in arguments(path, call, method, state, response), f"{path} has no example"
             answer = call(client=client, **arguments(path, call, method, state, response), **more)
