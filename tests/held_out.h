@@ -39,15 +39,14 @@ static inline double log_probability(const float *row, uint32_t V, int32_t id) {
     return (double)row[id] - top - log(sum);
 }
 
-/* Of ids[1..n), read as one text. */
-static inline double perplexity(const struct model *model, const char *device, const char *precision,
-                                const int32_t *ids, size_t n) {
+/* Of ids[1..n), read as one text; of config the device and the formats count. */
+static inline double perplexity(const struct model *model, struct backend_config config, const int32_t *ids, size_t n) {
     const uint32_t V = model->dims.V;
-    const struct backend_config config = {.n_slots = 1, .device = device, .precision = precision};
     const struct backend_ops *ops;
     struct backend *be;
     struct rod_error err;
-    if (backend_find(device, &ops, &err) || ops->open(model, &config, &be, &err)) fail_msg("%s", err.message);
+    config.n_slots = 1;
+    if (backend_find(config.device, &ops, &err) || ops->open(model, &config, &be, &err)) fail_msg("%s", err.message);
     const struct backend_info *info = ops->info(be);
     const uint32_t most = info->max_out < info->max_batch_tok ? info->max_out : info->max_batch_tok;
     double sum = 0;

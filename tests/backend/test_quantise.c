@@ -51,7 +51,8 @@ static struct model *open_as(const char *dir, const char *weights) {
 
 static double perplexity_of(const char *dir, const char *weights, bool as_numbers, const int32_t *ids, size_t n) {
     struct model *m = open_as(dir, weights);
-    const double p = perplexity(m, "cpu", as_numbers ? "fp32" : "auto", ids, n);
+    const double p =
+        perplexity(m, (struct backend_config){.device = "cpu", .precision = as_numbers ? "fp32" : "auto"}, ids, n);
     model_close(m);
     return p;
 }

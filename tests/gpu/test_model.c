@@ -55,12 +55,12 @@ static void check_held_out_text(const char *dir) {
     struct model *model = open_model(dir);
     size_t n;
     int32_t *ids = held_out_ids(dir, &n);
-    const double want = perplexity(model, "cpu", "auto", ids, n);
+    const double want = perplexity(model, (struct backend_config){.device = "cpu"}, ids, n);
     printf("note: %s, perplexity of %zu tokens: cpu %.4f", dir, n, want);
     static const char *const precisions[] = {"fp32", "fp16", "bf16"};
     double got[3];
     for (int i = 0; i < 3; i++) {
-        got[i] = perplexity(model, "cuda", precisions[i], ids, n);
+        got[i] = perplexity(model, (struct backend_config){.device = "cuda", .precision = precisions[i]}, ids, n);
         printf(", cuda %s %.4f (%+.3f %%)", precisions[i], got[i], 100 * (got[i] / want - 1));
     }
     printf("\n");
