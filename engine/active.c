@@ -86,6 +86,7 @@ int active_new(const struct rod_engine *e, struct rod_request *request, struct a
         return rc;
     }
     a->submit_ns = clock_now_ns();
+    a->waited_ns = request->waited_ns;
     a->submission.n_tok = request->n_prompt;
     a->submission.key = request->key;
     a->submission.quota = request->queue_quota;

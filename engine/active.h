@@ -58,6 +58,7 @@ struct active_lane {
     bool ends;      /* its end waits until that state is in a file */
     struct conversation_place place;
     struct conversation_job *job; /* a file is read or written, and this request waits for it */
+    uint64_t job_ns;              /* since then */
     struct state_buffer *loaded;  /* of a file, after loaded_place's tokens */
     struct conversation_place loaded_place;
 };
@@ -111,6 +112,7 @@ struct active {
     uint32_t row[2]; /* its row of each step on its way, if that row names it */
     uint32_t n_generated;
     uint64_t submit_ns, first_ns, last_ns;
+    uint64_t waited_ns;             /* for a store, as rod_request.waited_ns */
     struct event *end;              /* made at submit, so that every request can end whatever the memory */
     bool ended;                     /* end says how, and goes out when the state is saved */
     struct rod_state *output_state; /* room for what end carries, of keep_state */

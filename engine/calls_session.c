@@ -1,5 +1,7 @@
 /* calls_session.c - the public calls of sessions. */
 #include "core.h"
+#include "engine/base/fail.h"
+#include "engine/base/store_wait.h"
 
 static int calls_need_sessions(const struct rod_engine *e, struct rod_error *err) {
     return e->sessions ? 0 : rod_fail(err, ROD_EUNSUPPORTED, "This device keeps no states, so there are no sessions.");
@@ -15,6 +17,18 @@ int rod_session_get(struct rod_engine *e, const char *tenant, const char *id, st
                     struct rod_error *err) {
     const int rc = calls_need_sessions(e, err);
     return rc ? rc : sessions_get(e->sessions, tenant, id, out, err);
+}
+
+int rod_session_known(struct rod_engine *e, const char *tenant, const char *id, uint64_t *waited_ns,
+                      struct rod_error *err) {
+    struct rod_session_info info;
+    const uint64_t began_ns = clock_now_ns(), wait_ns = conversations_patience_ns(*waited_ns);
+    if (e->home.calls && !wait_ns) return rod_fail(err, ROD_EIO, "The store has let this request wait too long.");
+    state_home_hurry(&e->home, began_ns + wait_ns);
+    const int rc = rod_session_get(e, tenant, id, &info, err);
+    state_home_hurry(&e->home, 0);
+    if (e->home.calls) *waited_ns = store_wait_add(*waited_ns, clock_now_ns() - began_ns, rc == ROD_EIO);
+    return rc;
 }
 
 int rod_session_change(struct rod_engine *e, const char *tenant, const char *id,

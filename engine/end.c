@@ -18,6 +18,7 @@ static void end_post(struct rod_engine *e, struct active *a) {
     a->end = NULL;
     end->pub.ticket = a->submission.ticket;
     end->pub.user = a->request->user;
+    end->pub.waited_ns = a->waited_ns;
     if (a->request->on_end)
         a->request->on_end(end->pub.user, &end->pub);
     else

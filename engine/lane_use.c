@@ -7,6 +7,7 @@
  * whatever becomes of this process.
  */
 #include "core.h"
+#include "engine/base/store_wait.h"
 
 #include <assert.h>
 #include <stdlib.h>
@@ -75,7 +76,9 @@ bool lane_use_look(struct rod_engine *e, struct active *a, uint64_t than) {
     const struct conversation_prompt prompt = lane_use_prompt(a, a->prompt, a->n_prompt);
     if (!conversations_find(e->conversations, &prompt, than, &a->lane.loaded_place)) return false;
     struct state_buffer *buffer = lane_use_buffer(e, a->lane.loaded_place.n_tok);
-    if (buffer) a->lane.job = conversations_load(e->conversations, &prompt, &a->lane.loaded_place, buffer, a);
+    if (buffer)
+        a->lane.job = conversations_load(e->conversations, &prompt, &a->lane.loaded_place, buffer, a->waited_ns, a);
+    a->lane.job_ns = clock_now_ns();
     if (!a->lane.job) state_buffer_release(buffer);
     return a->lane.job != NULL;
 }
@@ -137,7 +140,8 @@ void lane_use_keep(struct rod_engine *e, struct active *a, struct state_buffer *
     assert(!a->lane.job);
     a->lane.keeps = false;
     a->lane.job = conversations_keep(e->conversations, key.tenant ? key.tenant : "", a->request->conversation,
-                                     &a->lane.place, buffer, a->lane.since, a->lane.ends ? a : NULL);
+                                     &a->lane.place, buffer, a->lane.since, a->waited_ns, a->lane.ends ? a : NULL);
+    a->lane.job_ns = clock_now_ns();
     if (!a->lane.ends) a->lane.job = NULL; /* nobody waits */
     e->n_lane_ends += a->lane.job != NULL;
 }
@@ -165,7 +169,8 @@ struct lane_kept *lane_use_detach(struct active *a) {
 }
 
 void lane_use_keep_detached(struct rod_engine *e, struct lane_kept *kept, struct state_buffer *buffer) {
-    if (kept) conversations_keep(e->conversations, kept->tenant, kept->name, &kept->place, buffer, kept->since, NULL);
+    if (kept)
+        conversations_keep(e->conversations, kept->tenant, kept->name, &kept->place, buffer, kept->since, 0, NULL);
     free(kept);
 }
 
@@ -183,6 +188,11 @@ void lane_use_distrust(struct rod_engine *e, const struct active *a) {
 
 /* ---- jobs that are over ---- */
 
+static void lane_use_waited(const struct rod_engine *e, struct active *a, int rc) {
+    const bool failed = rc == ROD_EIO || rc == ROD_EUNSURE;
+    if (e->home.calls) a->waited_ns = store_wait_add(a->waited_ns, clock_now_ns() - a->lane.job_ns, failed);
+}
+
 struct active *lane_use_next(struct rod_engine *e, bool *loaded) {
     if (!e->conversations) return NULL;
     for (struct conversation_over over; conversations_next_over(e->conversations, &over);) {
@@ -192,6 +202,7 @@ struct active *lane_use_next(struct rod_engine *e, bool *loaded) {
         if (a) {
             a->lane.job = NULL;
             e->n_lane_ends -= a->lane.ends;
+            lane_use_waited(e, a, over.rc);
         }
         if (a && over.loaded && is_state)
             a->lane.loaded = over.buffer;

@@ -452,6 +452,7 @@ struct rod_request {       /* make with rod_request_new; every pointer malloc'd 
     char *conversation;    /* the name under which this prompt comes again, longer each time; 1 to ROD_MAX_CONVERSATION
                               bytes, NULL = none. What is read and said is kept for it. Of turns, with whole alone */
     uint32_t n_user_texts; /* of a conversation: texts of the user in the prompt */
+    uint64_t waited_ns;    /* for a store so far; ROD_EVENT_FINISH has it with what the engine waited */
     struct rod_breakpoint breakpoints[ROD_MAX_BREAKPOINTS]; /* [n_breakpoints] */
     uint32_t n_breakpoints;
     bool keep_state; /* ROD_EVENT_FINISH brings the state, with all counted tokens read or pending */
@@ -570,6 +571,7 @@ struct rod_event {
     char *label;   /* in the first event of such an answer: its turn's, or NULL; part of the event's memory */
     /* FINISH, ERROR: waiting for a slot; until the first token, 0 if it never had a slot; from first to last */
     uint64_t queue_ns, prefill_ns, decode_ns;
+    uint64_t waited_ns; /* for a store, as rod_request.waited_ns */
     /* ERROR */
     struct rod_error error;
 };
@@ -592,6 +594,8 @@ bool rod_conversation_durable(const struct rod_engine *engine); /* there is a fo
  * *bytes malloc'd, each record a u32 length, little-endian, and its bytes; else *bytes NULL. Waits for files. */
 struct rod_notes_seen {
     uint64_t inode, n_bytes;
+    uint64_t waited_ns; /* for a store by the request so far, in all its calls; it waits for some 10 s in all, and not
+                           again where a wait has failed */
 };
 int rod_conversation_open(struct rod_engine *engine, const char *tenant, const char *name, struct rod_notes_seen *seen,
                           void **bytes, size_t *n, struct rod_error *err);
@@ -693,6 +697,10 @@ int rod_session_create(struct rod_engine *engine, const char *tenant, const stru
                        struct rod_session_info *out, struct rod_error *err);
 int rod_session_get(struct rod_engine *engine, const char *tenant, const char *id, struct rod_session_info *out,
                     struct rod_error *err);
+/* Whether there is one: 0 or ROD_ENOTFOUND; ROD_EIO where a store does not say so within a few seconds. waited_ns: as
+ * in rod_notes_seen. */
+int rod_session_known(struct rod_engine *engine, const char *tenant, const char *id, uint64_t *waited_ns,
+                      struct rod_error *err);
 /* ROD_EBUSY while a turn runs. Its time begins anew; it keeps its version. */
 int rod_session_change(struct rod_engine *engine, const char *tenant, const char *id,
                        const struct rod_session_change *change, struct rod_session_info *out, struct rod_error *err);

@@ -87,6 +87,7 @@ int turn_check(const struct rod_engine *e, const struct rod_request *r, struct r
 void turn_arrive(struct rod_engine *e, struct active *a) {
     assert(!a->session.in_sessions && !a->session.ran && a->sched.state == SCHED_NONE);
     a->session.in_sessions = true;
+    a->session.turn->waited_ns = a->waited_ns;
     sessions_arrive(e->sessions, a->session.turn);
 }
 
@@ -241,6 +242,7 @@ bool turn_leave(struct rod_engine *e, struct active *a) {
     rod_state_free(end->state);
     end->state = NULL;
     a->session.in_sessions = a->session.ran = true;
+    t->waited_ns = a->waited_ns;
     sessions_end(e->sessions, t, commit);
     return true;
 }
@@ -279,6 +281,7 @@ enum turn_back turn_back(struct rod_engine *e, struct active *a) {
     struct session_turn *t = a->session.turn;
     assert(a->session.in_sessions && a->sched.state == SCHED_NONE);
     a->session.in_sessions = false;
+    a->waited_ns = t->waited_ns;
     if (a->session.ran) {
         const bool finished = a->end->pub.kind == ROD_EVENT_FINISH && a->end->pub.reason != ROD_FINISH_CANCEL;
         if (finished && !t->rc) turn_test_conflict(e, t);

@@ -171,7 +171,8 @@ int notes_read(const char *dir, struct rod_notes_seen *seen, void **bytes, size_
     const int rc = notes_file_read(dir, &file, err);
     if (rc) return rc == ROD_ENOTFOUND ? 0 : rc;
     const size_t whole = notes_whole(file.data, file.n, &n_first), from = MARK_BYTES + n_first;
-    *seen = (struct rod_notes_seen){(uint64_t)info.st_ino, whole}; /* a part of a record behind is cut off some day */
+    *seen = (struct rod_notes_seen){.inode = (uint64_t)info.st_ino,
+                                    .n_bytes = whole}; /* a part of a record behind is cut off some day */
     if (!n_first || whole == from) {
         free(file.data);
         return 0;

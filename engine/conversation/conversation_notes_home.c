@@ -51,7 +51,7 @@ int notes_home_read(const struct state_home *home, struct rod_notes_seen *seen, 
     const int rc = get(home, &notes, err);
     if (rc) return rc == ROD_ENOTFOUND ? 0 : rc;
     const bool new = seen->inode != notes.version.inode;
-    *seen = (struct rod_notes_seen){notes.version.inode, notes.whole};
+    *seen = (struct rod_notes_seen){.inode = notes.version.inode, .n_bytes = notes.whole};
     if (new &&notes.n_first) *n = notes_records(notes.bytes, notes.whole, notes.n_first);
     if (*n)
         *bytes = notes.bytes;
@@ -142,7 +142,7 @@ static int add_once(const struct state_home *home, const struct adding *a, bool 
     rc = put_with(home, a, &old, &version, n_now, err);
     free(old.bytes);
     if (rc) *n_now = NO_NOTES;
-    if (!rc && known) *seen = (struct rod_notes_seen){version.inode, *n_now};
+    if (!rc && known) *seen = (struct rod_notes_seen){.inode = version.inode, .n_bytes = *n_now};
     return rc;
 }
 

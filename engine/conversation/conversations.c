@@ -190,16 +190,18 @@ static struct conversation_job *job_new(enum conversation_work work, const struc
 }
 
 struct conversation_job *conversations_load(struct conversations *c, const struct conversation_prompt *prompt,
-                                            struct conversation_place *place, struct state_buffer *buffer, void *user) {
+                                            struct conversation_place *place, struct state_buffer *buffer,
+                                            uint64_t waited_ns, void *user) {
     char dir[CONVERSATION_DIR_BYTES] = "";
     struct conversation_job *job = NULL;
     if (prompt->name) conversations_dir(c, text_of(prompt->tenant), prompt->name, dir);
     pthread_mutex_lock(&c->lock);
     const struct conversation_state *s = conversation_state_ready(c->table, conversation_find(c->table, dir), place);
-    if (s && !c->stuck) job = job_new(CONVERSATION_READ, &s->place, s->of->dir, buffer, user);
+    if (s && conversations_waits_locked(c, waited_ns))
+        job = job_new(CONVERSATION_READ, &s->place, s->of->dir, buffer, user);
     if (job) {
         *place = s->place;
-        job->until_ns = conversations_until_locked(c, buffer->n_bytes);
+        job->until_ns = conversations_until_locked(c, buffer->n_bytes, waited_ns);
         conversation_get(c->table, s->of->dir, s->of->tenant, s->of->name, clock_unix_s());
         conversation_state_add(c->table, s->of, place); /* it is used */
         conversations_push_locked(c, job);
@@ -224,7 +226,7 @@ static void set_twin_locked(const struct conversations *c, struct conversation_j
 /* Writes the state unless it is in a file: the job, or NULL. */
 static struct conversation_job *keep_write_locked(struct conversations *c, struct conversation *of,
                                                   struct conversation_state *s, struct state_buffer *buffer,
-                                                  void *user) {
+                                                  uint64_t waited_ns, void *user) {
     const uint64_t bytes = conversation_file_bytes(&c->config.form, &s->place);
     if (!conversations_durable(c) || s->file_bytes) return NULL;
     if (c->queues[0].n >= POLICY_CONVERSATION_WRITES || !write_waits_well(c, buffer) ||
@@ -232,10 +234,10 @@ static struct conversation_job *keep_write_locked(struct conversations *c, struc
         c->n_failures++;
         return NULL;
     }
-    if (c->stuck) user = NULL;
+    if (!conversations_waits_locked(c, waited_ns)) user = NULL;
     struct conversation_job *job = job_new(CONVERSATION_WRITE, &s->place, of->dir, buffer, user);
     if (job) job->makes = !of->notes_bytes;
-    if (job && user) job->until_ns = conversations_until_locked(c, buffer->n_bytes);
+    if (job && user) job->until_ns = conversations_until_locked(c, buffer->n_bytes, waited_ns);
     if (job) job->whose = conversations_whose(of->tenant, of->name, &job->n_whose);
     if (!job || !job->whose) {
         free(job);
@@ -265,7 +267,7 @@ static bool was_removed_locked(const struct conversations *c, const char *dir, u
 
 struct conversation_job *conversations_keep(struct conversations *c, const char *tenant, const char *name,
                                             const struct conversation_place *place, struct state_buffer *buffer,
-                                            uint64_t since, void *user) {
+                                            uint64_t since, uint64_t waited_ns, void *user) {
     char dir[CONVERSATION_DIR_BYTES], heads[CONVERSATION_DIR_BYTES];
     const int64_t now_s = clock_unix_s();
     struct conversation_job *job = NULL;
@@ -285,7 +287,7 @@ struct conversation_job *conversations_keep(struct conversations *c, const char 
     struct conversation_state *s = of ? conversation_state_add(c->table, of, place) : NULL;
     if (s) {
         conversation_state_in_memory(c->table, &s->place);
-        job = keep_write_locked(c, s->of, s, buffer, user);
+        job = keep_write_locked(c, s->of, s, buffer, waited_ns, user);
         if (place->kind != CONVERSATION_HEAD) conversation_thin(c->table, s->of, place->lane);
     }
     pthread_mutex_unlock(&c->lock);

@@ -64,10 +64,13 @@ struct conversation_over {
     int rc;                      /* of a load: not 0 if the file is gone or at fault */
     struct state_buffer *buffer; /* of a load: the caller's */
 };
+/* How long a request waits for a store's answer that moves no bytes and has waited so long before (store_wait.h). */
+uint64_t conversations_patience_ns(uint64_t waited_ns);
 /* Reads the file into the buffer, which is given over and comes back; *place: of the state that is read. NULL without
- * memory: the buffer is the caller's. */
+ * memory, or where the user, having waited so long, does not wait: the buffer is the caller's. */
 struct conversation_job *conversations_load(struct conversations *c, const struct conversation_prompt *prompt,
-                                            struct conversation_place *place, struct state_buffer *buffer, void *user);
+                                            struct conversation_place *place, struct state_buffer *buffer,
+                                            uint64_t waited_ns, void *user);
 /* How many conversations were removed so far: for what a request keeps later. */
 uint64_t conversations_now(struct conversations *c);
 /* The state is in host memory, as an entry named place.tokens.low, and belongs to this conversation; with a folder it
@@ -75,7 +78,7 @@ uint64_t conversations_now(struct conversations *c);
  * nothing is to be waited for. The caller keeps its reference. */
 struct conversation_job *conversations_keep(struct conversations *c, const char *tenant, const char *name,
                                             const struct conversation_place *place, struct state_buffer *buffer,
-                                            uint64_t since, void *user);
+                                            uint64_t since, uint64_t waited_ns, void *user);
 /* The entry is in host memory again; has left it. */
 void conversations_there(struct conversations *c, const struct conversation_place *place);
 void conversations_gone(struct conversations *c, uint64_t tokens_low);

@@ -96,8 +96,10 @@ void conversations_say(const struct conversations *c, int level, const char *for
     __attribute__((format(printf, 3, 4)));
 void conversations_expire_locked(struct conversations *c); /* what its time is over for goes */
 void conversations_push_locked(struct conversations *c, struct conversation_job *job);
-/* Until when a user waits for a job that moves so many bytes; 0: as long as it takes. */
-uint64_t conversations_until_locked(const struct conversations *c, uint64_t n_bytes);
+/* Whether a user waits that has waited so long before; and until when, for a job that moves so many bytes; 0: as long
+ * as it takes. */
+bool conversations_waits_locked(const struct conversations *c, uint64_t waited_ns);
+uint64_t conversations_until_locked(const struct conversations *c, uint64_t n_bytes, uint64_t waited_ns);
 /* A job of the conversation that is no read is being done; or waits, too. */
 bool conversations_goes_on_locked(const struct conversations *c, const char *dir);
 bool conversations_busy_locked(const struct conversations *c, const char *dir);

@@ -1,6 +1,8 @@
 /* conversations_queue.c - see conversations_internal.h: jobs, their queues, and callers that wait for one. */
 #include "conversations_internal.h"
 #include "engine/base/clock.h"
+#include "engine/base/store_wait.h"
+#include "engine/base/test_hooks.h"
 
 #include <stdarg.h>
 #include <stdio.h>
@@ -9,9 +11,8 @@
 
 #define NS_MS ((uint64_t)1000000u)
 /* Of a store: a user's patience, with a second for so many bytes that wait or move, and at most. */
-#define PATIENCE_NS      (3000 * NS_MS)
-#define PATIENCE_BPS     ((uint64_t)64 << 20)
-#define MOST_PATIENCE_NS (10000 * NS_MS)
+#define PATIENCE_NS  (3000 * NS_MS)
+#define PATIENCE_BPS ((uint64_t)64 << 20)
 
 void conversations_say(const struct conversations *c, int level, const char *format, ...) {
     char line[512];
@@ -80,11 +81,22 @@ bool conversations_removes_locked(const struct conversations *c, const char *dir
 
 /* ---- callers that wait ---- */
 
-uint64_t conversations_until_locked(const struct conversations *c, uint64_t n_bytes) {
-    if (!c->stored) return 0;
-    const uint64_t most_ns = PATIENCE_NS + (c->waiting_bytes + n_bytes) / (PATIENCE_BPS / 1000) * NS_MS;
-    if (c->patience_ns) return clock_now_ns() + c->patience_ns;
-    return clock_now_ns() + (most_ns < MOST_PATIENCE_NS ? most_ns : MOST_PATIENCE_NS);
+static uint64_t patience_ns(uint64_t own_ns, uint64_t of_tests_ns, uint64_t waited_ns) {
+    const uint64_t left_ns = store_wait_left_ns(waited_ns, of_tests_ns ? of_tests_ns : STORE_WAIT_MOST_NS);
+    return left_ns < own_ns || of_tests_ns ? left_ns : own_ns;
+}
+
+uint64_t conversations_patience_ns(uint64_t waited_ns) {
+    return patience_ns(PATIENCE_NS, test_hooks_patience_ms() * NS_MS, waited_ns);
+}
+
+bool conversations_waits_locked(const struct conversations *c, uint64_t waited_ns) {
+    return !c->stored || (!c->stuck && patience_ns(PATIENCE_NS, c->patience_ns, waited_ns));
+}
+
+uint64_t conversations_until_locked(const struct conversations *c, uint64_t n_bytes, uint64_t waited_ns) {
+    const uint64_t own_ns = PATIENCE_NS + (c->waiting_bytes + n_bytes) / (PATIENCE_BPS / 1000) * NS_MS;
+    return c->stored ? clock_now_ns() + patience_ns(own_ns, c->patience_ns, waited_ns) : 0;
 }
 
 void conversations_ask(struct conversations *c, struct conversation_job *job) {

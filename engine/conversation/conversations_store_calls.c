@@ -5,6 +5,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/fail.h"
 #include "engine/base/policy.h"
+#include "engine/base/store_wait.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -31,12 +32,22 @@ static int not_in_time(struct rod_error *err) {
 
 /* ---- what a request needs ---- */
 
+static uint64_t wait_until_locked(struct conversations *c, uint64_t waited_ns) {
+    return conversations_waits_locked(c, waited_ns) ? conversations_until_locked(c, 0, waited_ns) : 0;
+}
+
+static uint64_t waited(const struct conversation_job *job, bool done, uint64_t began_ns, uint64_t before_ns) {
+    const bool failed = !done || job->rc == ROD_EIO || job->rc == ROD_EUNSURE;
+    return store_wait_add(before_ns, clock_now_ns() - began_ns, failed);
+}
+
 /* A new conversation begins at a head; 0: nobody waits for the store now. */
-static uint64_t look_until(struct conversations *c, const char *dir, const char *heads, bool *wants_heads) {
+static uint64_t look_until(struct conversations *c, const char *dir, const char *heads, uint64_t waited_ns,
+                           bool *wants_heads) {
     pthread_mutex_lock(&c->lock);
     const struct conversation *own = conversation_find(c->table, dir), *of_heads = conversation_find(c->table, heads);
     const bool fresh = of_heads && clock_now_ns() - of_heads->listed_ns < FRESH_NS;
-    const uint64_t until_ns = c->stuck ? 0 : conversations_until_locked(c, 0);
+    const uint64_t until_ns = wait_until_locked(c, waited_ns);
     *wants_heads = !own || !own->states.n || !fresh;
     pthread_mutex_unlock(&c->lock);
     return until_ns;
@@ -48,7 +59,7 @@ int conversations_store_call_look(struct conversations *c, const char *tenant, c
     bool wants_heads;
     conversations_dir(c, tenant, name, dir);
     conversations_dir(c, tenant, "", heads);
-    const uint64_t until_ns = look_until(c, dir, heads, &wants_heads);
+    const uint64_t began_ns = clock_now_ns(), until_ns = look_until(c, dir, heads, seen->waited_ns, &wants_heads);
     if (!until_ns) return 0;
     struct conversation_job *own = job_of(CONVERSATION_LOOK, dir, tenant, name);
     if (!own) return rod_fail_no_memory(err);
@@ -59,22 +70,23 @@ int conversations_store_call_look(struct conversations *c, const char *tenant, c
     conversations_ask(c, own);
     const bool done = conversations_await(c, own, until_ns);
     if (of_heads && conversations_await(c, of_heads, until_ns)) conversations_job_free(of_heads);
-    if (!done) return 0;
-    if (!own->rc) {
+    const uint64_t waited_ns = waited(own, done, began_ns, seen->waited_ns);
+    if (done && !own->rc) {
         *seen = own->seen;
         *bytes = own->bytes;
         *n = own->n_bytes;
         own->bytes = NULL;
     }
-    conversations_job_free(own);
+    seen->waited_ns = waited_ns;
+    if (done) conversations_job_free(own);
     return 0;
 }
 
 /* 0: nobody waits, but it is written if it can be. */
-static bool note_until(struct conversations *c, uint64_t *until_ns) {
+static bool note_until(struct conversations *c, uint64_t waited_ns, uint64_t *until_ns) {
     pthread_mutex_lock(&c->lock);
     const bool has_place = c->queues[0].n < POLICY_CONVERSATION_WRITES;
-    *until_ns = c->stuck ? 0 : conversations_until_locked(c, 0);
+    *until_ns = wait_until_locked(c, waited_ns);
     pthread_mutex_unlock(&c->lock);
     return has_place;
 }
@@ -83,7 +95,7 @@ int conversations_store_call_note(struct conversations *c, const char *tenant, c
                                   size_t n, struct rod_notes_seen *seen, struct rod_error *err) {
     char dir[CONVERSATION_DIR_BYTES];
     uint64_t until_ns;
-    if (!note_until(c, &until_ns)) return 0;
+    if (!note_until(c, seen->waited_ns, &until_ns)) return 0;
     conversations_dir(c, tenant, name, dir);
     struct conversation_job *job = job_of(CONVERSATION_NOTE, dir, tenant, name);
     if (!job || !(job->bytes = malloc(n + 1))) {
@@ -93,10 +105,13 @@ int conversations_store_call_note(struct conversations *c, const char *tenant, c
     memcpy(job->bytes, record, n);
     job->n_bytes = n;
     job->seen = *seen;
+    const uint64_t began_ns = clock_now_ns();
     conversations_ask(c, job);
-    if (!conversations_await(c, job, until_ns)) return 0;
-    if (!job->rc) *seen = job->seen;
-    conversations_job_free(job);
+    const bool done = conversations_await(c, job, until_ns);
+    const uint64_t waited_ns = waited(job, done, began_ns, seen->waited_ns);
+    if (done && !job->rc) *seen = job->seen;
+    if (until_ns) seen->waited_ns = waited_ns;
+    if (done) conversations_job_free(job);
     return 0;
 }
 

@@ -68,6 +68,14 @@ static struct object_credentials *credentials_now(struct object_store *store) {
 
 /* ---- begin and end ---- */
 
+uint64_t object_call_until(const struct object_store *store) { return (uintptr_t)pthread_getspecific(store->until); }
+
+/* Of so much time, what the thread has. */
+static uint64_t time_within(const struct object_store *store, uint64_t now_ns, uint64_t time_ns) {
+    const uint64_t until_ns = object_call_until(store), left_ns = until_ns > now_ns ? until_ns - now_ns : 0;
+    return until_ns && left_ns < time_ns ? left_ns : time_ns;
+}
+
 static int call_take(struct object_call *call, struct rod_error *err) {
     struct object_pool *pool = call->store->pool;
     if (!call->channel) call->channel = object_pool_take(pool, call->pace.end_ns, err);
@@ -85,8 +93,10 @@ int object_call_begin(struct object_call *call, struct object_store *store, cons
     call->ask.encryption = store->encryption;
     if (body) call->body = *body;
     call->began_ns = clock_now_ns();
+    time_ns = time_within(store, call->began_ns, time_ns);
     object_pace_begin(&call->pace, call->began_ns, time_ns);
-    const int rc = call_take(call, err);
+    const int rc =
+        time_ns ? call_take(call, err) : rod_fail(err, ROD_EIO, "There is no time left for the object store.");
     if (rc) object_call_end(call);
     return rc;
 }

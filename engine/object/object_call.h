@@ -20,6 +20,7 @@ struct object_store {
     char encryption[32];
     char *credentials_file;
     uint64_t time_ns;
+    pthread_key_t until; /* of each thread: when its calls end at the latest; NULL: in their own time */
     void (*log)(void *arg, int level, const char *line);
     void *log_arg;
     atomic_bool delete_asks; /* DELETE with If-Match does what it says */
@@ -60,6 +61,8 @@ void object_call_end(struct object_call *call);
 /* One exchange. 0: the verdict is DONE, MISSING or LOST, and the answer's headers are there, also its body but for a
  * stream. Else err, and the verdict is AGAIN or REFUSED. */
 int object_call_attempt(struct object_call *call, struct rod_error *err);
+/* Of this thread's hurry; 0: none. */
+uint64_t object_call_until(const struct object_store *store);
 /* Waits for the next attempt; false: it would begin too late. */
 bool object_call_again(struct object_call *call);
 /* All attempts. Result as of object_call_attempt. */

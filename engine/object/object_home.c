@@ -112,6 +112,8 @@ static int home_list(void *arg, const char *prefix, const char *after,
     return object_store_list(arg, prefix, after, home_found, &f, more, err);
 }
 
+static void home_hurry(void *arg, uint64_t until_ns) { object_store_hurry(arg, until_ns); }
+
 static const struct state_home_calls store_calls = {.open = home_open,
                                                     .get = home_get,
                                                     .close = home_close,
@@ -121,7 +123,8 @@ static const struct state_home_calls store_calls = {.open = home_open,
                                                     .copy = home_copy,
                                                     .remove = home_remove,
                                                     .drop = home_drop,
-                                                    .list = home_list};
+                                                    .list = home_list,
+                                                    .hurry = home_hurry};
 
 struct state_home object_home(struct object_store *store) {
     return (struct state_home){.calls = &store_calls, .arg = store, .fenced = true};

@@ -194,10 +194,12 @@ struct batch {
     struct object_put *puts;
     size_t n;
     atomic_size_t next;
+    uint64_t until_ns; /* as of the thread that asked */
 };
 
 static void *run_batch(void *arg) {
     struct batch *b = arg;
+    object_store_hurry(b->store, b->until_ns);
     for (size_t i; (i = atomic_fetch_add(&b->next, 1)) < b->n;) {
         struct putting p = {.store = b->store, .put = &b->puts[i], .there = THERE_UNKNOWN};
         p.put->version = (struct object_version){0};
@@ -208,7 +210,7 @@ static void *run_batch(void *arg) {
 
 /* One that no thread can be had for waits for the others. */
 void object_store_put(struct object_store *store, struct object_put *puts, size_t n) {
-    struct batch b = {store, puts, n, 0};
+    struct batch b = {store, puts, n, 0, object_call_until(store)};
     pthread_t threads[8];
     size_t n_threads = 0;
     while (n_threads + 1 < n && n_threads < sizeof threads / sizeof *threads &&

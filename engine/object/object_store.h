@@ -39,6 +39,9 @@ int object_store_reload(struct object_store *store, struct rod_error *err);
 /* True while the last calls failed; err: why. For health. */
 bool object_store_down(struct object_store *store, struct rod_error *err);
 
+/* The calls of this thread end by then, of clock_now_ns, if their own time is not over before; 0: in their own time. */
+void object_store_hurry(struct object_store *store, uint64_t until_ns);
+
 struct object_version {
     char etag[OBJECT_ETAG_BYTES]; /* as the store gave it, with its quotes; "" = there is no object */
     uint64_t n_bytes;

@@ -1,6 +1,7 @@
 /* session_turn.c - see session_internal.h: a turn is opened, and after it ran it is committed or given up. */
 #include "session_internal.h"
 #include "engine/base/fail.h"
+#include "engine/base/store_wait.h"
 #include "engine/session/store/session_places.h"
 
 #include <string.h>
@@ -247,6 +248,18 @@ static int turn_find(struct sessions *s, struct session_turn *t, struct rod_erro
     return rc || t->replay.head ? rc : turn_check_room(s, err);
 }
 
+/* Within what its request may wait; another server's turn counts. */
+static int turn_find_in_time(struct sessions *s, struct session_turn *t, struct rod_error *err) {
+    const uint64_t now_ns = clock_now_ns(), began_ns = t->mark_ns ? t->mark_ns : now_ns;
+    const uint64_t waited_ns = store_wait_add(t->waited_ns, now_ns - began_ns, false);
+    if (!session_fenced(s)) return turn_find(s, t, err);
+    state_home_hurry(&s->store.home, now_ns + store_wait_needed_ns(waited_ns));
+    const int rc = turn_find(s, t, err);
+    state_home_hurry(&s->store.home, 0);
+    if (rc != ROD_EBUSY) t->waited_ns = store_wait_add(t->waited_ns, clock_now_ns() - began_ns, rc == ROD_EIO);
+    return rc;
+}
+
 /* What waits for the same session of a store that fails would wait as long for the same answer. */
 static void turn_fail_queue(struct sessions *s, struct session_turn *t) {
     struct session_turn *next;
@@ -261,7 +274,7 @@ static void turn_fail_queue(struct sessions *s, struct session_turn *t) {
 
 void session_turn_open(struct sessions *s, struct session_turn *t) {
     assert(t->stage == SESSION_STAGE_OPEN && (t->ask->beside ? !t->session : t->session->hold == SESSION_TURN));
-    t->rc = turn_find(s, t, &t->err);
+    t->rc = turn_find_in_time(s, t, &t->err);
     if (t->rc == ROD_EBUSY || t->rc == ROD_ENOROOM) {
         turn_forget_snapshot(t);
         if (turn_wait_again(s, t)) return;
@@ -383,12 +396,29 @@ static void turn_claim_marks(struct sessions *s, struct session_turn **turns, si
     }
 }
 
+/* What the turns of one thread may wait together: as long as that one which may wait least. */
+static uint64_t turns_until(struct session_turn *const *turns, size_t n, uint64_t now_ns) {
+    uint64_t wait_ns = STORE_WAIT_MOST_NS;
+    for (size_t i = 0; i < n; i++) {
+        const uint64_t own_ns = store_wait_needed_ns(turns[i]->waited_ns);
+        if (turns[i]->commit && own_ns < wait_ns) wait_ns = own_ns;
+    }
+    return now_ns + wait_ns;
+}
+
+static void turn_waited(struct session_turn *t, uint64_t began_ns) {
+    const bool failed = t->rc == ROD_EIO || t->rc == ROD_EUNSURE;
+    if (t->commit) t->waited_ns = store_wait_add(t->waited_ns, clock_now_ns() - began_ns, failed);
+}
+
 void session_turn_end_all(struct sessions *s, struct session_turn **turns, size_t n) {
     struct session_write writes[SESSIONS_BATCH];
     struct session_turn *of[SESSIONS_BATCH];
     struct session *sessions[SESSIONS_BATCH];
     size_t n_writes = 0;
+    const uint64_t began_ns = clock_now_ns();
     assert(n <= SESSIONS_BATCH);
+    state_home_hurry(&s->store.home, turns_until(turns, n, began_ns));
     session_lock(s);
     const bool on_disk = session_on_disk(s) && (!s->config.lazy || s->table.n_dirty >= SESSIONS_MOST_DIRTY);
     session_unlock(s);
@@ -420,6 +450,8 @@ void session_turn_end_all(struct sessions *s, struct session_turn **turns, size_
     }
     for (size_t i = 0; i < n; i++) {
         if (turns[i]->commit && !turns[i]->rc && !turn_is_written(s, turns[i], on_disk)) turn_commit(s, turns[i], NULL);
+        if (session_fenced(s)) turn_waited(turns[i], began_ns);
         turn_end(s, turns[i]); /* what was committed has left it */
     }
+    state_home_hurry(&s->store.home, 0);
 }

@@ -39,6 +39,7 @@ struct session_turn {
     bool open;
     uint64_t tools;
     struct session_answer answer; /* written while it runs, where ask has a key */
+    uint64_t waited_ns;           /* for a store, as rod_request.waited_ns: before and with these calls */
     /* After back: RUN, or OVER with rc 0 (committed as metadata.version, or replayed as these events) or an error. */
     enum session_stage stage;
     int rc;

@@ -185,6 +185,11 @@ static int cache_list(void *arg, const char *prefix, const char *after,
     return c->inner.calls->list(c->inner.arg, prefix, after, found, found_arg, more, err);
 }
 
+static void cache_hurry(void *arg, uint64_t until_ns) {
+    const struct state_cache *c = arg;
+    state_home_hurry(&c->inner, until_ns);
+}
+
 static const struct state_home_calls cache_calls = {.open = cache_open,
                                                     .get = cache_get,
                                                     .close = cache_close,
@@ -194,7 +199,8 @@ static const struct state_home_calls cache_calls = {.open = cache_open,
                                                     .copy = cache_copy,
                                                     .remove = cache_remove,
                                                     .drop = cache_drop,
-                                                    .list = cache_list};
+                                                    .list = cache_list,
+                                                    .hurry = cache_hurry};
 
 /* ---- the cache ---- */
 

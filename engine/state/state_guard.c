@@ -142,6 +142,11 @@ static int guard_list(void *arg, const char *prefix, const char *after,
     GUARDED(g, err, g->inner.calls->list(g->inner.arg, prefix, after, found, found_arg, more, &why));
 }
 
+static void guard_hurry(void *arg, uint64_t until_ns) {
+    const struct state_guard *g = arg;
+    state_home_hurry(&g->inner, until_ns);
+}
+
 static const struct state_home_calls guard_calls = {.open = guard_open,
                                                     .peek = guard_peek,
                                                     .stat = guard_stat,
@@ -149,7 +154,8 @@ static const struct state_home_calls guard_calls = {.open = guard_open,
                                                     .copy = guard_copy,
                                                     .remove = guard_remove,
                                                     .drop = guard_drop,
-                                                    .list = guard_list};
+                                                    .list = guard_list,
+                                                    .hurry = guard_hurry};
 
 struct state_home state_guard_home(struct state_guard *g) {
     struct state_home home = g->inner;

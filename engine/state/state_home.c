@@ -189,6 +189,10 @@ void state_home_touch(const struct state_home *home, const char *name, int64_t u
     if (home->calls->touch) home->calls->touch(home->arg, home_name(home, name, text), unix_s);
 }
 
+void state_home_hurry(const struct state_home *home, uint64_t until_ns) {
+    if (home->calls && home->calls->hurry) home->calls->hurry(home->arg, until_ns);
+}
+
 /* Names without `below`. */
 struct home_found {
     size_t n_below;

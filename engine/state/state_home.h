@@ -47,6 +47,7 @@ struct state_home_calls {
     int (*list)(void *arg, const char *prefix, const char *after,
                 void (*found)(void *arg, const char *name, const struct state_disk_version *version), void *found_arg,
                 bool *more, struct rod_error *err); /* after, found: names as open takes them */
+    void (*hurry)(void *arg, uint64_t until_ns);    /* NULL: its calls wait for nobody */
 };
 
 struct state_home {
@@ -62,6 +63,10 @@ struct state_home state_home_folder(const char *dir);
 void state_home_label(const struct state_home *home, char *text, size_t n_text);
 /* A fenced home, deeper. more: "FOLDER/". */
 struct state_home state_home_below(const struct state_home *home, const char *more);
+
+/* From now on calls of this thread begin no wait that ends later, of clock_now_ns; 0: they take the home's time again.
+ * A body that moves has its own time behind that. */
+void state_home_hurry(const struct state_home *home, uint64_t until_ns);
 
 /* known: NULL or a version with an etag; a file that has it still is not read: out->unchanged. ROD_ESTATE: no regular
  * file. A store that fails behind having said which version is there leaves it in out->version, else an etag "". */

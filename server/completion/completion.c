@@ -425,6 +425,7 @@ static void take_finish(struct completion *c, struct completion_choice *choice, 
     take_sums(c, choice, e);
     m->completion_tok += e->completion_tok;
     metrics_observe(&m->queue, (double)e->queue_ns * 1e-9);
+    if (e->waited_ns > c->way.waited_ns) c->way.waited_ns = e->waited_ns;
     if (c->over) return;
     if (e->stop_string && !shown->stop_string) {
         completion_fail_no_memory(c);

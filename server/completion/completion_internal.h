@@ -53,6 +53,7 @@ struct completion_way { /* in: from the body to requests of the engine */
     char header_name[API_CONVERSATION_MAX + 1]; /* of a conversation, "" = none that is one */
     const char *name_header;                    /* that gives it; NULL = none */
     char tenant[72];                            /* the owner of its sessions */
+    uint64_t waited_ns;                         /* for a store, as rod_request.waited_ns */
     struct pool_work work;
     bool is_parsed, failed; /* failed: err is the answer */
     struct api_error err;

@@ -50,8 +50,10 @@ void completion_notes_open(struct completion *c) {
     size_t n;
     if (!completion_notes_wait(c)) return;
     if (s->recall) known = recall_get_seen(s->recall, c->way.tenant, name_of(c));
-    struct rod_notes_seen seen = {known.inode, known.n_bytes};
-    if (rod_conversation_open(s->engine, c->way.tenant, name_of(c), &seen, &bytes, &n, &err)) {
+    struct rod_notes_seen seen = {known.inode, known.n_bytes, c->way.waited_ns};
+    const int rc = rod_conversation_open(s->engine, c->way.tenant, name_of(c), &seen, &bytes, &n, &err);
+    c->way.waited_ns = seen.waited_ns;
+    if (rc) {
         warn(c, "read", &err);
         return;
     }
@@ -104,7 +106,7 @@ void completion_notes_write(struct completion *c) {
     struct server *s = c->server;
     struct rod_error err = {0};
     struct recall_seen known = recall_get_seen(s->recall, c->way.tenant, name_of(c));
-    struct rod_notes_seen seen = {known.inode, known.n_bytes};
+    struct rod_notes_seen seen = {known.inode, known.n_bytes, c->way.waited_ns};
     int rc = 0;
     for (size_t at = 0, len; !rc && at < c->notes.len; at += len) {
         len = bytes_get((const unsigned char *)c->notes.data + at, LENGTH_BYTES);

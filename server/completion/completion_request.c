@@ -46,6 +46,7 @@ static struct rod_request *engine_request(struct completion *c, struct completio
         r->conversation = copy_bytes(q->session.conversation, strlen(q->session.conversation) + 1, &ok);
         r->n_user_texts = user_texts(q);
     }
+    r->waited_ns = c->way.waited_ns;
     r->marks = copy_bytes(p->marks, p->n_marks * sizeof *p->marks, &ok);
     r->n_marks = p->n_marks;
     completion_head(c, &n_head);

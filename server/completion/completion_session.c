@@ -46,10 +46,9 @@ static bool unknown(struct completion *c, const char *name, const struct rod_err
 }
 
 static bool check_name(struct completion *c, const char *header, const char *name) {
-    struct rod_session_info info;
     struct rod_error rod = {0};
     if (!may_be_session(c, name)) return true;
-    const int rc = rod_session_get(c->server->engine, c->way.tenant, name, &info, &rod);
+    const int rc = rod_session_known(c->server->engine, c->way.tenant, name, &c->way.waited_ns, &rod);
     if (rc == ROD_ENOTFOUND) return true;
     if (rc == ROD_EIO) return unknown(c, name, &rod);
     if (rc && rc != ROD_ESTATE) {

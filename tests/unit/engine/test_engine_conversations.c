@@ -150,9 +150,9 @@ static void what_ran_while_it_was_removed_is_not_kept(void **state) {
     const struct conversation_place place = conversations_place(c, &prompt, 112, CONVERSATION_PROMPT, false);
     struct state_buffer *buffer = state_buffer_new(NULL, b.c.engine->parts.ops->state_bytes(b.be, 112));
     memset(buffer->bytes, 0, buffer->n_bytes);
-    conversations_keep(c, "a", "thread", &place, buffer, since, NULL);
+    conversations_keep(c, "a", "thread", &place, buffer, since, 0, NULL);
     assert_int_equal(rod_conversation_get(b.c.engine, "a", "thread", &info, &err), ROD_ENOTFOUND);
-    conversations_keep(c, "a", "thread", &place, buffer, conversations_now(c), NULL);
+    conversations_keep(c, "a", "thread", &place, buffer, conversations_now(c), 0, NULL);
     assert_int_equal(rod_conversation_get(b.c.engine, "a", "thread", &info, &err), 0);
     state_buffer_release(buffer);
     setup_close(&b);

@@ -457,6 +457,51 @@ static void a_call_waits_for_a_connection_within_its_time(void **state) {
     free(body);
 }
 
+/* A read, and two writes at once, of a store that says nothing, with so much time; how long they took. */
+static uint64_t take_silence(struct object_setup *s, uint64_t time_ns) {
+    static const struct state_bytes part = {"x", 1};
+    struct object_version version;
+    struct rod_error err;
+    struct object_put puts[2];
+    for (int i = 0; i < 2; i++)
+        puts[i] = (struct object_put){.key = i ? "f/one" : "f/two", .parts = &part, .n_parts = 1};
+    const uint64_t began_ns = clock_now_ns();
+    object_store_hurry(s->store, time_ns ? began_ns + time_ns : 0);
+    WANT(object_store_head(s->store, "f/one", &version, &err), ROD_EIO, err);
+    object_store_put(s->store, puts, 2);
+    for (int i = 0; i < 2; i++)
+        if (!puts[i].rc) fail_msg("put %d went well", i);
+    object_store_hurry(s->store, 0);
+    return clock_now_ns() - began_ns;
+}
+
+static void *in_a_hurry(void *arg) {
+    take_silence(arg, 1);
+    return NULL;
+}
+
+static void a_thread_in_a_hurry_waits_no_longer_and_others_do(void **state) {
+    struct object_setup *s = *state;
+    struct object_version version;
+    struct rod_error err;
+    pthread_t other;
+    object_setup_faults(s, "[{\"do\":\"hang\",\"s\":60,\"times\":-1}]");
+    const uint64_t most_ns = (uint64_t)TIMEOUT_MS * 1000000, own_ns = take_silence(s, 0);
+    if (own_ns < most_ns) fail_msg("without a hurry it took %.2f s", (double)own_ns / 1e9);
+    assert_int_equal(pthread_create(&other, NULL, in_a_hurry, s), 0);
+    pthread_join(other, NULL);
+    const uint64_t began_ns = clock_now_ns();
+    WANT(object_store_head(s->store, "f/one", &version, &err), ROD_EIO, err);
+    if (clock_now_ns() - began_ns < most_ns / 2) fail_msg("another thread's hurry is this one's");
+    const uint64_t took_ns = take_silence(s, most_ns / 4);
+    if (took_ns > most_ns) fail_msg("with %.2f s it took %.2f s", (double)most_ns / 4e9, (double)took_ns / 1e9);
+    WANT(object_store_head(s->store, "f/one", &version, &err), ROD_EIO, err); /* in its own time again */
+    SAYS(err, "in time");
+    object_setup_faults(s, "[]");
+    const struct object_put done = put(s, "f/one", OBJECT_ANY, NULL);
+    WANT(done.rc, 0, done.err);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_store_that_is_busy_for_a_moment_is_asked_again),
@@ -474,6 +519,7 @@ int main(void) {
         cmocka_unit_test(a_clock_that_is_wrong_is_named),
         cmocka_unit_test(few_connections_serve_many_threads),
         cmocka_unit_test(a_call_waits_for_a_connection_within_its_time),
+        cmocka_unit_test(a_thread_in_a_hurry_waits_no_longer_and_others_do),
     };
     return cmocka_run_group_tests(tests, object_setup_begin, object_setup_finish);
 }
