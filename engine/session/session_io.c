@@ -2,6 +2,7 @@
  * because of age or budget. Each thread takes its part of the turns that wait to end, and ends them together: they
  * share the disk's waiting, and no turn waits behind many. */
 #include "session_internal.h"
+#include "engine/base/store_wait.h"
 
 enum { THREADS = 4, FENCED_THREADS = 24 }; /* a store is far, and a state may come slowly */
 
@@ -53,7 +54,9 @@ static void io_write_sessions(struct sessions *s, struct session **sessions, siz
     }
     session_unlock(s);
     session_budget_reserve(s, sessions, writes, n);
+    if (last_try) state_home_hurry(&s->store.home, clock_now_ns() + STORE_WAIT_MOST_NS); /* all of them */
     session_folder_write(s, writes, n);
+    state_home_hurry(&s->store.home, 0);
     for (size_t i = 0; i < n; i++) {
         struct session *x = sessions[i];
         io_judge(s, x, &writes[i]);

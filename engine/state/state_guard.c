@@ -26,7 +26,7 @@ bool state_guard_down(struct state_guard *g, struct rod_error *why) {
 
 void state_guard_forgive(struct state_guard *g) {
     pthread_mutex_lock(&g->lock);
-    g->n_failed = 0;
+    if (g->n_failed >= MOST_FAILURES) g->n_failed = MOST_FAILURES - 1;
     pthread_mutex_unlock(&g->lock);
 }
 

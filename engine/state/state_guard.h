@@ -29,7 +29,7 @@ void state_guard_fini(struct state_guard *guard);
 struct state_home state_guard_home(struct state_guard *guard);
 /* The home is out of reach; why. */
 bool state_guard_down(struct state_guard *guard, struct rod_error *why);
-/* What failed before counts no more: for calls that are not made again. */
+/* A home that was out of reach gets one more call, which may wait: for what is not tried again. */
 void state_guard_forgive(struct state_guard *guard);
 
 #endif
