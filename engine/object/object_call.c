@@ -217,17 +217,29 @@ int object_call_run(struct object_call *call, struct rod_error *err) {
 
 static bool is_failure(int rc) { return rc == ROD_EIO || rc == ROD_EUNSURE; }
 
+/* One line when it begins, one a minute while it goes on, however often it comes and goes, one when it is over. */
+static void say_failing(struct object_store *store, const struct rod_error *err, uint64_t n_left_out) {
+    if (n_left_out)
+        object_store_say(store, 2, "object store: %s (and %llu calls that failed since the last such line)",
+                         err->message, (unsigned long long)n_left_out);
+    else
+        object_store_say(store, 2, "object store: %s", err->message);
+}
+
 int object_call_note(struct object_store *store, int rc, const struct rod_error *err) {
+    uint64_t n_left_out = 0;
     pthread_mutex_lock(&store->lock);
     const uint32_t before = store->n_failed;
     store->n_failed = !is_failure(rc) ? 0 : before < UINT32_MAX ? before + 1 : before;
     const uint32_t now = store->n_failed;
     if (now) store->why = *err;
+    const bool says = now && log_limit_due(&store->failing, clock_now_ns(), &n_left_out);
+    const bool ends = !now && store->told;
+    store->told = (store->told || says) && now;
     pthread_mutex_unlock(&store->lock);
     if (now) atomic_fetch_add(&store->counters[OBJECT_FAILURES], 1);
     if (rc == ROD_ECONFLICT) atomic_fetch_add(&store->counters[OBJECT_CONFLICTS], 1);
-    if (now && !before) object_store_say(store, 2, "object store: %s", err->message);
-    if (!now && before)
-        object_store_say(store, 1, "object store: it answers again, after %u calls that failed", before);
+    if (says) say_failing(store, err, n_left_out);
+    if (ends) object_store_say(store, 1, "object store: it answers again, after %u calls that failed", before);
     return rc;
 }

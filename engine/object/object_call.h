@@ -7,6 +7,7 @@
 
 #include "object_pool.h"
 #include "object_seconds.h"
+#include "engine/base/log_limit.h"
 
 #include <pthread.h>
 #include <stdatomic.h>
@@ -33,6 +34,8 @@ struct object_store {
     uint64_t renewed_ns; /* tried to be */
     uint32_t n_failed;   /* the last so many calls */
     struct rod_error why;
+    struct log_limit failing; /* the log says so */
+    bool told;                /* and not yet that it is over */
 };
 
 void object_store_say(struct object_store *store, int level, const char *format, ...)

@@ -39,8 +39,10 @@ bool completion_session_waits(const struct completion *c) {
 }
 
 /* A conversation is a cache: what its folder cannot say now is no reason to refuse it. */
-static bool unknown(struct completion *c, const char *name, const struct rod_error *err) {
-    log_text(&c->server->log, LOG_WARN, "Whether %s is a session of turns cannot be read: %s", name, err->message);
+static bool unknown(struct completion *c, const char *name, const struct rod_error *rod) {
+    struct api_error err;
+    api_error_from(&err, rod);
+    http_call_hide_files(c->server, name, &err);
     c->server->metrics.names_unknown++;
     return true;
 }

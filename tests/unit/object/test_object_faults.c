@@ -502,6 +502,30 @@ static void a_thread_in_a_hurry_waits_no_longer_and_others_do(void **state) {
     WANT(done.rc, 0, done.err);
 }
 
+static unsigned lines(const char *log, const char *with) {
+    unsigned n = 0;
+    for (const char *at = log; (at = strstr(at, with)); at++) n++;
+    return n;
+}
+
+static void an_outage_is_a_line_at_its_begin_and_one_at_its_end_however_often_it_comes(void **state) {
+    struct object_setup *s = *state;
+    const struct object_store_config config = object_setup_config(s);
+    struct object_version version;
+    struct rod_error err;
+    s->log[0] = 0;
+    struct object_store *store = object_setup_open(&config);
+    for (int i = 0; i < 12; i++) {
+        object_setup_faults(s, "[{\"do\":\"status\",\"status\":403,\"code\":\"AccessDenied\",\"times\":-1}]");
+        for (int k = 0; k < 3; k++) WANT(object_store_head(store, "f/none", &version, &err), ROD_EIO, err);
+        object_setup_faults(s, "[]");
+        WANT(object_store_head(store, "f/none", &version, &err), ROD_ENOTFOUND, err);
+    }
+    const unsigned begins = lines(s->log, "answers HEAD"), ends = lines(s->log, "answers again");
+    if (begins != 1 || ends != 1) fail_msg("%u begins, %u ends:\n%s", begins, ends, s->log);
+    object_store_close(store);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_store_that_is_busy_for_a_moment_is_asked_again),
@@ -520,6 +544,7 @@ int main(void) {
         cmocka_unit_test(few_connections_serve_many_threads),
         cmocka_unit_test(a_call_waits_for_a_connection_within_its_time),
         cmocka_unit_test(a_thread_in_a_hurry_waits_no_longer_and_others_do),
+        cmocka_unit_test(an_outage_is_a_line_at_its_begin_and_one_at_its_end_however_often_it_comes),
     };
     return cmocka_run_group_tests(tests, object_setup_begin, object_setup_finish);
 }
