@@ -208,9 +208,11 @@ test test-ci: deps # every test; test-ci: what CI runs, with more fuzzing and te
 fuzz: deps # each fuzz program for 60 s
 	@$(MAKE) --no-print-directory -j$(JOBS) BUILD=build/fuzz SAN="$(FUZZ_SAN)" fuzz-programs
 	@tests/run $(BUILD) fuzz
-soak: deps # what must hold for minutes: ten times the load, 200 kills, sessions at random, three servers of one store, 2,000 random tokenizers
-	@$(MAKE) --no-print-directory -j$(JOBS) all $(BUILD)/tests/unit/session/test_sessions_kill $(BUILD)/tests/unit/session/test_sessions_soak
+soak: deps # what must hold for minutes: ten times the load, 200 kills, laws in int8 windows, sessions at random, three servers of one store, 2,000 random tokenizers
+	@$(MAKE) --no-print-directory -j$(JOBS) all test-programs
 	@RODIMUS_TEST_KILLS=200 $(BUILD)/tests/unit/session/test_sessions_kill
+	@for test in laws states broken drafts company ends sessions prefix choices turns; do RODIMUS_TEST_WINDOW=int8 $(BUILD)/tests/backend/test_$$test || exit 1; done
+	@RODIMUS_TEST_SOAK_S=300 RODIMUS_TEST_WINDOW=int8 $(BUILD)/tests/backend/test_lives
 	@RODIMUS_TEST_SOAK_S=300 RODIMUS_TEST_SOAK_JSON=tests/bench/results/sessions-soak.json $(BUILD)/tests/unit/session/test_sessions_soak
 	@RODIMUS_TEST_SOAK=1 RODIMUS_TEST_KILLS=200 RODIMUS_TEST_TOKENIZERS=2000 RODIMUS_TEST_RESULTS=tests/bench/results tests/run $(BUILD) api -o timeout=900 -k "overload or soak or kill_9 or many_streams or mixed or test_tokenizers or weakened_schema or dear_masks or test_laws or test_canary or test_lanes or test_replay"
 	@$(MAKE) --no-print-directory deploy-deps

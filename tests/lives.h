@@ -114,8 +114,8 @@ struct entry {
 
 struct subject {
     uint64_t seed;
-    char name[192]; /* model, precision, format of weights */
-    const char *precision;
+    char name[224]; /* model, precision, formats of weights and of the window */
+    const char *precision, *window;
     struct model *model;
     bool published, on_gpu, draws; /* draws: the CPU, as a device that draws */
     uint32_t n_entries, most_prompt, most_answer;
@@ -194,6 +194,15 @@ static inline int subject_weights(struct subject *s, struct dice *d, struct rod_
     return err->code = ROD_EINVALID;
 }
 
+/* A window in int8 in half of all subjects that may have it, on a GPU as RODIMUS_TEST_WINDOW says, which is for all. */
+static inline void subject_window(struct subject *s, struct dice *d) {
+    const struct model_dims *m = &s->model->dims;
+    const char *asked = getenv("RODIMUS_TEST_WINDOW"), *drawn = !s->on_gpu && roll(d, 2) ? "int8" : "auto";
+    s->window = m->visible == 0 || m->P % 4 ? "auto" : asked ? asked : drawn;
+    const size_t len = strlen(s->name);
+    snprintf(s->name + len, sizeof s->name - len, ", window %s", s->window);
+}
+
 /* An engine of this subject. */
 static inline int subject_host(const struct subject *s, struct rod_engine_config config, struct host *h,
                                struct rod_error *err) {
@@ -205,6 +214,7 @@ static inline int subject_host(const struct subject *s, struct rod_engine_config
                                       .max_out = config.n_slots < 64 ? 64 : config.n_slots,
                                       .device = config.device,
                                       .precision = config.precision,
+                                      .window_dtype = s->window,
                                       .deterministic = config.deterministic,
                                       .no_drafts = config.speculative == ROD_SPECULATIVE_NONE,
                                       .decode_kernel = h == &s->idle ? "graph" : "any",
@@ -258,6 +268,7 @@ static inline int subject_open(struct subject *s, uint64_t seed, struct rod_erro
         model_close(s->model);
         return rc;
     }
+    subject_window(s, &d);
     s->n_entries = s->published ? 24 : s->on_gpu ? MOST_ENTRIES : 24;
     s->most_prompt = s->on_gpu ? MOST_PROMPT : 150;
     s->most_answer = s->on_gpu ? MOST_ANSWER : 40;

@@ -16,6 +16,7 @@ static void open_engine(struct collector *c, uint32_t n_slots, uint32_t max_batc
     struct rod_engine_config config = {.model_dir = "config/models/tales",
                                        .device = device ? device : "cpu",
                                        .precision = getenv("RODIMUS_TEST_PRECISION"),
+                                       .window_dtype = getenv("RODIMUS_TEST_WINDOW"),
                                        .n_slots = n_slots,
                                        .n_threads = 2,
                                        .max_batch_tok = max_batch_tok,

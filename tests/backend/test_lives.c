@@ -62,7 +62,7 @@ struct world {
     struct client client[MOST_CLIENTS];
     uint32_t number, n_clients, n_slots, budget, n_begun, cancel_one_in;
     bool waves, host, poisons, short_prompts, sessions, drafts;
-    char dir[64], what[300];
+    char dir[64], what[340];
     struct rod_state *nan; /* a state of NaN; NULL: not yet */
     struct reply nan_from;
     uint64_t n_requests, n_tokens, n_cancelled, n_splits, n_forks, n_turns, n_choices, n_poisoned, n_lost, n_accepted,

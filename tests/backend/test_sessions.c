@@ -12,6 +12,7 @@ static struct rod_engine_config config_of(const char *state_dir) {
     return (struct rod_engine_config){.model_dir = "config/models/tales",
                                       .device = device ? device : "cpu",
                                       .precision = precision ? precision : "auto",
+                                      .window_dtype = getenv("RODIMUS_TEST_WINDOW"),
                                       .deterministic = true,
                                       .n_slots = 2,
                                       .n_threads = 2,

@@ -20,6 +20,8 @@ static void open_engine(struct collector *c, const char *model, uint32_t n_slots
     struct rod_engine_config config = {.model_dir = model,
                                        .device = device ? device : "cpu",
                                        .precision = precision ? precision : "auto",
+                                       .window_dtype =
+                                           strstr(model, "rodimus-small") ? NULL : getenv("RODIMUS_TEST_WINDOW"),
                                        .deterministic = true,
                                        .n_slots = n_slots,
                                        .n_threads = 2,
