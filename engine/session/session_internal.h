@@ -229,6 +229,10 @@ static inline int64_t session_now_s(const struct sessions *s) {
     return clock_unix_s() + (int64_t)atomic_load_explicit(&s->clock_ahead, memory_order_relaxed);
 }
 int session_fence_open(struct sessions *s, struct rod_error *err);
+/* What failed since then failed at once, and the store is not known to be out of reach: to be tried again. */
+static inline bool session_fence_is_near(struct sessions *s, uint64_t began_ns) {
+    return clock_now_ns() - began_ns < (uint64_t)1000000000u && !state_guard_down(&s->guard, NULL);
+}
 /* Looks at the store's clock. */
 void session_fence_set_clock(struct sessions *s);
 /* By the holder: what the table has is out of date, or may be; the next turn reads the session again. */

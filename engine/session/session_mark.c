@@ -110,6 +110,19 @@ static bool mark_is_ours(struct sessions *s, struct session *x) {
     return true;
 }
 
+/* A claim that failed at once may have met a moment's fault: another server could have the mark meanwhile, so the store
+ * is asked until it answers, or is out of reach. */
+static void mark_settle(struct sessions *s, struct session *x, struct state_disk_item *item, uint64_t began_ns) {
+    while ((item->rc == ROD_EIO || item->rc == ROD_EUNSURE) && session_fence_is_near(s, began_ns)) {
+        struct session_mark mark;
+        if (session_mark_look(s, x->name, &mark, NULL)) continue;
+        if (mark.there)
+            item->rc = ROD_EEXISTS;
+        else
+            state_home_write(&s->store.home, item, 1);
+    }
+}
+
 /* held: it was before. Where the store does not say whose it is, a lazy turn goes on in memory. */
 static int mark_outcome(struct sessions *s, struct session *x, const struct state_disk_item *item, bool held,
                         bool alone, struct rod_error *err) {
@@ -146,7 +159,9 @@ void session_mark_claim(struct sessions *s, struct session *const *sessions, con
                                      .only_new = !*sessions[i]->mark,
                                      .replaces = sessions[i]->mark};
     }
+    const uint64_t began_ns = clock_now_ns();
     state_home_write(&s->store.home, items, n);
+    for (size_t i = 0; alone && i < n; i++) mark_settle(s, sessions[i], &items[i], began_ns);
     for (size_t i = 0; i < n; i++)
         rcs[i] = mark_outcome(s, sessions[i], &items[i], !items[i].only_new, alone, &errs[i]);
 }

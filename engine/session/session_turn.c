@@ -95,13 +95,17 @@ static int turn_heed_mark(struct sessions *s, struct session_turn *t, const stru
 static int turn_read_session(struct sessions *s, struct session_turn *t, struct rod_error *err) {
     struct session *x = t->session;
     const bool lazy = session_fenced(s) && s->config.lazy, marks = lazy && !*x->mark;
+    const uint64_t began_ns = clock_now_ns();
     struct session_mark mark = {0};
     x->unchecked = lazy && state_guard_down(&s->guard, NULL) && session_hold_goes_on(s, x);
     if (x->unchecked) return 0;
     int rc = marks ? session_mark_look(s, x->name, &mark, err) : 0;
     x->unchecked = rc == ROD_EIO && session_hold_goes_on(s, x);
-    if (x->unchecked) return 0;
-    if (!rc) rc = session_hold_refresh(s, x, true, err);
+    if (!x->unchecked && !rc) rc = session_hold_refresh(s, x, true, err);
+    if (x->unchecked) {
+        x->unchecked = !session_fence_is_near(s, began_ns); /* else its mark is claimed at the end */
+        return 0;
+    }
     return rc || !mark.there ? rc : turn_heed_mark(s, t, &mark, err);
 }
 

@@ -128,6 +128,34 @@ static void of_two_lazy_turns_from_one_version_one_ends(void **state) {
     }
 }
 
+/* One call fails, or leaves nobody knowing: when the turn begins, or when its mark is claimed. */
+static void a_moments_fault_lets_no_second_turn_end(void **state) {
+    (void)state;
+    for (int kind = 0; kind < 12; kind++) {
+        const bool held = kind % 2, at_begin = kind / 2 % 2;
+        struct pair p;
+        struct answer a;
+        open_pair(&p);
+        same_turn(&p, 0, 0);
+        store_wait(memory_count, &p.m, ".lazy", 0, 5000);
+        atomic_store(&p.v[0].b.be->gated, true);
+        p.v[0].client.unsure_at = kind / 4;
+        atomic_store(&p.v[0].client.fail_at, at_begin);
+        collect_submit(&p.v[0].b.c, nth_turn(&a, "aa", 5));
+        wait_running(&p.v[0]);
+        atomic_store(&p.v[1].client.held, held);
+        same_turn(&p, 1, 1);
+        if (!held) store_wait(memory_count, &p.m, ".lazy", 0, 5000);
+        atomic_store(&p.v[0].client.fail_at, !at_begin);
+        fake_release(p.v[0].b.be);
+        fails_with(&p.v[0], &a, ROD_ECONFLICT);
+        atomic_store(&p.v[1].client.held, false);
+        same_turn(&p, 0, 2);
+        same_turn(&p, 1, 3);
+        close_pair(&p);
+    }
+}
+
 /* A server that is away for longer than others wait has lost its lazy turn, and overwrites nothing when it is back. */
 static void a_lost_servers_lazy_turn_is_gone_and_what_was_written_stays(void **state) {
     (void)state;
@@ -283,6 +311,7 @@ int main(void) {
         cmocka_unit_test(a_turn_waits_for_what_another_server_is_writing),
         cmocka_unit_test(nobody_misses_what_another_server_is_writing),
         cmocka_unit_test(of_two_lazy_turns_from_one_version_one_ends),
+        cmocka_unit_test(a_moments_fault_lets_no_second_turn_end),
         cmocka_unit_test(a_lost_servers_lazy_turn_is_gone_and_what_was_written_stays),
         cmocka_unit_test(with_the_store_away_lazy_turns_go_on_in_memory),
         cmocka_unit_test(without_the_store_a_written_session_goes_on_in_memory),
