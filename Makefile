@@ -189,7 +189,7 @@ $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/libserver.a $(BUILD)/librodimus.a
 
 # The parsers of outside bytes and what they need: the rest of the tree is not built again for fuzzing.
 FUZZED := $(addprefix engine/,base text grammar model state object sched session/store) $(addprefix server/,base settings api api/*)
-FUZZED := $(wildcard $(addsuffix /*.c,$(FUZZED)) server/commands/load/load_http.c server/completion/note.c engine/tools/states_name.c engine/conversation/conversation_file.c)
+FUZZED := $(wildcard $(addsuffix /*.c,$(FUZZED)) server/commands/load/load_http.c server/completion/note.c engine/tools/states_name.c engine/conversation/conversation_file.c kernels/cpu/cpu_ring.c)
 $(BUILD)/libfuzzed.a: $(FUZZED:%.c=$(BUILD)/%.o)
 	$(call say,AR,$@)
 	$(Q)rm -f $@; ar rcs $@ $^

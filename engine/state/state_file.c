@@ -1,6 +1,7 @@
 /* state_file.c - see state_file.h. The bytes come from outside: every number is checked before it is used. */
 #include "state_file.h"
 #include "engine/base/bytes.h"
+#include "state_layout.h"
 
 #include <assert.h>
 #include <stdio.h>
@@ -47,7 +48,17 @@ static size_t header_bytes(uint64_t n_sections) {
     return n <= STATE_FILE_MAX_HEADER_BYTES ? (size_t)n : 0;
 }
 
+static uint32_t format_of(const struct state_bytes *layout) {
+    struct state_layout l;
+    const bool narrow = state_layout_parse(layout->data, layout->n, &l) && state_layout_is_narrow(&l);
+    return narrow ? STATE_FILE_FORMAT_NARROW : STATE_FILE_FORMAT;
+}
+
 /* ---- bytes to a state ---- */
+
+static bool format_is_known(uint64_t format) {
+    return format == STATE_FILE_FORMAT || format == STATE_FILE_FORMAT_NARROW;
+}
 
 int state_file_measure(const void *bytes, size_t n_bytes, const char *file, uint64_t *n_header, uint64_t *n_file,
                        struct rod_error *err) {
@@ -58,9 +69,9 @@ int state_file_measure(const void *bytes, size_t n_bytes, const char *file, uint
     if (memcmp(b, MAGIC, sizeof MAGIC))
         return rod_fail(err, ROD_ESTATE, "%.150s: bad magic: this is not a state file", file);
     uint64_t format = bytes_get(b + AT_FORMAT, 4);
-    if (format != STATE_FILE_FORMAT)
-        return rod_fail(err, ROD_ESTATE, "%.150s: unknown version %llu of the format, %d is supported", file,
-                        (unsigned long long)format, STATE_FILE_FORMAT);
+    if (!format_is_known(format))
+        return rod_fail(err, ROD_ESTATE, "%.150s: unknown version %llu of the format, %d and %d are supported", file,
+                        (unsigned long long)format, STATE_FILE_FORMAT, STATE_FILE_FORMAT_NARROW);
     uint64_t header = bytes_get(b + AT_N_HEADER, 4), payload = bytes_get(b + AT_N_PAYLOAD, 8);
     if (header < STATE_FILE_MIN_BYTES || header > STATE_FILE_MAX_HEADER_BYTES || header % ALIGN_BYTES)
         return rod_fail(err, ROD_ESTATE, "%.150s: damaged header: its length is %llu bytes", file,
@@ -77,7 +88,7 @@ bool state_file_peek_apart(const void *bytes) { return bytes_get((const unsigned
 
 bool state_file_peek_foreign(const void *bytes) {
     return !memcmp(bytes, MAGIC, sizeof MAGIC) &&
-           bytes_get((const unsigned char *)bytes + sizeof MAGIC, 4) != STATE_FILE_FORMAT;
+           !format_is_known(bytes_get((const unsigned char *)bytes + AT_FORMAT, 4));
 }
 
 uint64_t state_file_peek_version(const void *bytes) { return bytes_get((const unsigned char *)bytes + AT_VERSION, 8); }
@@ -110,7 +121,30 @@ static int state_parse_sections(const unsigned char *b, uint64_t n_header, const
     if (header_bytes(at - STATE_FILE_FIXED_BYTES) != n_header || !bytes_are_zero(b + at, end - at) ||
         bytes_get(b + AT_PLACE, 4) > APART)
         return rod_fail(err, ROD_ESTATE, "%.150s: malformed header: unused bytes behind the last section", file);
+    if (format_of(&out->layout) != bytes_get(b + AT_FORMAT, 4))
+        return rod_fail(err, ROD_ESTATE, "%.150s: malformed header: its version has other layouts", file);
     return 0;
+}
+
+static int state_refuse_layout(const struct state_bytes *layout, const char *here, const char *file,
+                               struct rod_error *err) {
+    struct state_layout theirs, ours;
+    if (state_layout_parse(layout->data, layout->n, &theirs) && state_layout_parse(here, strlen(here), &ours) &&
+        state_layout_same_sizes(&theirs, &ours))
+        return rod_fail(err, ROD_ESTATE,
+                        "%.150s: other formats: the state has S in %s, activations in %s and a window in %s, here they "
+                        "are %s, %s and %s; `rodimus states convert` makes one of the other",
+                        file, dtype_name(theirs.S), dtype_name(theirs.act), dtype_name(theirs.window),
+                        dtype_name(ours.S), dtype_name(ours.act), dtype_name(ours.window));
+    char text[81];
+    const size_t n = layout->n < sizeof text ? layout->n : sizeof text - 1;
+    for (size_t i = 0; i < n; i++) {
+        const char c = ((const char *)layout->data)[i];
+        text[i] = c >= 0x20 && c < 0x7f ? c : '?';
+    }
+    text[n] = 0;
+    return rod_fail(err, ROD_ESTATE, "%.150s: other layout: the state is laid out as %s, here it is %.80s", file, text,
+                    here);
 }
 
 static int state_check_expected(const struct state_file *state, const struct state_file_expected *expected,
@@ -121,20 +155,9 @@ static int state_check_expected(const struct state_file *state, const struct sta
                         model_render_fingerprint(state->fingerprint, theirs),
                         model_render_fingerprint(expected->fingerprint, ours));
     }
-    const struct state_bytes *layout = &state->layout;
-    if (expected->layout &&
-        (layout->n != strlen(expected->layout) || memcmp(layout->data, expected->layout, layout->n))) {
-        char theirs[81];
-        size_t n = layout->n < sizeof theirs ? layout->n : sizeof theirs - 1;
-        for (size_t i = 0; i < n; i++) {
-            char c = ((const char *)layout->data)[i];
-            theirs[i] = c >= 0x20 && c < 0x7f ? c : '?';
-        }
-        theirs[n] = 0;
-        return rod_fail(err, ROD_ESTATE, "%.150s: other layout: the state is laid out as %s, here it is %.80s", file,
-                        theirs, expected->layout);
-    }
-    return 0;
+    const bool other = expected->layout && (state->layout.n != strlen(expected->layout) ||
+                                            memcmp(state->layout.data, expected->layout, state->layout.n) != 0);
+    return other ? state_refuse_layout(&state->layout, expected->layout, file, err) : 0;
 }
 
 int state_file_parse_header(const void *bytes, size_t n_bytes, uint64_t n_file, const char *file,
@@ -213,7 +236,7 @@ void state_file_write_header(const struct state_file *state, void *dst) {
     assert(n >= STATE_FILE_MIN_BYTES && n % ALIGN_BYTES == 0);
     memset(b, 0, n);
     memcpy(b, MAGIC, sizeof MAGIC);
-    bytes_put(b + AT_FORMAT, STATE_FILE_FORMAT, 4);
+    bytes_put(b + AT_FORMAT, format_of(&state->layout), 4);
     bytes_put(b + AT_N_HEADER, n, 4);
     bytes_put(b + AT_N_PAYLOAD, state->payload.n, 8);
     bytes_put(b + AT_PAYLOAD_CHECK,

@@ -4,7 +4,8 @@
  *
  *     at   bytes
  *      0       8  "RODSTATE"
- *      8       4  version of the format, 1
+ *      8       4  version of the format: 1, or 2 of a layout whose formats are not the default ones, which servers that
+ *                 know only these must not take for damaged
  *     12       4  n_header: the payload's first byte
  *     16       8  n_payload: the file ends with it
  *     24       8  XXH3 (64 bits) of the payload
@@ -31,6 +32,7 @@
 #include "engine/model/model.h"
 
 #define STATE_FILE_FORMAT            1
+#define STATE_FILE_FORMAT_NARROW     2
 #define STATE_FILE_FIXED_BYTES       104
 #define STATE_FILE_MIN_BYTES         128 /* the smallest header */
 #define STATE_FILE_CHECK_BYTES       8

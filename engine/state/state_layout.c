@@ -32,6 +32,59 @@ void state_layout_id(const struct state_layout *l, char id[BACKEND_STATE_ID_BYTE
     assert(n > 0 && n < BACKEND_STATE_ID_BYTES); /* cut, two layouts could have one id */
 }
 
+/* The text behind key, up to the next blank, as a type of numbers; *at moves behind it. */
+static bool parse_dtype(const char **at, const char *key, char end, enum dtype *out) {
+    const size_t n_key = strlen(key);
+    if (strncmp(*at, key, n_key) != 0) return false;
+    *at += n_key;
+    const size_t n = strcspn(*at, (char[]){end, 0});
+    for (int i = 0; i < N_DTYPES; i++)
+        if (strlen(dtype_name((enum dtype)i)) == n && !memcmp(*at, dtype_name((enum dtype)i), n)) {
+            *out = (enum dtype)i;
+            *at += n;
+            return true;
+        }
+    return false;
+}
+
+/* Sizes whose products cannot wrap. */
+static bool layout_has_a_size(const struct state_layout *l) {
+    const double S = ((double)l->E + STATE_TILE) * ((double)l->M + l->K), heads = (double)l->Hk + l->Hv;
+    return sizeof(float) * l->L * (S + (double)l->visible * heads * ((double)l->P + 1)) < 0x1p60;
+}
+
+bool state_layout_parse(const void *id, size_t n, struct state_layout *out) {
+    char text[BACKEND_STATE_ID_BYTES], again[BACKEND_STATE_ID_BYTES];
+    struct state_layout l = {0};
+    if (n >= sizeof text || memchr(id, 0, n)) return false;
+    memcpy(text, id, n);
+    text[n] = 0;
+    const char *at = strstr(text, " S=");
+    if (!at || !parse_dtype(&at, " S=", '/', &l.S)) return false;
+    at = strstr(at, " act=");
+    if (!at || !parse_dtype(&at, " act=", ' ', &l.act)) return false;
+    l.window = l.act;
+    if (!strncmp(at, " window=", 8) && !parse_dtype(&at, " window=", ' ', &l.window)) return false;
+    if (sscanf(at, " L=%u E=%u M=%u K=%u Hk=%u Hv=%u P=%u visible=%u", &l.L, &l.E, &l.M, &l.K, &l.Hk, &l.Hv, &l.P,
+               &l.visible) != 8)
+        return false;
+    state_layout_id(&l, again); /* what was passed over is not as it must be, either */
+    if (strcmp(text, again) != 0 || !layout_has_a_size(&l)) return false;
+    *out = l;
+    return true;
+}
+
+bool state_layout_is_narrow(const struct state_layout *l) { return l->S != DTYPE_F32 || l->window != l->act; }
+
+bool state_layout_same_sizes(const struct state_layout *a, const struct state_layout *b) {
+    struct state_layout as_b = *a;
+    as_b.S = b->S, as_b.act = b->act, as_b.window = b->window;
+    char id[BACKEND_STATE_ID_BYTES], other[BACKEND_STATE_ID_BYTES];
+    state_layout_id(&as_b, id);
+    state_layout_id(b, other);
+    return !strcmp(id, other);
+}
+
 struct state_layer state_layer_at(const struct state_layout *l, uint64_t pos) {
     struct state_layer at = {.n_keys = pos < l->visible ? (uint32_t)pos : l->visible};
     const size_t keys = (size_t)at.n_keys * l->Hk, values = (size_t)at.n_keys * l->Hv;

@@ -42,6 +42,13 @@ size_t state_scale_bytes(enum dtype window);
 float state_window_unit(enum dtype window, bool values);
 /* The id of the default formats has no word of them. */
 void state_layout_id(const struct state_layout *layout, char id[BACKEND_STATE_ID_BYTES]);
+/* The reverse, of n bytes of anybody: false where they are no id of a layout in this byte order, or of
+ * one that no memory would hold. */
+bool state_layout_parse(const void *id, size_t n, struct state_layout *out);
+/* Not the default formats. */
+bool state_layout_is_narrow(const struct state_layout *layout);
+/* They differ in their formats alone. */
+bool state_layout_same_sizes(const struct state_layout *a, const struct state_layout *b);
 struct state_layer state_layer_at(const struct state_layout *layout, uint64_t pos);
 size_t state_bytes_at(const struct state_layout *layout, uint64_t pos);
 /* Whether bytes can be a state after pos tokens: ROD_EINVALID where the size is another, or channels from E on are not

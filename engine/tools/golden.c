@@ -1,13 +1,13 @@
 /* golden.c - see verify.h. */
 #include "verify.h"
 #include "engine/base/fail.h"
-#include "engine/base/half.h"
 #include "engine/model/safetensors.h"
-#include "engine/state/state_layout.h"
+#include "engine/state/state_convert.h"
 
 #include <assert.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define MAX_TOK (1u << 20)
 
@@ -52,59 +52,40 @@ void golden_free_state(struct golden_layer *layers, uint32_t n_layers) {
     free(layers);
 }
 
-/* n numbers of a state, from byte `at` on. */
-static void read_numbers(const void *state, enum dtype dtype, size_t at, size_t n, float *to) {
-    const struct weight_part part = {.data = (const unsigned char *)state + at, .dtype = dtype, .rows = 1};
-    weight_part_to_f32(&part, 0, n, to);
-}
-
-/* n heads of keys or of values from byte `at` on, whose scales, if they have any, are from byte `scales` on. */
-static void read_heads(const struct state_layout *l, const void *state, size_t at, size_t scales, size_t n, bool values,
-                       float *to) {
-    const unsigned char *codes = (const unsigned char *)state + at;
-    if (l->window <= DTYPE_BF16) {
-        read_numbers(state, l->window, at, n * l->P, to);
-        return;
-    }
-    for (size_t h = 0; h < n; h++) {
-        float unit = state_window_unit(l->window, values);
-        if (state_scale_bytes(l->window)) read_numbers(state, DTYPE_F32, scales + h * sizeof(float), 1, &unit);
-        for (size_t i = h * l->P; i < (h + 1) * l->P; i++)
-            to[i] = unit * (l->window == DTYPE_FP8 ? half_e4m3_to_f32(codes[i]) : (float)(int8_t)codes[i]);
-    }
-}
-
-static void read_layer(const struct state_layout *l, const struct state_layer *at, size_t begin, const void *state,
+/* Of a state in fp32. */
+static void read_layer(const struct state_layout *l, const struct state_layer *at, const float *layer,
                        struct golden_layer *to) {
-    const uint32_t tiles = (l->E + STATE_TILE - 1) / STATE_TILE;
-    const size_t conv_row = (size_t)tiles * STATE_TILE * dtype_bytes(l->act);
+    const size_t tiles = (l->E + STATE_TILE - 1) / STATE_TILE;
+    const float *conv = layer + at->conv / sizeof *layer;
     for (size_t t = 0; t < tiles; t++)
         for (size_t m = 0; m < l->M; m++) {
             const size_t e = t * STATE_TILE, n = l->E - e < STATE_TILE ? l->E - e : STATE_TILE;
-            const size_t row = (t * l->M + m) * STATE_TILE * dtype_bytes(l->S);
-            read_numbers(state, l->S, begin + row, n, to->S + m * l->E + e);
+            memcpy(to->S + m * l->E + e, layer + (t * l->M + m) * STATE_TILE, n * sizeof *layer);
         }
     for (size_t j = 0; j < l->K; j++)
-        for (size_t e = 0; e < l->E; e++)
-            read_numbers(state, l->act, begin + at->conv + j * conv_row + e * dtype_bytes(l->act), 1,
-                         to->conv + e * l->K + j);
+        for (size_t e = 0; e < l->E; e++) to->conv[e * l->K + j] = conv[j * tiles * STATE_TILE + e];
     to->n_keys = at->n_keys;
-    const size_t n = at->n_keys;
-    read_heads(l, state, begin + at->keys, begin + at->key_scales, n * l->Hk, false, to->k);
-    read_heads(l, state, begin + at->values, begin + at->value_scales, n * l->Hv, true, to->v);
+    if (!at->n_keys) return;
+    memcpy(to->k, layer + at->keys / sizeof *layer, at->values - at->keys);
+    memcpy(to->v, layer + at->values / sizeof *layer, at->bytes - at->values);
 }
 
 int golden_read_slot(const struct backend_ops *ops, struct backend *be, uint32_t slot, uint64_t pos,
                      struct golden_layer *layers, struct rod_error *err) {
     const struct state_layout *layout = ops->info(be)->state;
     if (!layout) return rod_fail(err, ROD_EUNSUPPORTED, "The %s device has no state.", ops->name);
+    struct state_layout wide = *layout;
+    wide.S = wide.act = wide.window = DTYPE_F32;
+    const struct state_layer at = state_layer_at(&wide, pos);
     const size_t bytes = ops->state_bytes(be, pos);
     void *state = malloc(bytes);
-    if (!state) return rod_fail_no_memory(err);
-    const struct state_layer at = state_layer_at(layout, pos);
-    const int rc = ops->slot_save(be, slot, pos, state, bytes, err);
-    for (uint32_t i = 0; !rc && i < layout->L; i++) read_layer(layout, &at, i * at.bytes, state, &layers[i]);
+    float *numbers = malloc(state_bytes_at(&wide, pos));
+    int rc = state && numbers ? ops->slot_save(be, slot, pos, state, bytes, err) : rod_fail_no_memory(err);
+    if (!rc) rc = state_convert(layout, &wide, pos, state, numbers, err);
+    for (uint32_t i = 0; !rc && i < layout->L; i++)
+        read_layer(&wide, &at, numbers + i * (at.bytes / sizeof *numbers), &layers[i]);
     free(state);
+    free(numbers);
     return rc;
 }
 

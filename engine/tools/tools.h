@@ -86,6 +86,14 @@ int rod_states_get(const struct rod_states_place *place, const char *name,
  * since. Either stays. */
 int rod_states_remove(const struct rod_states_place *place, const struct rod_state_file *seen, struct rod_error *err);
 
+/* A session's file in other formats, as the file `to`, which is not there. NULL or "": as it is. */
+struct rod_states_formats {
+    const char *window_dtype, *state_dtype; /* "auto", "fp8", "int8" or the activations' type; "fp32", "bf16" */
+    const char *activations;                /* "fp32", "bf16", "fp16": a CPU's are fp32 */
+};
+int rod_states_convert(const char *from, const char *to, const struct rod_states_formats *formats,
+                       struct rod_error *err);
+
 /* ---- quantise ---- */
 
 /* Writes model_dir with its large matrices in fewer bits into out_dir, which is not there or empty, in the format of

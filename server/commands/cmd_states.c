@@ -15,14 +15,15 @@
 #include <time.h>
 
 static const char about[] =
-    "ls|get|rm|gc --state-dir DIR | --state-url URL [flags]\n\n"
+    "ls|get|rm|gc|convert --state-dir DIR | --state-url URL [flags]\n\n"
     "  states ls               files of states: sessions, earlier turns, bases of forks, pinned prefixes, "
     "conversations\n"
     "  states get NAME [FILE]  copies one, to standard output without FILE\n"
     "  states rm NAME...       removes these; a session with all that is its own\n"
     "  states gc               removes what has expired and what nothing needs: of a store also lost servers' marks of "
     "lazy\n"
-    "                          turns, after an hour\n\n"
+    "                          turns, after an hour\n"
+    "  states convert FILE NEW a session's file in other formats, for servers that have these; without a folder\n\n"
     "rm and gc show what would go; with --yes it goes. Servers may run: in a folder what one of them uses just now\n"
     "stays; a store has no locks, and an object goes unless it was written since it was listed.";
 
@@ -34,7 +35,7 @@ struct states {
     char *state_url, *state_endpoint, *state_region, *state_style, *state_credentials;
     uint64_t state_timeout_ms;
     struct rod_store *store; /* NULL: the folder */
-    char *state_dir, *kind, *tenant, *fingerprint, *sort;
+    char *state_dir, *kind, *tenant, *fingerprint, *sort, *window_dtype, *state_dtype, *activations;
     uint64_t unused_s;
     bool json, yes;
     int64_t now_s;
@@ -47,6 +48,7 @@ struct states {
 #define WHICH      .group = "Which"
 #define HOW        .group = "How"
 #define STORE      .group = "A store"
+#define FORMATS    .group = "Formats"
 
 /* clang-format off */
 static const struct option states_flags[] = {
@@ -68,6 +70,12 @@ static const struct option states_flags[] = {
      .help = "ls: those that were not used for so many seconds; gc: conversations of that kind go, whose time the files do not say"},
     {"sort", OPTION_CHOICE, AT(sort), HOW, .fallback = "name", .choices = "name|age|size|tenant|fingerprint|kind", .metavar = "BY",
      .help = "ls: age: the longest unused first; size: the largest first"},
+    {"window_dtype", OPTION_CHOICE, AT(window_dtype), FORMATS, .fallback = "same", .choices = "same|" WINDOW_DTYPES, .metavar = "NAME",
+     .help = "convert: the window's; auto: the activations'"},
+    {"state_dtype", OPTION_CHOICE, AT(state_dtype), FORMATS, .fallback = "same", .choices = "same|fp32|bf16", .metavar = "NAME",
+     .help = "convert: that of S"},
+    {"activations", OPTION_CHOICE, AT(activations), FORMATS, .fallback = "same", .choices = "same|fp32|bf16|fp16", .metavar = "NAME",
+     .help = "convert: those of the servers; a CPU's are fp32"},
     {"json", OPTION_BOOL, AT(json), HOW, .fallback = "false", .help = "one JSON object on standard output"},
     {"yes", OPTION_BOOL, AT(yes), HOW, .fallback = "false", .help = "rm, gc: remove"},
 };
@@ -338,11 +346,23 @@ static int run_rm(struct states *s) {
     return s->no_memory ? fail("out of memory", 1) : show_and_remove(s, NULL);
 }
 
+static const char *format_asked(const char *name) { return strcmp(name, "same") ? name : ""; }
+
+static int run_convert(struct states *s) {
+    struct rod_error err;
+    const struct rod_states_formats formats = {.window_dtype = format_asked(s->window_dtype),
+                                               .state_dtype = format_asked(s->state_dtype),
+                                               .activations = format_asked(s->activations)};
+    if (s->n_names != 2) return fail("convert takes a FILE and the NEW one", 2);
+    const int rc = rod_states_convert(s->names[0], s->names[1], &formats, &err);
+    return rc ? fail(err.message, rc == ROD_EINVALID ? 2 : 1) : 0;
+}
+
 static int (*find_verb(const char *name))(struct states *) {
     static const struct {
         const char *name;
         int (*run)(struct states *);
-    } verbs[] = {{"ls", run_ls}, {"get", run_get}, {"rm", run_rm}, {"gc", run_gc}};
+    } verbs[] = {{"ls", run_ls}, {"get", run_get}, {"rm", run_rm}, {"gc", run_gc}, {"convert", run_convert}};
     for (size_t i = 0; name && i < sizeof verbs / sizeof *verbs; i++)
         if (!strcmp(name, verbs[i].name)) return verbs[i].run;
     return NULL;
@@ -363,6 +383,7 @@ static int open_store(struct states *s) {
 }
 
 static int run(struct states *s, int (*verb)(struct states *)) {
+    if (verb == run_convert) return verb(s);
     if (!*s->state_dir == !*s->state_url) return fail("--state-dir names the folder, or --state-url the store", 2);
     int rc = *s->state_url ? open_store(s) : 0;
     if (!rc) rc = verb(s);
@@ -380,7 +401,7 @@ int cmd_states(int argc, char **argv) {
     s.n_names = n > 1 ? (size_t)n - 1 : 0;
     int rc = command_flags(&set, "states", about, "Exit status 0, or 1 where something could not be done.\n", argc - n,
                            argv + n);
-    if (rc < 0 && !verb) rc = fail("ls, get, rm or gc comes first; 'rodimus states --help' explains", 2);
+    if (rc < 0 && !verb) rc = fail("ls, get, rm, gc or convert comes first; 'rodimus states --help' explains", 2);
     if (rc < 0) rc = run(&s, verb);
     free(s.files);
     options_fini(&set);

@@ -3,6 +3,7 @@
  * pinned prefix and as the start of a cached copy. */
 #include "engine/state/pinned_file.h"
 #include "engine/state/state_cache_file.h"
+#include "engine/state/state_convert.h"
 
 #include <stdint.h>
 #include <stdlib.h>
@@ -59,6 +60,21 @@ static void check_pinned(const struct state_file *state, const unsigned char *by
     pinned_prefix_free(prefix);
 }
 
+/* A state of any layout that has its bytes is one in the widest formats, too. */
+static void check_converted(const struct state_file *state) {
+    struct state_layout l, wide;
+    char id[BACKEND_STATE_ID_BYTES];
+    if (!state_layout_parse(state->layout.data, state->layout.n, &l)) return;
+    state_layout_id(&l, id);
+    if (strlen(id) != state->layout.n || memcmp(id, state->layout.data, state->layout.n)) abort();
+    if (state_check(&l, state->n_tok, state->payload.data, state->payload.n, NULL)) return;
+    wide = l;
+    wide.S = wide.act = wide.window = DTYPE_F32;
+    unsigned char *to = malloc(state_bytes_at(&wide, state->n_tok) + 1);
+    if (!to || state_convert(&l, &wide, state->n_tok, state->payload.data, to, NULL)) abort();
+    free(to);
+}
+
 static void check(const unsigned char *bytes, size_t n) {
     static const uint8_t ours[MODEL_FINGERPRINT_BYTES] = "fuzzed model 00";
     static const struct state_file_expected here = {ours, "fuzzed layout"}, any = {NULL, NULL};
@@ -83,6 +99,7 @@ static void check(const unsigned char *bytes, size_t n) {
     if (!n_header || n_header + state.payload.n != n) abort();
     check_header(&state, bytes, n_header);
     check_pinned(&state, bytes);
+    check_converted(&state);
 }
 
 /* Also a copy's start in a cache: as it is, and sealed. */

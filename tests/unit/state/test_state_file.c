@@ -1,6 +1,7 @@
 /* test_state_file.c - the format of a state at rest: there and back, every flip, every cut, every refusal by its name.
  */
 #include "engine/state/state_file.h"
+#include "engine/state/state_layout.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -212,10 +213,15 @@ static void every_refusal_says_its_reason(void **unused) {
     image.bytes[0] = 'r';
     assert_refused(image, "bad magic");
     image.bytes[0] = 'R';
+    image.bytes[8] = 3;
+    seal(image);
+    assert_refused(image, "unknown version 3 of the format, 1 and 2 are supported");
+    assert_true(state_file_peek_foreign(image.bytes));
     image.bytes[8] = 2;
     seal(image);
-    assert_refused(image, "unknown version 2 of the format, 1 is supported");
+    assert_refused(image, "malformed header: its version has other layouts");
     image.bytes[8] = 1;
+    seal(image);
     image.bytes[12] ^= 1;
     assert_refused(image, "damaged header");
     image.bytes[12] ^= 1;
@@ -243,6 +249,55 @@ static void every_refusal_says_its_reason(void **unused) {
     image = image_of(&state);
     assert_refused(image, "other layout: the state is laid out as other?, here it is test fp32 S");
     free(image.bytes);
+}
+
+static const struct state_layout USUAL = {.L = 2,
+                                          .E = 32,
+                                          .M = 16,
+                                          .K = 4,
+                                          .Hk = 1,
+                                          .Hv = 2,
+                                          .P = 8,
+                                          .visible = 5,
+                                          .S = DTYPE_F32,
+                                          .act = DTYPE_BF16,
+                                          .window = DTYPE_BF16};
+
+/* A server of before takes it for one of a later server, not for damage. */
+static void other_formats_have_a_version_of_their_own(void **unused) {
+    (void)unused;
+    struct state_layout narrow[3] = {USUAL, USUAL, USUAL};
+    char id[BACKEND_STATE_ID_BYTES], usual[BACKEND_STATE_ID_BYTES];
+    state_layout_id(&USUAL, usual);
+    narrow[1].window = DTYPE_FP8;
+    narrow[2].S = DTYPE_BF16;
+    for (int i = 0; i < 3; i++) {
+        state_layout_id(&narrow[i], id);
+        struct state_file state = example(), back;
+        state.layout = (struct state_bytes){id, strlen(id)};
+        struct image image = image_of(&state);
+        const struct state_file_expected own = {OURS, id}, default_formats = {OURS, usual};
+        struct rod_error err;
+        assert_int_equal(image.bytes[8], i ? 2 : 1);
+        assert_false(state_file_peek_foreign(image.bytes));
+        if (state_file_parse(image.bytes, image.n, "a", &own, &back, &err)) fail_msg("%s", err.message);
+        assert_same(&state, &back);
+        if (i) {
+            assert_int_equal(state_file_parse(image.bytes, image.n, "a", &default_formats, &back, &err), ROD_ESTATE);
+            assert_string_equal(
+                err.message, i == 1 ? "a: other formats: the state has S in fp32, activations in bf16 and a window "
+                                      "in fp8, here they are fp32, bf16 and bf16; `rodimus states convert` makes one "
+                                      "of the other"
+                                    : "a: other formats: the state has S in bf16, activations in bf16 and a window "
+                                      "in bf16, here they are fp32, bf16 and bf16; `rodimus states convert` makes "
+                                      "one of the other");
+        }
+        image.bytes[8] ^= 3; /* 1 for 2, 2 for 1 */
+        seal(image);
+        assert_int_equal(state_file_parse(image.bytes, image.n, "a", &own, &back, &err), ROD_ESTATE);
+        assert_non_null(strstr(err.message, "its version has other layouts"));
+        free(image.bytes);
+    }
 }
 
 /* What a good checksum vouches for is looked at all the same. */
@@ -319,6 +374,7 @@ int main(void) {
         cmocka_unit_test(every_flip_is_refused),
         cmocka_unit_test(every_cut_is_refused),
         cmocka_unit_test(every_refusal_says_its_reason),
+        cmocka_unit_test(other_formats_have_a_version_of_their_own),
         cmocka_unit_test(a_sealed_header_without_sense_is_refused),
         cmocka_unit_test(what_does_not_fit_is_not_written),
         cmocka_unit_test(tokens_hash_the_same_in_pieces),
