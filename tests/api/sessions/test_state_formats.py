@@ -2,12 +2,18 @@
 import os
 import shutil
 import struct
+import sys
 
 import pytest
 
 from server import ROOT, command
-from test_session_states import put, state
 from talk import TEXTS, Talk
+from test_prefix import cached, words
+from test_session_states import put, state
+from test_stored_conversations import EVERY
+
+sys.path.insert(0, os.path.join(ROOT, "tests"))
+from object_stand_in import StandIn  # noqa: E402
 
 SMALL = os.path.join(ROOT, "tests/vectors/rodimus-plus-small")
 HEADER = struct.Struct("<8sIIQ")  # magic, version, n_header, n_payload
@@ -81,3 +87,59 @@ def test_a_file_of_before_loads_to_the_bit(own_server):
     assert HEADER.unpack_from(after) == HEADER.unpack_from(before) and payload(after) == payload(before)
     answer = s.post("/v1/completions", {"prompt": [5, 6, 7], "max_tokens": 12, "ignore_eos": True, "session_id": "before", "temperature": 0, "return_token_ids": True})
     assert answer.json["choices"][0]["token_ids"] == [7] * 12 and answer.json["usage"]["prompt_tokens_details"]["cached_tokens"] == 69, answer
+
+
+@pytest.fixture(params=["folder", "store"])
+def begin(request, own_server, tmp_path):
+    """Starts a server over the one place of all of them."""
+    with StandIn() as store:
+        place = ("--state-dir", tmp_path) if request.param == "folder" else ("--state-url", f"{store.url}/fleet", "--state-endpoint", store.endpoint)
+        env = {**EVERY, **(store.env if request.param == "store" else {})}
+        yield lambda *flags: own_server(*place, "--device", "cpu", *flags, env=env)
+
+
+def ends(server):
+    """With all that is to be written."""
+    server.wait_metric("rodimus_slots_used", lambda n: n == 0)
+    assert server.stop() == 0
+
+
+def test_servers_of_other_formats_share_a_place_and_nothing_in_it(begin):
+    """A conversation, and a pinned prefix, is found in its own format again and in no other one; each reads what the first one read."""
+    text, says = words(7, 200), [{"role": "user", "content": "Tell me a tale about a fox. " * 20}]
+    for turn, flags in enumerate([("--window-dtype", "int8"), (), ("--window-dtype", "int8"), ()]):
+        s = begin(*flags)
+        body = {"messages": says, "max_tokens": 4, "temperature": 0}
+        found = s.post("/v1/chat/completions", body, headers={"X-Session-Id": "fox"})
+        assert found.status == 200 and (found.json["usage"]["prompt_tokens_details"]["cached_tokens"] > 0) == (turn >= 2), (turn, found)
+        there = [p["id"] for p in s.get("/v1/prefixes").json["data"]]
+        assert there == (["tale"] if turn >= 2 else []), (turn, there)
+        if turn < 2:
+            assert cached(s.post("/v1/completions", {"prompt": text, "max_tokens": 1}).json) == 0
+            assert s.ask("PUT", "/v1/prefixes/tale", {"prompt": text}).status == 200
+        ends(s)
+    s = begin("--window-dtype", "int8")
+    s.complete(max_tokens=2, session_id="of-int8", session_create=True)
+    ends(s)
+    s = begin()
+    answer = s.post("/v1/completions", {"prompt": "and", "max_tokens": 1, "session_id": "of-int8"})
+    assert answer.status == 412 and BOTH.format("int8") in answer.error["message"], answer
+    ends(s)
+    s = begin("--window-dtype", "int8")
+    assert s.post("/v1/completions", {"prompt": "and", "max_tokens": 1, "session_id": "of-int8"}).status == 200
+
+
+def test_a_session_moves_into_another_format_when_asked_to(own_server, tmp_path):
+    """From fp32 to a server with windows of int8, and back."""
+    wide, narrow = own_server("--device", "cpu"), own_server("--device", "cpu", "--window-dtype", "int8")
+    talk = Talk(wide)
+    talk.go(TEXTS[0])
+    (tmp_path / "wide").write_bytes(state(wide, talk.id).body)
+    convert(tmp_path / "wide", tmp_path / "narrow", "--window-dtype", "int8")
+    moved = put(narrow, "moved", (tmp_path / "narrow").read_bytes())
+    assert moved.status == 200, moved
+    assert payload(state(narrow, "moved").body) == payload((tmp_path / "narrow").read_bytes())
+    assert narrow.post("/v1/completions", {"prompt": "and", "max_tokens": 8, "session_id": "moved"}).status == 200
+    (tmp_path / "again").write_bytes(state(narrow, "moved").body)
+    assert put(wide, "back", convert(tmp_path / "again", tmp_path / "back", "--window-dtype", "auto")).status == 200
+    assert wide.post("/v1/completions", {"prompt": "and", "max_tokens": 8, "session_id": "back"}).status == 200
