@@ -75,7 +75,9 @@ CONDITION(wide_scan_64, "scanned, M up to 64, R up to 64", has_wide_scan(c, 64))
 CONDITION(scan_64, "scanned, M up to 64", dispatch_scan(c->shape) && c->shape->M <= 64)
 CONDITION(scan_128, "scanned", dispatch_scan(c->shape))
 CONDITION(decode_window, "windowed", dispatch_decode_window(c->shape))
-CONDITION(decode_window_128, "windowed, P = 128", dispatch_decode_window(c->shape) && c->shape->P == 128)
+/* It knows no 8 bits, for which the rule before it has another: so the text need not say so. */
+CONDITION(decode_window_128, "windowed, P = 128",
+          dispatch_decode_window(c->shape) && c->shape->P == 128 && c->shape->window == CUDA_STORED)
 CONDITION(prompt_wide, "16 bit, one key head, P = 64 or 128, H even",
           dispatch_prompt_window(c->shape) && dispatch_prompt_wide(c->device, c->shape))
 CONDITION(prompt_64, "16 bit, P a multiple of 8 up to 64", dispatch_prompt_window(c->shape) && c->shape->P <= 64)

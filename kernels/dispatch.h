@@ -180,9 +180,10 @@ enum {
 static inline size_t dispatch_few_bytes(uint32_t k_tiles) {
     return (size_t)k_tiles * 512 + DISPATCH_FEW_WARPS * (8 * DISPATCH_FEW_LD * sizeof(float) + 8);
 }
-/* Runs that decode_many_kernel cuts the ranges into. */
+/* Runs that decode_many_kernel cuts the ranges into: of its blocks a multiprocessor has one, of a window in 8 bits two.
+ */
 static inline uint32_t dispatch_window_runs(struct dispatch_device device, const struct cuda_shape *shape) {
-    const uint32_t runs = device.processors / (shape->H / 4);
+    const uint32_t blocks = shape->window == CUDA_FP8 ? 2 : 1, runs = blocks * device.processors / (shape->H / 4);
     return runs ? runs : 1;
 }
 /* Runs of draft_window_kernel's blocks, each of two heads: two blocks a multiprocessor. */

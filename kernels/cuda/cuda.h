@@ -75,7 +75,8 @@ struct cuda_shape {
                          * out to be none */
     bool rot_interleaved, qk_norm;
     float norm_eps, k_eps, qk_norm_eps;
-    enum cuda_dtype dtype;      /* activations, conv tails, window */
+    enum cuda_dtype dtype;      /* activations, conv tails */
+    enum cuda_format window;    /* keys and values: CUDA_STORED, as dtype; or CUDA_FP8, where it is 16 bit */
     float *S;                   /* [n_slots + 1][L][Ep / 32][M][32] */
     void *conv, *keys, *values; /* [n_slots + 1][L]: [conv_ring][Ep]; [ring_keys][Hk P]; [ring_keys][Hv P] */
     uint32_t n_slots;
@@ -307,6 +308,8 @@ void k_window_combine(const struct cuda_window *a, void *stream);
  * list is NULL and has up to 8 rows. Bytes: values once, keys once for four heads or two (most of it from the cache).
  * Few rows and many on Hopper take kernels of their own (swa_decode_near.cu, swa_decode_many.cu), to the same bits. */
 bool cuda_decode_window_possible(const struct cuda_shape *shape);
+/* Whether a window in CUDA_FP8 has all kernels that it needs: k_decode_window, k_draft_window, k_prompt_window. */
+bool cuda_window8_possible(const struct cuda_shape *shape);
 void k_decode_window(const struct cuda_window *a, bool single, void *stream);
 /* k_decode_window of a step with drafts, to the same bits, a row a step: rows list[0 .. n_list) of the step, in order,
  * and each session's behind one another (rows.lead); of a session whose rows are more than the list has, those before
@@ -334,26 +337,29 @@ void k_gather_rows(const float *src, const int32_t *list, uint32_t n_list, uint3
 struct cuda_prompt {
     int32_t row, n;
 };
+/* Prompts of a call at most, where the window is CUDA_FP8: the workspace has a copy in 16 bits of what each sees. */
+enum { CUDA_WINDOW_COPIES = 8 };
 /* Queries: the prompt's next 64 rows from `row` on, or 128. */
 struct cuda_prompt_tile {
     struct cuda_prompt prompt;
-    int32_t row;
+    int32_t row, copy; /* copy: which of the workspace's is the prompt's */
 };
 /* What a step has of them, in device memory: first n_pairs of two tiles each, then n_single. */
 struct cuda_prompts {
     const struct cuda_prompt_tile *tile;
     uint32_t n_pairs, n_single;
     bool keeps_last; /* some keys take the places of keys that the prompt sees */
+    bool sees_old;   /* some prompt does not begin at position 0 */
 };
 /* Whether k_prompt_window knows this shape: 16 bit, P a multiple of 8 up to 256; any Hk, Hv. Asks the device for the
  * shared memory that its blocks need. */
 bool cuda_prompt_window_possible(const struct cuda_shape *shape);
 /* On the host: cuts the prompts into tiles, those with most keys first. pos [rows]: of the step's rows. tile: room for
- * as many as the prompts have rows. Returned: the counts, with `tile` as its pointer. Pairs or not: no bit depends on
- * it. */
+ * as many as the prompts have rows. Of a window in CUDA_FP8 up to CUDA_WINDOW_COPIES prompts. Returned: the counts,
+ * with `tile` as its pointer. Pairs or not: no bit depends on it. */
 struct cuda_prompts cuda_prompt_tiles(const struct cuda_shape *shape, const struct cuda_prompt *prompt,
                                       uint32_t n_prompts, const int64_t *pos, struct cuda_prompt_tile *tile);
-/* Bytes of k_prompt_window's workspace for a step of n_rows: queries, keys and values, and k_prompt_places'. */
+/* Bytes of k_prompt_window's workspace for a step of n_rows: queries, keys and values, k_prompt_places', and copies. */
 size_t cuda_prompt_window_bytes(const struct cuda_shape *shape, uint32_t n_rows);
 struct cuda_prompt_window {
     struct cuda_shape shape; /* keys, values: the rings */

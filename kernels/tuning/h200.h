@@ -21,6 +21,7 @@ CONDITION(h200_draws_none, "no row draws", !c->draws)
 CONDITION(h200_two_products, "two products", c->outputs_two > 0)
 CONDITION(h200_no_window, "no window", !c->shape->H)
 CONDITION(h200_whole_device, "not on a device part", !c->device.is_part)
+CONDITION(h200_window8, "keys and values in 8 bits", c->shape->window == CUDA_FP8)
 /* A block of 32 channels takes little more than half the time of one of 64, but reads as much of what all share. */
 CONDITION(h200_narrow_at_once, "of the longest segment; blocks of 32 channels all at work at once",
           c->n_segs && c->n_segs * ((c->shape->E + 31) / 32) <= c->device.processors)
@@ -96,6 +97,7 @@ static const struct tuned_rule h200_rules[] = {
     {.ops = OP(PROMPT_STATE), SCAN_128},
     {.ops = OP(PROMPT_STATE), GLA},
     /* attention; measured: 128 rows of 16 heads and 17 ranges */
+    {.ops = OP(DECODE_WINDOW), DECODE_WINDOW_MANY, .also = &h200_window8}, /* 8 rows and more: 1.01 to 1.12 times */
     {.ops = OP(DECODE_WINDOW), DECODE_WINDOW_NEAR, .rows_to = 128, .measure_to = 17408, .also = &h200_whole_device},
     {.ops = OP(DECODE_WINDOW), DECODE_WINDOW_MANY, .measure_from = 12},
     {.ops = OP(DECODE_WINDOW), DECODE_WINDOW_FEW, .measure_to = 132},

@@ -88,7 +88,7 @@ static inline void broken_add_slots(int use, const char *name, const void *at, u
 #define OF_ACT(use, at, n, cols, dtype)           broken_add_act(use, #at, at, n, cols, dtype)
 /* [n] slots of so many elements; a word of 4 bytes is one of CUDA_F32. */
 #define OF_SLOTS(use, at, n, elements, dtype)                                                                          \
-    broken_add_slots(use, #at, at, n, (size_t)(elements) * ((dtype) == CUDA_F32 ? 4 : 2), dtype)
+    broken_add_slots(use, #at, at, n, (size_t)(elements)*gpu_type_bytes(dtype), dtype)
 #define OF_NOBODY(at, all_bytes) broken_add_parts(WORK, #at, at, 1, (all_bytes) / sizeof(float), 0, 1, NULL)
 
 /* Bytes that lie together and belong to one session. */
@@ -100,7 +100,7 @@ struct broken_run {
     size_t len;
 };
 static inline struct broken_run broken_run_at(const struct broken_field *f, size_t at) {
-    const size_t size = f->dtype == CUDA_F32 ? 4 : 2, in_part = at % f->part;
+    const size_t size = gpu_type_bytes(f->dtype), in_part = at % f->part;
     struct broken_run x;
     if (f->padded && size == 2) { /* tiles of 8 rows and 16 columns, each two matrices of rows of 16 bytes */
         const size_t tiles = (size_t)f->padded * 16;
@@ -127,13 +127,14 @@ static inline struct broken_run broken_run_at(const struct broken_field *f, size
 }
 static inline double broken_value(const struct broken_field *f, const unsigned char *bytes) {
     uint32_t bits = 0;
-    memcpy(&bits, bytes, f->dtype == CUDA_F32 ? 4 : 2);
+    memcpy(&bits, bytes, gpu_type_bytes(f->dtype));
     return (double)(f->dtype == CUDA_F32   ? half_bits_to_f32(bits)
                     : f->dtype == CUDA_F16 ? half_f16_to_f32((uint16_t)bits)
+                    : f->dtype == GPU_E4M3 ? gpu_from_e4m3((uint8_t)bits)
                                            : half_bf16_to_f32((uint16_t)bits));
 }
 static inline void broken_compare(const struct broken_field *f) {
-    const size_t size = f->dtype == CUDA_F32 ? 4 : 2;
+    const size_t size = gpu_type_bytes(f->dtype);
     for (size_t at = 0, len; at < f->bytes; at += len) {
         const struct broken_run x = broken_run_at(f, at);
         len = x.len;

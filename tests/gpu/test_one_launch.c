@@ -32,13 +32,13 @@ struct trial {
 
 /* n random values up to `range`; many repeat themselves, at places that are no multiple of a row. */
 static void fill_random(void *device, size_t n, double range, enum cuda_dtype dtype) {
-    const size_t some = n < 1000003 ? n : 1000003, size = dtype == CUDA_F32 ? 4 : 2;
+    const size_t some = n < 1000003 ? n : 1000003, size = gpu_type_bytes(dtype);
     unsigned char *values = malloc(some * size + 4);
     assert_non_null(values);
     for (size_t i = 0; i < some; i++) {
         const float x = gpu_round(gpu_uniform(-range, range), dtype);
-        const uint16_t half = dtype == CUDA_F32 ? 0 : gpu_half_bits(x, dtype);
-        memcpy(values + i * size, dtype == CUDA_F32 ? (const void *)&x : (const void *)&half, size);
+        const uint16_t bits = dtype == CUDA_F32 ? 0 : dtype == GPU_E4M3 ? gpu_e4m3_bits(x) : gpu_half_bits(x, dtype);
+        memcpy(values + i * size, dtype == CUDA_F32 ? (const void *)&x : (const void *)&bits, size);
     }
     for (size_t at = 0; at < n; at += some)
         gpu_expect(gpu.k->write((unsigned char *)device + at * size, values, (n - at < some ? n - at : some) * size,
@@ -103,7 +103,7 @@ static void make_layer(struct trial *t, uint32_t i) {
 /* Equal random contents in two pools. */
 static void *twice(size_t n, enum cuda_dtype dtype, void **two) {
     if (!n) return *two = NULL;
-    const size_t bytes = n * (dtype == CUDA_F32 ? 4 : 2);
+    const size_t bytes = n * gpu_type_bytes(dtype);
     void *one = gpu_bytes(bytes), *host = malloc(bytes);
     assert_non_null(host);
     fill_random(one, n, 1, dtype);
@@ -124,7 +124,7 @@ static void make_slots(struct trial *t) {
     t->n_S = (s->n_slots + 1) * s->S_slot, t->n_conv = (s->n_slots + 1) * s->conv_slot;
     t->n_keys = (s->n_slots + 1) * s->keys_slot, t->n_values = (s->n_slots + 1) * s->values_slot;
     s->S = twice(t->n_S, CUDA_F32, &S), s->conv = twice(t->n_conv, s->dtype, &conv);
-    s->keys = twice(t->n_keys, s->dtype, &keys), s->values = twice(t->n_values, s->dtype, &values);
+    s->keys = twice(t->n_keys, gpu_window_type(s), &keys), s->values = twice(t->n_values, gpu_window_type(s), &values);
     t->two = *s;
     t->two.S = S, t->two.conv = conv, t->two.keys = keys, t->two.values = values;
 }
@@ -283,7 +283,7 @@ static void next_step(struct trial *t, uint32_t n_padding, bool first) {
 
 static void compare_pool(const char *what, const void *got, const void *want, size_t n, enum cuda_dtype dtype) {
     if (!n) return;
-    const size_t bytes = n * (dtype == CUDA_F32 ? 4 : 2);
+    const size_t bytes = n * gpu_type_bytes(dtype);
     unsigned char *x = malloc(bytes), *y = malloc(bytes);
     assert_true(x && y);
     gpu_expect(gpu.k->read(x, got, bytes, gpu.stream), "reading from the GPU");
@@ -298,8 +298,8 @@ static void compare_pools(const struct trial *t) { /* the padding's slot is nobo
     const struct cuda_shape *s = &t->s;
     compare_pool("S", t->two.S, s->S, t->n_S - s->S_slot, CUDA_F32);
     compare_pool("convolution ring", t->two.conv, s->conv, t->n_conv - s->conv_slot, s->dtype);
-    compare_pool("keys", t->two.keys, s->keys, s->H ? t->n_keys - s->keys_slot : 0, s->dtype);
-    compare_pool("values", t->two.values, s->values, s->H ? t->n_values - s->values_slot : 0, s->dtype);
+    compare_pool("keys", t->two.keys, s->keys, s->H ? t->n_keys - s->keys_slot : 0, gpu_window_type(s));
+    compare_pool("values", t->two.values, s->values, s->H ? t->n_values - s->values_slot : 0, gpu_window_type(s));
 }
 static void compare(const struct trial *t, uint32_t n_padding) {
     const struct cuda_shape *s = &t->s;
@@ -326,9 +326,12 @@ static void random_shape(struct trial *t, enum cuda_dtype dtype) {
         s->F = 16 * gpu_pick(1, 60), s->visible = gpu_pick(0, 1) ? gpu_pick(1, 300) : gpu_pick(1, 2300);
         s->ring_keys = s->visible + 63, s->rot_dim = 2 * gpu_pick(1, s->P / 2);
         s->rot_interleaved = gpu_pick(0, 1), s->qk_norm = gpu_pick(0, 1);
+        if (gpu_pick(0, 1)) s->window = CUDA_FP8;
     }
-    snprintf(gpu.what, sizeof gpu.what, "%u rows, %s, D %u, E %u, M %u, R %u, K %u, H %u, P %u, F %u, V %u, window %u",
-             t->n_rows, gpu_dtype_name(dtype), s->D, s->E, s->M, s->R, s->K, s->H, s->P, s->F, s->V, s->visible);
+    snprintf(gpu.what, sizeof gpu.what,
+             "%u rows, %s, D %u, E %u, M %u, R %u, K %u, H %u, P %u, F %u, V %u, window %u%s", t->n_rows,
+             gpu_dtype_name(dtype), s->D, s->E, s->M, s->R, s->K, s->H, s->P, s->F, s->V, s->visible,
+             s->window == CUDA_FP8 ? " in fp8" : "");
 }
 static void compare_steps(struct trial *t) {
     if (!make_trial(t)) return;
@@ -381,8 +384,8 @@ static void a_window_of_one_row_has_the_bits_of_the_stages(void **state) {
         s->rot_dim = 2 * gpu_pick(1, s->P / 2);
         s->visible = i % 3 == 2 ? gpu_pick(2113, 2300) : gpu_pick(200, 600), s->ring_keys = s->visible + 63;
         const uint32_t n_ranges = s->visible / 128;
-        snprintf(gpu.what, sizeof gpu.what, "1 row, D %u, E %u, H %u, P %u, window %u", s->D, s->E, s->H, s->P,
-                 s->visible);
+        snprintf(gpu.what, sizeof gpu.what, "1 row, D %u, E %u, H %u, P %u, window %u%s", s->D, s->E, s->H, s->P,
+                 s->visible, s->window == CUDA_FP8 ? " in fp8" : "");
         if (make_trial(t)) {
             next_step(t, 0, true);
             t->pos[0] = i % 3 == 0 ? 128 * gpu_pick(1, n_ranges) - 2 /* the second step's newest key is alone */
@@ -406,8 +409,8 @@ static void break_row(struct trial *t, uint32_t r) {
         size_t slot;
     } pools[] = {{s->S, t->two.S, s->S_slot * 4},
                  {s->conv, t->two.conv, s->conv_slot * 2},
-                 {s->keys, t->two.keys, s->H ? s->keys_slot * 2 : 0},
-                 {s->values, t->two.values, s->H ? s->values_slot * 2 : 0}};
+                 {s->keys, t->two.keys, s->H ? s->keys_slot * gpu_type_bytes(gpu_window_type(s)) : 0},
+                 {s->values, t->two.values, s->H ? s->values_slot * gpu_type_bytes(gpu_window_type(s)) : 0}};
     for (size_t i = 0; i < sizeof pools / sizeof *pools; i++)
         for (int two = 0; two < 2; two++) {
             unsigned char *pool = (unsigned char *)(uintptr_t)(two ? pools[i].two : pools[i].one);

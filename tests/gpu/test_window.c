@@ -120,8 +120,9 @@ static struct rings random_rings(const struct cuda_shape *s, uint32_t layer) {
         const double scale = gpu_pick(0, 3) ? 1.7 : 8; /* flat and sharp */
         for (int64_t pos = newest[slot]; pos >= 0 && pos > newest[slot] - s->ring_keys; pos--) {
             float *key = x.keys + key_at(s, slot, layer, pos), *value = x.values + value_at(s, slot, layer, pos);
-            for (uint32_t j = 0; j < s->Hk * s->P; j++) key[j] = gpu_round(gpu_uniform(-scale, scale), s->dtype);
-            for (uint32_t j = 0; j < s->Hv * s->P; j++) value[j] = gpu_round(gpu_uniform(-2, 2), s->dtype);
+            for (uint32_t j = 0; j < s->Hk * s->P; j++)
+                key[j] = gpu_round(gpu_uniform(-scale, scale), gpu_window_type(s));
+            for (uint32_t j = 0; j < s->Hv * s->P; j++) value[j] = gpu_round(gpu_uniform(-2, 2), gpu_window_type(s));
         }
     }
     return x;
@@ -274,9 +275,11 @@ static void decode_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     s->values_layer = s->keys_layer * s->Hv, s->values_slot = s->values_layer * LAYERS;
     in.layer = gpu_pick(0, LAYERS - 1);
     if (!gpu.k->cuda_decode_window_possible(s)) fail_msg("%s: no kernel for these heads", gpu.what);
+    pick_window(s);
+    const enum cuda_dtype type = gpu_window_type(s);
     const uint32_t P = s->P, H = s->H, width = (2 * H + 1) * P, half = s->rot_dim / 2;
-    GPU_WHAT(", of %u, H %u, P %u, %u keys seen, rotated %u%s, %u splits", n_rows, H, P, s->visible, s->rot_dim,
-             s->qk_norm ? ", q/k norm" : "", in.splits);
+    GPU_WHAT(", of %u, H %u, P %u, %u keys seen%s, rotated %u%s, %u splits", n_rows, H, P, s->visible, window_name(s),
+             s->rot_dim, s->qk_norm ? ", q/k norm" : "", in.splits);
     struct rings rings = random_rings(s, in.layer);
     const uint32_t padding = n_rows, n_all = n_rows + 1; /* a row among the crowds below */
     struct gpu_rows rows = gpu_make_rows(n_all, 1, 9);
@@ -299,7 +302,7 @@ static void decode_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
     in.qkv = gpu_from(qkv, in.splits * in.stride), in.rope = gpu_from(rope, (size_t)n_all * half * 2);
     in.q_norm = gpu_from(q_norm, P), in.k_norm = gpu_from(k_norm, P);
     const size_t n_keys = (SESSIONS + 1) * s->keys_slot, n_values = (SESSIONS + 1) * s->values_slot;
-    s->keys = gpu_from_typed(rings.keys, n_keys, dtype), s->values = gpu_from_typed(rings.values, n_values, dtype);
+    s->keys = gpu_from_typed(rings.keys, n_keys, type), s->values = gpu_from_typed(rings.values, n_values, type);
     int32_t *list = random_list(n_rows, n_rows), *crowd;
     const uint32_t most = make_crowd(s, list, n_rows, (int32_t)padding, &crowd), some = most > 512 ? 512 : most;
     if (gpu.breaks) {
@@ -308,6 +311,8 @@ static void decode_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
         return;
     }
     float *got = decode_act(&in, &rows, gpu_pick(0, 1) ? list : NULL, n_rows, gpu_pick(0, 1));
+    const float *got_keys = gpu_fetch_typed(s->keys, n_keys, type),
+                *got_values = gpu_fetch_typed(s->values, n_values, type);
 
     float *q = host_floats((size_t)H * P), *ref = host_floats((size_t)H * P), *k = host_floats((size_t)s->visible * P),
           *v = host_floats((size_t)s->visible * H * P);
@@ -329,19 +334,15 @@ static void decode_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t i) {
         }
         memset(wrote_key + key, 1, P);
         memset(wrote_value + value, 1, (size_t)H * P);
-        for (int64_t p = oldest; p <= pos; p++) {
-            for (uint32_t j = 0; j < P; j++)
-                k[(size_t)(p - oldest) * P + j] = gpu_round(rings.keys[key_at(s, slot, in.layer, p) + j], dtype);
-            for (uint32_t j = 0; j < H * P; j++)
-                v[(size_t)(p - oldest) * H * P + j] =
-                    gpu_round(rings.values[value_at(s, slot, in.layer, p) + j], dtype);
+        for (int64_t p = oldest; p <= pos; p++) { /* as rounded there: near the middle of two numbers either is right */
+            memcpy(k + (size_t)(p - oldest) * P, got_keys + key_at(s, slot, in.layer, p), P * sizeof *k);
+            memcpy(v + (size_t)(p - oldest) * H * P, got_values + value_at(s, slot, in.layer, p), H * P * sizeof *v);
         }
         ref_window(&(struct cpu_heads){H, 1, H, P}, (uint32_t)(pos + 1 - oldest), q, k, v, ref);
         gpu_check("attention", got + (size_t)r * H * P, ref, (size_t)H * P, gpu_ulp(dtype), gpu_ulp(dtype));
     }
-    check_ring("key", gpu_fetch_typed(s->keys, n_keys, dtype), rings.keys, wrote_key, n_keys, gpu_ulp(dtype));
-    check_ring("value", gpu_fetch_typed(s->values, n_values, dtype), rings.values, wrote_value, n_values,
-               gpu_ulp(dtype));
+    check_ring("key", got_keys, rings.keys, wrote_key, n_keys, gpu_ulp(type));
+    check_ring("value", got_values, rings.values, wrote_value, n_values, gpu_ulp(type));
 
     /* the same bits alone and in a crowd; padding rows have none */
     const uint32_t few = some < 8 ? some : 8, own = few < n_rows ? few : n_rows;
@@ -408,14 +409,16 @@ static void draft_window_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t 
     s->keys_layer = (size_t)s->ring_keys * s->P, s->keys_slot = s->keys_layer * LAYERS;
     s->values_layer = s->keys_layer * s->Hv, s->values_slot = s->values_layer * LAYERS;
     in.layer = gpu_pick(0, LAYERS - 1);
+    pick_window(s);
+    const enum cuda_dtype type = gpu_window_type(s);
     struct rings rings = random_rings(s, in.layer);
     struct gpu_rows rows;
     do rows = gpu_make_rows(n_rows > 40 ? gpu_pick(1, 40) : n_rows, CUDA_DRAFTS + 1, 9);
     while (rows.n_segs > SESSIONS && (n_rows = n_rows / 2));
     n_rows = rows.n_rows;
     const uint32_t P = s->P, H = s->H, width = (2 * H + 1) * P, half = s->rot_dim / 2;
-    GPU_WHAT(", of %u in %u segments, H %u, P %u, %u keys seen, rotated %u%s, %u splits", n_rows, rows.n_segs, H, P,
-             s->visible, s->rot_dim, s->qk_norm ? ", q/k norm" : "", in.splits);
+    GPU_WHAT(", of %u in %u segments, H %u, P %u, %u keys seen%s, rotated %u%s, %u splits", n_rows, rows.n_segs, H, P,
+             s->visible, window_name(s), s->rot_dim, s->qk_norm ? ", q/k norm" : "", in.splits);
     for (uint32_t g = 0; g < rows.n_segs; g++) {
         const int64_t newest = rings.newest[(g + i) % SESSIONS], back = gpu_pick(0, 1) ? 0 : gpu_pick(0, CUDA_DRAFTS);
         const bool padding = rows.seg_n[g] == 1 && gpu_pick(0, 3) == 0;
@@ -448,11 +451,11 @@ static void draft_window_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t 
     in.q_norm = gpu_from(host_random(P, 0.5, 1.5, CUDA_F32), P);
     in.k_norm = gpu_from(host_random(P, 0.5, 1.5, CUDA_F32), P);
     const size_t n_keys = (SESSIONS + 1) * s->keys_slot, n_values = (SESSIONS + 1) * s->values_slot;
-    s->keys = gpu_from_typed(rings.keys, n_keys, dtype), s->values = gpu_from_typed(rings.values, n_values, dtype);
+    s->keys = gpu_from_typed(rings.keys, n_keys, type), s->values = gpu_from_typed(rings.values, n_values, type);
     const float *drafted = draft_act(&in, &rows);
     if (gpu.breaks) return;
-    const float *keys = gpu_fetch_typed(s->keys, n_keys, dtype), *values = gpu_fetch_typed(s->values, n_values, dtype);
-    s->keys = gpu_from_typed(rings.keys, n_keys, dtype), s->values = gpu_from_typed(rings.values, n_values, dtype);
+    const float *keys = gpu_fetch_typed(s->keys, n_keys, type), *values = gpu_fetch_typed(s->values, n_values, type);
+    s->keys = gpu_from_typed(rings.keys, n_keys, type), s->values = gpu_from_typed(rings.values, n_values, type);
     int32_t *list = host_bytes(n_rows * sizeof *list);
     for (int32_t t = 0; t <= CUDA_DRAFTS; t++) {
         uint32_t n = 0;
@@ -464,8 +467,8 @@ static void draft_window_round(uint32_t n_rows, enum cuda_dtype dtype, uint32_t 
             gpu_check_same("attention of a draft", drafted + (size_t)list[j] * H * P, single + (size_t)list[j] * H * P,
                            H * P);
     }
-    gpu_check_same("keys", keys, gpu_fetch_typed(s->keys, n_keys, dtype), n_keys);
-    gpu_check_same("values", values, gpu_fetch_typed(s->values, n_values, dtype), n_values);
+    gpu_check_same("keys", keys, gpu_fetch_typed(s->keys, n_keys, type), n_keys);
+    gpu_check_same("values", values, gpu_fetch_typed(s->values, n_values, type), n_values);
 }
 static void tokens_with_drafts_see_what_single_steps_see(void **state) {
     (void)state;

@@ -34,6 +34,7 @@
     X(k_window)                                                                                                        \
     X(k_window_combine)                                                                                                \
     X(cuda_decode_window_possible)                                                                                     \
+    X(cuda_window8_possible)                                                                                           \
     X(cuda_scan_prepare)                                                                                               \
     X(cuda_scan_packed)                                                                                                \
     X(cuda_scan_bytes)                                                                                                 \

@@ -197,13 +197,18 @@ __device__ __forceinline__ uint64_t ring_policy() { // weights are read once a s
 #endif
     return policy;
 }
-// 16 bytes of a place: all of a warp's loads are under way before the first product.
+// 16 bytes of a place, or 8: all of a warp's loads are under way before the first product.
 __device__ __forceinline__ uint4 load_place(const uint4 *p) {
     uint4 x;
     asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
                  : "r"(shared_address(p))
                  : "memory");
+    return x;
+}
+__device__ __forceinline__ uint2 load_place(const uint2 *p) {
+    uint2 x;
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];" : "=r"(x.x), "=r"(x.y) : "r"(shared_address(p)) : "memory");
     return x;
 }
 // ---- barriers of some of a block's warps ----

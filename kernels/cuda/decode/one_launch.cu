@@ -374,9 +374,10 @@ template <class T, bool PLUS, int R> __device__ __forceinline__ void begin_resid
 
 // ---- the kernel ----
 
-template <class T, int R, int P> // P: of a head, 0: no window and no FFN
+template <class F, int R, int P> // F: the window's format; P: of a head, 0: no window and no FFN
 __global__ void __launch_bounds__(STEP_THREADS, 1) one_launch_kernel(const __grid_constant__ step_args a) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
+    using T = typename F::act;
     constexpr bool PLUS = P > 0;
     extern __shared__ __align__(128) unsigned char smem[];
     const step_block<R> b(a, smem);
@@ -395,7 +396,7 @@ __global__ void __launch_bounds__(STEP_THREADS, 1) one_launch_kernel(const __gri
     for (uint32_t i = threadIdx.x; i < a.n_layers * sizeof(cuda_step_layer) / 4; i += STEP_THREADS) layers[i] = from[i];
     if (threadIdx.x < R)
         b.pos()[threadIdx.x] = a.rows.pos[threadIdx.x], b.slot()[threadIdx.x] = a.rows.slot[threadIdx.x];
-    if constexpr (PLUS && R == 1) begin_window<P>(b);
+    if constexpr (PLUS && R == 1) begin_window<F, P>(b);
     __syncthreads(); // the barriers, layers and rows
     if (b.warp >= STEP_WARPS) {
         fetch_weights<PLUS>(b);
@@ -413,7 +414,7 @@ __global__ void __launch_bounds__(STEP_THREADS, 1) one_launch_kernel(const __gri
         {
             const product p = kept_product(b);
             if constexpr (PLUS)
-                if (p.kind == W_QKV) norms_near<P>(b, p.layer);
+                if (p.kind == W_QKV) norms_near<F, P>(b, p.layer);
             if (p.kind == W_SMALL) state_ahead(b, p.layer);
             if (p.kind == W_OUT) {
                 conv_ahead<T, PLUS>(b, p);
@@ -421,7 +422,7 @@ __global__ void __launch_bounds__(STEP_THREADS, 1) one_launch_kernel(const __gri
             }
             if constexpr (PLUS)
                 if (p.kind == W_AO) {
-                    window_stage<T, P>(b, p.layer);
+                    window_stage<F, P>(b, p.layer);
                     combine_stage<T, P>(b, kept_product(b).layer);
                 }
         }
@@ -466,19 +467,19 @@ size_t cuda_one_launch_bytes(const struct cuda_shape *shape) {
 }
 
 using step_kernel = void (*)(step_args);
-template <class T, int P> static step_kernel kernel_of_rows(uint32_t n_rows) {
-    return n_rows == 1   ? one_launch_kernel<T, 1, P>
-           : n_rows == 2 ? one_launch_kernel<T, 2, P>
-           : n_rows == 4 ? one_launch_kernel<T, 4, P>
-                         : one_launch_kernel<T, 8, P>;
-}
-template <class T> static step_kernel kernel_of(const cuda_shape &s, uint32_t n_rows) {
-    return s.H == 0    ? kernel_of_rows<T, 0>(n_rows)
-           : s.P == 64 ? kernel_of_rows<T, 64>(n_rows)
-                       : kernel_of_rows<T, 128>(n_rows);
+template <class F, int P> static step_kernel kernel_of_rows(uint32_t n_rows) {
+    return n_rows == 1   ? one_launch_kernel<F, 1, P>
+           : n_rows == 2 ? one_launch_kernel<F, 2, P>
+           : n_rows == 4 ? one_launch_kernel<F, 4, P>
+                         : one_launch_kernel<F, 8, P>;
 }
 static step_kernel kernel_of(const cuda_shape &s, uint32_t n_rows) {
-    return s.dtype == CUDA_F16 ? kernel_of<__half>(s, n_rows) : kernel_of<__nv_bfloat16>(s, n_rows);
+    if (s.H == 0)
+        return s.dtype == CUDA_F16 ? kernel_of_rows<window16<__half>, 0>(n_rows)
+                                   : kernel_of_rows<window16<__nv_bfloat16>, 0>(n_rows);
+    step_kernel kernel = NULL;
+    FOR_WINDOW(s, (kernel = s.P == 64 ? kernel_of_rows<F, 64>(n_rows) : kernel_of_rows<F, 128>(n_rows)));
+    return kernel;
 }
 // Each has units of W_fc.
 static uint32_t blocks_of(const cuda_shape &s) { return std::min(multiprocessors(), s.Ep / 8); }

@@ -323,19 +323,22 @@ __device__ __forceinline__ void fetch_window(const step_block<R> &b, uint32_t la
     own.unit(s, place / 2, range, h0);
     const uint32_t j = (range * STEP_WARPS + warp) * 8, n = j < own.newest ? min(own.newest - j, 8u) : 0,
                    ring = s.ring_keys, at = own.oldest_at + j < ring ? own.oldest_at + j : own.oldest_at + j - ring;
+    const uint32_t size = s.window == CUDA_FP8 ? 1 : 2; // of a number
     if (place % 2 == 0) {
-        const uint16_t *keys = (const uint16_t *)s.keys + (size_t)b.slot()[0] * s.keys_slot + layer * s.keys_layer;
-        const uint32_t row = s.P * 2, some = min(n, ring - at);
+        const unsigned char *keys =
+            (const unsigned char *)s.keys + ((size_t)b.slot()[0] * s.keys_slot + layer * s.keys_layer) * size;
+        const uint32_t row = s.P * size, some = min(n, ring - at);
         ring_expect(n * row, full);
-        if (some) ring_copy(to, keys + (size_t)at * s.P, some * row, full, policy);
+        if (some) ring_copy(to, keys + (size_t)at * row, some * row, full, policy);
         if (some < n) ring_copy(to + some * row, keys, (n - some) * row, full, policy);
     } else {
-        const uint16_t *values =
-            (const uint16_t *)s.values + (size_t)b.slot()[0] * s.values_slot + layer * s.values_layer + h0 * s.P;
-        ring_expect(n * STEP_HEADS_P * 2, full);
+        const unsigned char *values = (const unsigned char *)s.values +
+                                      ((size_t)b.slot()[0] * s.values_slot + layer * s.values_layer + h0 * s.P) * size;
+        const uint32_t bytes = STEP_HEADS_P * size;
+        ring_expect(n * bytes, full);
         for (uint32_t i = 0; i < n; i++)
-            ring_copy(to + i * STEP_HEADS_P * 2, values + (size_t)(at + i < ring ? at + i : at + i - ring) * s.H * s.P,
-                      STEP_HEADS_P * 2, full, policy);
+            ring_copy(to + i * bytes, values + (size_t)(at + i < ring ? at + i : at + i - ring) * s.H * s.P * size,
+                      bytes, full, policy);
     }
 }
 

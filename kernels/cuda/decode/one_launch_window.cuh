@@ -5,12 +5,18 @@
 #include "kernels/cuda/decode/one_launch.cuh"
 #include "kernels/cuda/decode/swa_decode.cuh"
 
-template <int P> struct window_sizes {
-    enum { HEADS = 256 / P, KEY = P / 32, Q_ROW = P / 8 + 4 }; // a lane has 16 bytes of the values of these heads
+template <class F, int P> struct window_sizes {
+    enum { HEADS = STEP_HEADS_P / P };
+    using parts = tile_parts<F, P, HEADS>;
+    static_assert(parts::VALUE == 1 && parts::N == 8, "a lane has eight values of a key");
 };
-template <int P> struct window_scratch {
-    using size = window_sizes<P>;
-    uint4 qs[2 * size::HEADS * size::Q_ROW], new_key[P / 8], new_value[size::HEADS * P / 8];
+template <class F, int P> struct window_scratch {
+    using size = window_sizes<F, P>;
+    using parts = typename size::parts;
+    uint4 qs[2 * size::HEADS * parts::Q_ROW], new_key[parts::KEY_BYTES / 16], new_value[parts::VALUE_BYTES / 16];
+    __device__ __forceinline__ typename parts::value own_value(uint32_t lane) const {
+        return ((const typename parts::value *)new_value)[lane];
+    }
     float sums[WARPS][size::HEADS * P];
     float2 sums_ml[WARPS][size::HEADS];
 };
@@ -27,10 +33,11 @@ struct row_window {
 };
 
 // Queries, and where it is the range's the newest key and its values, by the half.
-template <class T, int P, int R>
+template <class F, int P, int R>
 __device__ __forceinline__ void step_queries(const step_block<R> &b, uint32_t layer, uint32_t r, uint32_t h0, bool own,
-                                             T *ring_key, T *ring_values, window_scratch<P> &sh) {
-    using size = window_sizes<P>;
+                                             typename F::kept *ring_key, typename F::kept *ring_values,
+                                             window_scratch<F, P> &sh) {
+    using size = window_sizes<F, P>;
     const cuda_shape &s = b.a.shape;
     const cuda_step_layer &w = b.layers()[layer];
     const uint32_t lane = b.lane, n_jobs = own ? 2 * size::HEADS + 1 : (uint32_t)size::HEADS;
@@ -49,72 +56,77 @@ __device__ __forceinline__ void step_queries(const step_block<R> &b, uint32_t la
         for (int i = 0; i < P / 32; i++) x[i] = __uint_as_float(data[i]);
         if (job <= size::HEADS) {
             rotate_head<P>(s, rope, job < size::HEADS ? w.q_norm : w.k_norm, head + job * P, x);
-            leave_rotated<T, P, size::HEADS, size::Q_ROW>(x, job, h0 == 0, ring_key, sh.qs, sh.new_key);
+            leave_rotated<F, P, size::HEADS>(x, job, h0 == 0, ring_key, sh.qs, sh.new_key);
         } else {
-            leave_values<T, P>(x, job - size::HEADS - 1, ring_values, sh.new_value);
+            leave_values<F, P>(x, job - size::HEADS - 1, ring_values, sh.new_value);
         }
     }
 }
 
 // Range `range` of row r, heads from h0 on, by a half of the block.
-template <class T, int P, int R>
+template <class F, int P, int R>
 __device__ __forceinline__ void window_range(const step_block<R> &b, uint32_t layer, uint32_t r, uint32_t range,
                                              uint32_t h0, uint32_t most_ranges) {
-    using size = window_sizes<P>;
+    using size = window_sizes<F, P>;
+    using parts = typename size::parts;
+    using kept = typename F::kept;
+    enum { KEY = parts::KEY, N = parts::N };
     const cuda_shape &s = b.a.shape;
     const uint32_t half = b.warp / WARPS, lane = b.lane, g = lane / 4, t = lane % 4, ring = s.ring_keys;
-    window_scratch<P> &sh = ((window_scratch<P> *)b.scratch())[half];
+    window_scratch<F, P> &sh = ((window_scratch<F, P> *)b.scratch())[half];
     const row_window row(s, b.pos()[r]);
     const uint32_t n = row.n, newest = row.newest, value_row = s.H * P;
-    T *keys = (T *)s.keys + (size_t)b.slot()[r] * s.keys_slot + layer * s.keys_layer;
-    T *values = (T *)s.values + (size_t)b.slot()[r] * s.values_slot + layer * s.values_layer;
+    kept *keys = (kept *)s.keys + (size_t)b.slot()[r] * s.keys_slot + layer * s.keys_layer;
+    kept *values = (kept *)s.values + (size_t)b.slot()[r] * s.values_slot + layer * s.values_layer;
     const auto place = [&](uint32_t j) {
         return row.oldest_at + j < ring ? row.oldest_at + j : row.oldest_at + j - ring;
     };
-    uint4 key[size::KEY], value[TILE][1]; // the next tile is on its way while a warp works on this one
+    uint4 key[KEY]; // the next tile is on its way while a warp works on this one
+    typename parts::value value[TILE];
     const auto fetch_keys = [&](uint32_t j) {
         const uint4 *p = (const uint4 *)(keys + place(j + g) * P) + t;
 #pragma unroll
-        for (int i = 0; i < size::KEY; i++) key[i] = stream16(p + 4 * i, j + g < newest);
+        for (int i = 0; i < KEY; i++) key[i] = stream16(p + 4 * i, j + g < newest);
     };
     const auto fetch_value = [&](uint32_t j, int k) {
-        value[k][0] = stream16((const uint4 *)(values + (place(j + k) * value_row + h0 * P)) + lane, j + k < newest);
+        stream(value[k], values + (place(j + k) * value_row + h0 * P) + lane * N, j + k < newest);
     };
     uint32_t j = range * RANGE + b.warp % WARPS * TILE; // the tile's first key
     fetch_keys(j);
 #pragma unroll
     for (int k = 0; k < TILE; k++) fetch_value(j, k);
-    step_queries<T, P>(b, layer, r, h0, newest / RANGE == range, keys + row.newest_at * P,
+    step_queries<F, P>(b, layer, r, h0, newest / RANGE == range, keys + row.newest_at * P,
                        values + row.newest_at * (s.H * P) + h0 * P, sh);
     barrier_of(STEP_HALF + half, THREADS);                      // queries, the newest key and values
     const float scale = rsqrtf((float)P) * 1.4426950408889634f; // powers of two
-    tile_sums<1> tiles;
+    tile_sums<F, P, size::HEADS> tiles;
 #pragma unroll 1
     for (int tile = 0; tile < TILES; tile++) {
         if (newest - j < TILE) {
             const uint32_t own = newest - j;
 #pragma unroll
-            for (int i = 0; i < size::KEY; i++)
+            for (int i = 0; i < KEY; i++)
                 if (g == own) key[i] = sh.new_key[4 * i + t];
 #pragma unroll
             for (int k = 0; k < TILE; k++)
-                if (k == own) value[k][0] = sh.new_value[lane];
+                if (k == own) value[k] = sh.own_value(lane);
         }
         const uint32_t next = tile + 1 < TILES ? j + STEP : n;
         float score[4] = {};
-        score_tile<T, P, size::HEADS, size::Q_ROW>(score, sh.qs, key);
+        score_tile<F, P, size::HEADS>(score, sh.qs, key);
         fetch_keys(next);
-        float w[2];
+        typename F::weight w[2];
         uint32_t head[1];
-        tiles.template weigh<P>(score, j, n, scale, w, head);
+        tiles.weigh(score, j, n, scale, w, head);
 #pragma unroll
         for (int k = 0; k < TILE; k++) {
-            tiles.template add<T>(k, 0, w, head, value[k][0]);
+            tiles.add(k, 0, w, head, value[k]);
             fetch_value(next, k);
         }
+        tiles.end();
         j += STEP;
     }
-    tiles.template leave<size::HEADS>(sh.sums[b.warp % WARPS], sh.sums_ml[b.warp % WARPS]);
+    tiles.leave(sh.sums[b.warp % WARPS], sh.sums_ml[b.warp % WARPS]);
     barrier_of(STEP_HALF + half, THREADS); // the warps' sums
     const size_t at = ((size_t)r * most_ranges + range) * s.H + h0;
     const uint32_t epoch = b.made(layer);
@@ -134,14 +146,14 @@ __device__ __forceinline__ void window_range(const step_block<R> &b, uint32_t la
 // ---- one row: a range and some heads of it are a whole block's ----
 
 // By the block, before anything: the row's window, its cosines and sines.
-template <int P, int R> __device__ __forceinline__ void begin_window(const step_block<R> &b) {
-    static_assert(sizeof(window_own) <= 64 && window_sizes<P>::HEADS * P == STEP_HEADS_P, "step_places knows");
+template <class F, int P, int R> __device__ __forceinline__ void begin_window(const step_block<R> &b) {
+    static_assert(sizeof(window_own) <= 64 && window_sizes<F, P>::HEADS * P == STEP_HEADS_P, "step_places knows");
     const cuda_shape &s = b.a.shape;
     if (threadIdx.x == 0) {
         const row_window row(s, b.a.rows.pos[0]);
         const bool padding = (uint32_t)b.a.rows.slot[0] == s.n_slots;
         const uint32_t n_whole = row.n_ranges - (row.n_ranges > 1 && row.newest % RANGE == 0),
-                       n = n_whole * (s.H / window_sizes<P>::HEADS), blocks = n_blocks_now();
+                       n = n_whole * (s.H / window_sizes<F, P>::HEADS), blocks = n_blocks_now();
         *b.own() = {padding || blockIdx.x >= n ? 0 : (n - blockIdx.x + blocks - 1) / blocks,
                     row.n,
                     row.newest,
@@ -154,12 +166,12 @@ template <int P, int R> __device__ __forceinline__ void begin_window(const step_
         b.own_rope()[i] = ((const float2 *)b.a.rope)[i];
 }
 // The norms' weights into shared memory, a stage before: those of a warp's query or key.
-template <int P, int R> __device__ __forceinline__ void norms_near(const step_block<R> &b, uint32_t layer) {
+template <class F, int P, int R> __device__ __forceinline__ void norms_near(const step_block<R> &b, uint32_t layer) {
     const uint32_t job = STEP_WARPS - 1 - b.warp;
-    if (R > 1 || job > window_sizes<P>::HEADS || !b.a.shape.qk_norm) return;
+    if (R > 1 || job > window_sizes<F, P>::HEADS || !b.a.shape.qk_norm) return;
     if (!b.own()->n_units) return; // nobody would wait for them
     const cuda_step_layer &w = b.layers()[layer];
-    const float *from = job < window_sizes<P>::HEADS ? w.q_norm : w.k_norm;
+    const float *from = job < window_sizes<F, P>::HEADS ? w.q_norm : w.k_norm;
     float *to = b.own_norm() + job * P;
 #ifdef ROD_KERNEL_RACECHECK // it takes a lane's copies in two layers for a race, though the lane waits for the first
     for (int i = 0; i < P / 32; i++) to[b.lane + 32 * i] = from[b.lane + 32 * i];
@@ -173,10 +185,10 @@ template <int P, int R> __device__ __forceinline__ void norms_near(const step_bl
     asked();
 }
 // By a warp: a query, the newest key, or a head's newest values.
-template <class T, int P, int R>
+template <class F, int P, int R>
 __device__ __forceinline__ void await_query(const step_block<R> &b, uint32_t layer, uint32_t h0, uint32_t job,
                                             float (&x)[P / 32]) {
-    using size = window_sizes<P>;
+    using size = window_sizes<F, P>;
     const uint32_t H = b.a.shape.H, h = job < size::HEADS    ? h0 + job
                                         : job == size::HEADS ? H
                                                              : H + h0 + job - size::HEADS;
@@ -187,13 +199,14 @@ __device__ __forceinline__ void await_query(const step_block<R> &b, uint32_t lay
 #pragma unroll
     for (int i = 0; i < P / 32; i++) x[i] = __uint_as_float(data[i]);
 }
-template <class T, int P, int R>
+template <class F, int P, int R>
 __device__ __forceinline__ void make_query(const step_block<R> &b, uint32_t h0, uint32_t job, float (&x)[P / 32],
-                                           T *ring_key, T *ring_values, window_scratch<P> &sh) {
-    using size = window_sizes<P>;
+                                           typename F::kept *ring_key, typename F::kept *ring_values,
+                                           window_scratch<F, P> &sh) {
+    using size = window_sizes<F, P>;
     const cuda_shape &s = b.a.shape;
     if (job > size::HEADS) {
-        leave_values<T, P>(x, job - size::HEADS - 1, ring_values, sh.new_value);
+        leave_values<F, P>(x, job - size::HEADS - 1, ring_values, sh.new_value);
         return;
     }
     float2 rope[P / 32] = {};
@@ -201,42 +214,45 @@ __device__ __forceinline__ void make_query(const step_block<R> &b, uint32_t h0, 
     await_all_but<0>();
     rotate_head<P>(
         s, rope, [&](int i) { return b.own_norm()[job * P + b.lane + 32 * i]; }, sh.sums[0] + job * P, x);
-    leave_rotated<T, P, size::HEADS, size::Q_ROW>(x, job, h0 == 0, ring_key, sh.qs, sh.new_key);
+    leave_rotated<F, P, size::HEADS>(x, job, h0 == 0, ring_key, sh.qs, sh.new_key);
 }
 
 // The range that is the newest key (the j-th) alone, by a warp, as near_last of swa_decode_near.cu.
-template <class T, int P, int R>
-__device__ __forceinline__ void window_last(const step_block<R> &b, const window_scratch<P> &sh, uint32_t j,
+template <class F, int P, int R>
+__device__ __forceinline__ void window_last(const step_block<R> &b, const window_scratch<F, P> &sh, uint32_t j,
                                             float scale, size_t at, uint32_t epoch) {
-    using size = window_sizes<P>;
+    using size = window_sizes<F, P>;
     const uint32_t lane = b.lane, g = lane / 4, t = lane % 4;
-    uint4 key[size::KEY];
+    enum { KEY = size::parts::KEY, N = size::parts::N };
+    uint4 key[KEY];
 #pragma unroll
-    for (int i = 0; i < size::KEY; i++) key[i] = g ? make_uint4(0, 0, 0, 0) : sh.new_key[4 * i + t];
-    tile_sums<1> tiles;
+    for (int i = 0; i < KEY; i++) key[i] = g ? make_uint4(0, 0, 0, 0) : sh.new_key[4 * i + t];
+    tile_sums<F, P, size::HEADS> tiles;
     uint32_t head[1];
-    float score[4] = {}, w[2];
-    score_tile<T, P, size::HEADS, size::Q_ROW>(score, sh.qs, key);
-    tiles.template weigh<P>(score, j, j + 1, scale, w, head);
-    tiles.template add<T>(0, 0, w, head, sh.new_value[lane]);
+    typename F::weight w[2];
+    float score[4] = {};
+    score_tile<F, P, size::HEADS>(score, sh.qs, key);
+    tiles.weigh(score, j, j + 1, scale, w, head);
+    tiles.add(0, 0, w, head, sh.own_value(lane));
+    tiles.end();
     const float top = __shfl_sync(0xffffffffu, tiles.top, head[0]), m = fmaxf(-INFINITY, top),
                 f = power(__fsub_rn(top, m)), none = power(__fsub_rn(-INFINITY, m));
     const auto fold = [&](float x) { return __fmaf_rn(none, 0.0f, __fmaf_rn(f, x, 0.0f)); };
     const float total = fold(__shfl_sync(0xffffffffu, tiles.sum, head[0]));
 #pragma unroll
-    for (int d = 0; d < 8; d++) give_float(b.a.words.part + at * P + lane * 8 + d, fold(tiles.acc[0][d]), epoch);
-    if (lane % (P / 8) == 0) {
-        uint2 *ml = b.a.words.part_ml + (at + lane / (P / 8)) * 2;
+    for (int d = 0; d < N; d++) give_float(b.a.words.part + at * P + lane * N + d, fold(tiles.acc[0][d]), epoch);
+    if (lane % (P / N) == 0) {
+        uint2 *ml = b.a.words.part_ml + (at + lane / (P / N)) * 2;
         give_float(ml, m, epoch), give_float(ml + 1, total, epoch);
     }
 }
 
 // The next place of the warp's ring, and that it has been read.
 template <int R>
-__device__ __forceinline__ const uint4 *window_place(const step_block<R> &b, const ring_reader &ring,
-                                                     const wait_note &note) {
+__device__ __forceinline__ const unsigned char *window_place(const step_block<R> &b, const ring_reader &ring,
+                                                             const wait_note &note) {
     ring_await(b.full(b.warp) + ring.at, ring.parity, note);
-    return (const uint4 *)(b.ring(b.warp) + ring.at * place_bytes(R));
+    return b.ring(b.warp) + ring.at * place_bytes(R);
 }
 template <int R> __device__ __forceinline__ void leave_place(const step_block<R> &b, ring_reader &ring) {
     __syncwarp(); // it is read
@@ -246,68 +262,75 @@ template <int R> __device__ __forceinline__ void leave_place(const step_block<R>
 
 // A range and some heads: a warp has one of its 16 tiles, which comes through its ring as weights do. The second eight
 // warps go on from the sums of the first.
-template <class T, int P, int R>
+template <class F, int P, int R>
 __device__ __forceinline__ void window_whole(const step_block<R> &b, uint32_t layer, uint32_t range, uint32_t h0) {
-    using size = window_sizes<P>;
+    using size = window_sizes<F, P>;
+    using parts = typename size::parts;
+    using kept = typename F::kept;
+    enum { KEY = parts::KEY, N = parts::N };
     const cuda_shape &s = b.a.shape;
     const window_own &own = *b.own();
     const uint32_t lane = b.lane, g = lane / 4, t = lane % 4, n = own.n, newest = own.newest, pair = b.warp % WARPS,
                    j = range * RANGE + b.warp * TILE, job = STEP_WARPS - 1 - b.warp;
     const bool second = b.warp >= WARPS, lone = own.n_whole < own.n_ranges && range + 1 == own.n_whole;
-    window_scratch<P> &sh = *(window_scratch<P> *)b.scratch();
+    window_scratch<F, P> &sh = *(window_scratch<F, P> *)b.scratch();
     stage_parities parities = kept_parities(b);
     if (job < size::HEADS || (job < 2 * size::HEADS + 1 && (lone || newest / RANGE == range))) {
-        T *keys = (T *)s.keys + (size_t)b.slot()[0] * s.keys_slot + layer * s.keys_layer;
-        T *values = (T *)s.values + (size_t)b.slot()[0] * s.values_slot + layer * s.values_layer + h0 * P;
+        kept *keys = (kept *)s.keys + (size_t)b.slot()[0] * s.keys_slot + layer * s.keys_layer;
+        kept *values = (kept *)s.values + (size_t)b.slot()[0] * s.values_slot + layer * s.values_layer + h0 * P;
         float x[P / 32];
-        await_query<T, P>(b, layer, h0, job, x);
-        make_query<T, P>(b, h0, job, x, keys + own.newest_at * P, values + own.newest_at * (s.H * P), sh);
+        await_query<F, P>(b, layer, h0, job, x);
+        make_query<F, P>(b, h0, job, x, keys + own.newest_at * P, values + own.newest_at * (s.H * P), sh);
     } else {
         await_all_but<0>(); // a norm that this block has no key for
     }
     barrier_of(STEP_ALL, STEP_WARPS * 32);                      // queries, the newest key and values
     const float scale = rsqrtf((float)P) * 1.4426950408889634f; // powers of two
     const wait_note note = b.note(layer, 11);
-    const uint4 *at_place = window_place(b, parities.ring, note) + g * (P / 8) + t;
-    uint4 key[size::KEY];
+    const unsigned char *at_place = window_place(b, parities.ring, note);
+    uint4 key[KEY];
 #pragma unroll
-    for (int i = 0; i < size::KEY; i++)
-        key[i] = j + g < newest    ? load_place(at_place + 4 * i)
+    for (int i = 0; i < KEY; i++)
+        key[i] = j + g < newest    ? load_place((const uint4 *)(at_place + g * parts::KEY_BYTES) + 4 * i + t)
                  : j + g == newest ? sh.new_key[4 * i + t]
                                    : make_uint4(0, 0, 0, 0);
     leave_place(b, parities.ring);
-    tile_sums<1> tiles;
-    float score[4] = {}, w[2];
+    tile_sums<F, P, size::HEADS> tiles;
+    typename F::weight w[2];
+    float score[4] = {};
     uint32_t head[1];
-    score_tile<T, P, size::HEADS, size::Q_ROW>(score, sh.qs, key);
+    score_tile<F, P, size::HEADS>(score, sh.qs, key);
     if (second) {
         barrier_of(STEP_ORDER, STEP_WARPS * 32); // the first half's sums
         const float2 ml = sh.sums_ml[pair][g / 2 % size::HEADS];
         tiles.top = ml.x, tiles.sum = ml.y;
 #pragma unroll
-        for (int d = 0; d < 8; d += 4) {
-            const float4 x = *(const float4 *)(sh.sums[pair] + lane * 8 + d);
+        for (int d = 0; d < N; d += 4) {
+            const float4 x = *(const float4 *)(sh.sums[pair] + lane * N + d);
             tiles.acc[0][d] = x.x, tiles.acc[0][d + 1] = x.y, tiles.acc[0][d + 2] = x.z, tiles.acc[0][d + 3] = x.w;
         }
         __syncwarp(); // they are read
     }
-    tiles.template weigh<P>(score, j, n, scale, w, head);
-    at_place = window_place(b, parities.ring, note) + lane;
+    tiles.weigh(score, j, n, scale, w, head);
+    at_place = window_place(b, parities.ring, note);
 #pragma unroll
     for (int k = 0; k < TILE; k++) {
-        const uint4 value = j + k < newest    ? load_place(at_place + 32 * k)
-                            : j + k == newest ? sh.new_value[lane]
-                                              : make_uint4(0, 0, 0, 0);
-        tiles.template add<T>(k, 0, w, head, value);
+        typename parts::value value = {};
+        if (j + k < newest)
+            value = load_place((const typename parts::value *)(at_place + k * parts::VALUE_BYTES) + lane);
+        else if (j + k == newest)
+            value = sh.own_value(lane);
+        tiles.add(k, 0, w, head, value);
     }
+    tiles.end();
     leave_place(b, parities.ring);
-    tiles.template leave<size::HEADS>(sh.sums[pair], sh.sums_ml[pair]);
+    tiles.leave(sh.sums[pair], sh.sums_ml[pair]);
     keep_parities(b, parities);
     const uint32_t epoch = b.made(layer);
     const size_t at = (size_t)range * s.H + h0;
     if (!second) {
         arrive_at(STEP_ORDER, STEP_WARPS * 32);
-        if (lone && b.warp == 0) window_last<T>(b, sh, newest, scale, at + s.H, epoch);
+        if (lone && b.warp == 0) window_last<F, P>(b, sh, newest, scale, at + s.H, epoch);
     } else {
         barrier_of(STEP_HALF, THREADS); // the warps' sums
         fold_sums<P, size::HEADS>(
@@ -324,19 +347,19 @@ __device__ __forceinline__ void window_whole(const step_block<R> &b, uint32_t la
     barrier_of(STEP_ALL, STEP_WARPS * 32); // the scratch memory is free
 }
 // The block's ranges of all rows.
-template <class T, int P, int R> __device__ __forceinline__ void window_stage(const step_block<R> &b, uint32_t layer) {
-    static_assert(sizeof(window_scratch<P>) <= step_places::WINDOW_BYTES, "step_places knows its size");
+template <class F, int P, int R> __device__ __forceinline__ void window_stage(const step_block<R> &b, uint32_t layer) {
+    static_assert(sizeof(window_scratch<F, P>) <= step_places::WINDOW_BYTES, "step_places knows its size");
     if constexpr (R == 1) {
 #pragma unroll 1
         for (uint32_t i = 0; i < b.own()->n_units; i++) {
             uint32_t range, h0;
             b.own()->unit(b.a.shape, i, range, h0);
-            window_whole<T, P>(b, layer, range, h0);
+            window_whole<F, P>(b, layer, range, h0);
         }
         return;
     }
     const cuda_shape &s = b.a.shape;
-    const uint32_t groups = s.H / window_sizes<P>::HEADS, most_ranges = (s.visible + RANGE - 1) / RANGE;
+    const uint32_t groups = s.H / window_sizes<F, P>::HEADS, most_ranges = (s.visible + RANGE - 1) / RANGE;
     uint32_t all = 0, before = 0, r = 0, own = 0; // ranges: of all rows, of those before row r, of row r
     const auto ranges_of = [&](uint32_t of) { return b.is_padding(of) ? 0 : row_window(s, b.pos()[of]).n_ranges; };
 #pragma unroll 1
@@ -345,7 +368,7 @@ template <class T, int P, int R> __device__ __forceinline__ void window_stage(co
     for (uint32_t unit = b.warp / WARPS * n_blocks_now() + blockIdx.x; unit < all * groups;
          unit += 2 * n_blocks_now()) {
         while (unit / groups >= before + own) before += own, own = ranges_of(++r);
-        window_range<T, P>(b, layer, r, unit / groups - before, unit % groups * window_sizes<P>::HEADS, most_ranges);
+        window_range<F, P>(b, layer, r, unit / groups - before, unit % groups * window_sizes<F, P>::HEADS, most_ranges);
     }
     if (blockIdx.x < all * groups) barrier_of(STEP_ALL, STEP_WARPS * 32); // both halves' scratch memory is free
 }

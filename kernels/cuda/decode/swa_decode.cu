@@ -13,13 +13,13 @@
 // A block: one row, HEADS heads, some ranges. AHEAD = 1: a warp's next tile is on its way while it works on this one, a
 // register is asked for again as soon as it is used. AHEAD = TILES: one range a block, all of it on its way from the
 // start.
-template <class T, int P, int HEADS, int AHEAD>
+template <class F, int P, int HEADS, int AHEAD>
 __global__ void __launch_bounds__(THREADS, 2) decode_window_kernel(const __grid_constant__ decode_window a) {
-    constexpr int KEY = P / 32; // 16-byte pieces of a key to a lane: lane t of four has pieces t, t + 4 ...
-    constexpr int VALUE = HEADS * P / 8 / 32; // of a key's values: lane l has pieces l, l + 32
-    constexpr int Q_ROW = P / 8 + 4;          // a stride that spreads the rows over the banks
-    __shared__ uint4 qs[2 * HEADS * Q_ROW];   // queries in T, each followed by what rounding took off
-    __shared__ uint4 new_key[P / 8], new_value[HEADS * P / 8];
+    using parts = tile_parts<F, P, HEADS>;
+    using kept = typename F::kept;
+    constexpr int KEY = parts::KEY, VALUE = parts::VALUE, N = parts::N;
+    __shared__ uint4 qs[2 * HEADS * parts::Q_ROW]; // queries, each followed by what rounding took off
+    __shared__ uint4 new_key[parts::KEY_BYTES / 16], new_value[parts::VALUE_BYTES / 16];
     __shared__ __align__(16) float sums[2][WARPS][HEADS * P]; // a range's, and the next one's
     __shared__ float2 sums_ml[2][WARPS][HEADS];
     const cuda_shape &s = a.shape;
@@ -38,21 +38,21 @@ __global__ void __launch_bounds__(THREADS, 2) decode_window_kernel(const __grid_
         if (a.early) wait_for_inputs();
         return;
     }
-    T *keys = (T *)s.keys + slot * s.keys_slot + a.layer * s.keys_layer;
-    T *values = (T *)s.values + slot * s.values_slot + a.layer * s.values_layer;
+    kept *keys = (kept *)s.keys + slot * s.keys_slot + a.layer * s.keys_layer;
+    kept *values = (kept *)s.values + slot * s.values_slot + a.layer * s.values_layer;
     const uint32_t newest_at = (uint32_t)(pos % ring),
                    oldest_at = newest_at >= newest ? newest_at - newest : newest_at + ring - newest;
     const uint32_t value_row = s.H * P, own_values = h0 * P; // elements; a ring has fewer than 2^32
     auto place = [&](uint32_t j) { return oldest_at + j < ring ? oldest_at + j : oldest_at + j - ring; };
-    uint4 key[AHEAD][KEY], value[AHEAD][TILE][VALUE];
+    uint4 key[AHEAD][KEY];
+    typename parts::value value[AHEAD][TILE][VALUE];
     auto fetch_keys = [&](int u, uint32_t j) {
         const uint4 *p = (const uint4 *)(keys + place(j + g) * P) + t;
 #pragma unroll
         for (int i = 0; i < KEY; i++) key[u][i] = stream16(p + 4 * i, j + g < newest);
     };
     auto fetch_value = [&](int u, uint32_t j, int k, int c) {
-        value[u][k][c] =
-            stream16((const uint4 *)(values + (place(j + k) * value_row + own_values)) + c * 32 + lane, j + k < newest);
+        stream(value[u][k][c], values + (place(j + k) * value_row + own_values) + (c * 32 + lane) * N, j + k < newest);
     };
     uint32_t j = first * RANGE + warp * TILE; // the tile's first key
 #pragma unroll
@@ -64,14 +64,14 @@ __global__ void __launch_bounds__(THREADS, 2) decode_window_kernel(const __grid_
     if (a.early) wait_for_inputs();
     let_next_start(); // now: the device starts one kernel at a time, and this one must not wait for that
 
-    make_queries<T, P, HEADS, Q_ROW>(a, r, h0, newest / RANGE >= first && newest / RANGE < last,
-                                     newest_place<T>{newest_at, keys, values},
-                                     made_queries{sums[0][0], qs, new_key, new_value});
+    make_queries<F, P, HEADS>(a, r, h0, newest / RANGE >= first && newest / RANGE < last,
+                              newest_place<F>{newest_at, keys, values},
+                              made_queries{sums[0][0], qs, new_key, new_value});
     __syncthreads(); // queries, the newest key and values
 
     const float scale = rsqrtf((float)P) * 1.4426950408889634f; // powers of two
     for (uint32_t b = first; b < last; b++) {
-        tile_sums<VALUE> tiles;
+        tile_sums<F, P, HEADS> tiles;
 #pragma unroll AHEAD
         for (int tile = 0; tile < TILES; tile++) {
             const int u = tile % AHEAD;
@@ -84,25 +84,26 @@ __global__ void __launch_bounds__(THREADS, 2) decode_window_kernel(const __grid_
                 for (int k = 0; k < TILE; k++)
 #pragma unroll
                     for (int c = 0; c < VALUE; c++)
-                        if (k == own) value[u][k][c] = new_value[c * 32 + lane];
+                        if (k == own) value[u][k][c] = ((const typename parts::value *)new_value)[c * 32 + lane];
             }
             const uint32_t next = j + STEP < last * RANGE ? j + STEP : n;
             float score[4] = {};
-            score_tile<T, P, HEADS, Q_ROW>(score, qs, key[u]);
+            score_tile<F, P, HEADS>(score, qs, key[u]);
             if (AHEAD < TILES) fetch_keys(u, next);
-            float w[2];
+            typename F::weight w[2];
             uint32_t head[VALUE];
-            tiles.template weigh<P>(score, j, n, scale, w, head);
+            tiles.weigh(score, j, n, scale, w, head);
 #pragma unroll
             for (int k = 0; k < TILE; k++)
 #pragma unroll
                 for (int c = 0; c < VALUE; c++) {
-                    tiles.template add<T>(k, c, w, head, value[u][k][c]);
+                    tiles.add(k, c, w, head, value[u][k][c]);
                     if (AHEAD < TILES) fetch_value(u, next, k, c);
                 }
+            tiles.end();
             j += STEP;
         }
-        tiles.template leave<HEADS>(sums[b & 1][warp], sums_ml[b & 1][warp]);
+        tiles.leave(sums[b & 1][warp], sums_ml[b & 1][warp]);
         __syncthreads(); // the warps' sums; those of the range before are free
         fold_warps<P, HEADS>(a, sums[b & 1], sums_ml[b & 1], ((size_t)blockIdx.y * a.n_ranges + b) * s.H + h0);
     }
@@ -155,15 +156,18 @@ void decode_combine(const decode_window &a, uint32_t n_list, void *stream) {
 }
 
 bool cuda_decode_window_possible(const struct cuda_shape *s) { return dispatch_decode_window(s); }
+bool cuda_window8_possible(const struct cuda_shape *s) {
+    return dispatch_decode_window(s) && dispatch_prompt_window(s);
+}
 
-template <class T, int P, int HEADS, int AHEAD>
+template <class F, int P, int HEADS, int AHEAD>
 static void decode(const decode_window &a, uint32_t n_list, void *stream) {
     const uint32_t runs =
         std::max(1u, (a.n_ranges + a.per_block / 2) / a.per_block); // the last takes what is less than half of one
-    launch(decode_window_kernel<T, P, HEADS, AHEAD>, dim3(a.shape.H / HEADS, n_list, runs), dim3(THREADS), 0, stream,
+    launch(decode_window_kernel<F, P, HEADS, AHEAD>, dim3(a.shape.H / HEADS, n_list, runs), dim3(THREADS), 0, stream,
            a);
 }
-template <class T, int P> static void decode(decode_window a, uint32_t n_list, void *stream) {
+template <class F, int P> static void decode(decode_window a, uint32_t n_list, void *stream) {
     const uint32_t quarters = n_list * (a.shape.H / 4) * a.n_ranges; // blocks, four heads to each
     dispatch_case c = {};
     c.op = DISPATCH_DECODE_WINDOW, c.device = this_device(), c.dtype = a.shape.dtype, c.n_rows = n_list,
@@ -178,22 +182,19 @@ template <class T, int P> static void decode(decode_window a, uint32_t n_list, v
     else if (kernel == DECODE_WINDOW_NEAR)
         decode_near(a, n_list, stream);
     else if (kernel == DECODE_WINDOW_FEW)
-        decode<T, P, P == 64 ? 4 : 2, 2>(a, n_list, stream);
+        decode<F, P, P == 64 ? 4 : 2, 2>(a, n_list, stream);
     else
-        decode<T, P, 4, 1>(a, n_list, stream);
+        decode<F, P, 4, 1>(a, n_list, stream);
     decode_combine(a, n_list, stream);
 }
-template <class T> static void decode(const decode_window &a, uint32_t n_list, void *stream) {
+template <class F> static void decode(const decode_window &a, uint32_t n_list, void *stream) {
     if (a.shape.P == 64)
-        decode<T, 64>(a, n_list, stream);
+        decode<F, 64>(a, n_list, stream);
     else
-        decode<T, 128>(a, n_list, stream);
+        decode<F, 128>(a, n_list, stream);
 }
 
 void k_decode_window(const struct cuda_window *window, bool single, void *stream) {
     const decode_window a = decode_window_of(window, single);
-    if (a.shape.dtype == CUDA_F16)
-        decode<__half>(a, window->n_list, stream);
-    else
-        decode<__nv_bfloat16>(a, window->n_list, stream);
+    FOR_WINDOW(a.shape, decode<F>(a, window->n_list, stream));
 }

@@ -2,7 +2,7 @@
 // swa_decode_many.cu, swa_drafts.cu): queries, and the arithmetic of a tile and of a range, one text for all and
 // roundings as written, so that a row's bits do not depend on the batch.
 #pragma once
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/window.cuh"
 
 enum { WARPS = 8, TILE = 8, TILES = 2, STEP = WARPS * TILE, RANGE = STEP * TILES, THREADS = WARPS * 32 };
 
@@ -53,10 +53,43 @@ __device__ __forceinline__ uint4 stream16(const void *p, bool wanted) {
                  : "l"(p), "r"((uint32_t)wanted));
     return v;
 }
-__device__ __forceinline__ float2 two_floats(uint32_t x, __half) { return __half22float2(*(__half2 *)&x); }
-__device__ __forceinline__ float2 two_floats(uint32_t x, __nv_bfloat16) {
-    return make_float2(__uint_as_float(x << 16), __uint_as_float(x & 0xffff0000u));
+// 8 bytes that are read once, or zeros.
+__device__ __forceinline__ uint2 stream8(const void *p, bool wanted) {
+    uint2 v;
+    asm volatile("{.reg .pred w; setp.ne.u32 w, %3, 0; mov.u32 %0, 0; mov.u32 %1, 0;\n"
+                 "@w ld.global.L1::no_allocate.v2.u32 {%0, %1}, [%2];}"
+                 : "=&r"(v.x), "=&r"(v.y)
+                 : "l"(p), "r"((uint32_t)wanted));
+    return v;
 }
+__device__ __forceinline__ void stream(uint4 &x, const void *p, bool wanted) { x = stream16(p, wanted); }
+__device__ __forceinline__ void stream(uint2 &x, const void *p, bool wanted) { x = stream8(p, wanted); }
+// 8 bytes to shared memory in the background, or zeros; 16.
+template <int BYTES> __device__ __forceinline__ void ask(void *to, const void *from, bool wanted) {
+    if (BYTES == 16)
+        ask16(to, from, wanted);
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;" ::"r"(shared_address(to)), "l"(from),
+                     "r"(wanted ? 8 : 0)
+                     : "memory");
+}
+
+// How a warp shares the keys and values of a tile, HEADS heads. Of a key: lane t of four has the KEY pieces of 16 bytes
+// t, t + 4 ... Of a key's values: lane l has the VALUE pieces l, l + 32 of N numbers each, up to 16 bytes.
+template <class F, int P, int HEADS> struct tile_parts {
+    using kept = typename F::kept;
+    enum {
+        SIZE = sizeof(kept),
+        KEY = P * SIZE / 64,
+        KEY_BYTES = P * SIZE,
+        VALUE_BYTES = HEADS * P * SIZE, // of a key
+        VALUE = VALUE_BYTES >= 512 ? VALUE_BYTES / 512 : 1,
+        N = HEADS * P / 32 / VALUE,
+        BYTES = N * SIZE,
+        Q_ROW = P / 8 + (SIZE == 1 ? 1 : 4) // of queries, in 16 bytes: a stride that spreads the rows over the banks
+    };
+    using value = typename piece_of<BYTES>::type;
+};
 
 // The row's cosines and sines at a lane's dims, which are lane, lane + 32 ... here and below. rope: the row's.
 template <int P> __device__ __forceinline__ void rope_of(const cuda_shape &s, const float2 *rope, float2 (&w)[P / 32]) {
@@ -128,17 +161,52 @@ template <class T> __device__ __forceinline__ T two_parts(float x, T &low) {
     low = from_float<T>(x - to_float(high));
     return high;
 }
+// Of a key's 16 bytes, those of lane t's piece i, with the queries of two rows of the product, which begin at q and r.
+template <class F>
+__device__ __forceinline__ void score_piece(float (&score)[4], const uint4 &key, uint32_t i, const uint4 *q,
+                                            const uint4 *r) {
+    const uint32_t t = threadIdx.x % 4;
+#pragma unroll
+    for (int e = 0; e < F::EIGHTS; e++) {
+        const uint32_t at = (4 * i + t) * F::EIGHTS + e;
+        const uint4 k = F::eight(key, e), x = q[at], y = r ? r[at] : make_uint4(0, 0, 0, 0);
+        mma(score, make_uint4(x.x, y.x, x.y, y.y), make_uint2(k.x, k.y), typename F::query());
+        mma(score, make_uint4(x.z, y.z, x.w, y.w), make_uint2(k.z, k.w), typename F::query());
+    }
+}
+// Queries as operand A lies in registers, a product's 16 dims after the other: no register need be moved or cleared.
+// Where dim p of row g < 8 is, in halves; bytes.
+template <class F> __device__ __forceinline__ uint32_t fragment_at(uint32_t g, uint32_t p) {
+    enum { PIECE = 8 * F::EIGHTS };
+    const uint32_t piece = p / PIECE, t = piece % 4, d = p % 8,
+                   product = (piece / 4 * F::EIGHTS + p % PIECE / 8) * 2 + d / 4;
+    return ((product * 32 + g * 4 + t) * 4 + d % 4 / 2 * 2) * 2 + d % 2;
+}
+template <int P> __host__ __device__ constexpr uint32_t fragment_bytes() { return P / 16 * 32 * 16; }
+// score_tile of such queries, whose rows from 8 on are zeros.
+template <class F, int P, int HEADS>
+__device__ __forceinline__ void score_fragments(float (&score)[4], const uint4 *fragments,
+                                                const uint4 (&key)[tile_parts<F, P, HEADS>::KEY]) {
+    const uint4 *const mine = fragments + threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < tile_parts<F, P, HEADS>::KEY; i++)
+#pragma unroll
+        for (int e = 0; e < F::EIGHTS; e++) {
+            const uint4 k = F::eight(key[i], e);
+            const int product = (i * F::EIGHTS + e) * 2;
+            mma(score, mine[product * 32], make_uint2(k.x, k.y), typename F::query());
+            mma(score, mine[(product + 1) * 32], make_uint2(k.z, k.w), typename F::query());
+        }
+}
 // Scores of a tile: heads are rows of the product, in pairs of high and low part, keys its columns. Which dims a step
 // of 16 takes does not matter, so a lane gives those that it loaded.
-template <class T, int P, int HEADS, int Q_ROW>
-__device__ __forceinline__ void score_tile(float (&score)[4], const uint4 *qs, const uint4 (&key)[P / 32]) {
-    const uint32_t g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
+template <class F, int P, int HEADS>
+__device__ __forceinline__ void score_tile(float (&score)[4], const uint4 *qs,
+                                           const uint4 (&key)[tile_parts<F, P, HEADS>::KEY]) {
+    const uint32_t g = threadIdx.x % 32 / 4;
 #pragma unroll
-    for (int i = 0; i < P / 32; i++) {
-        const uint4 q = qs[g % (2 * HEADS) * Q_ROW + 4 * i + t];
-        mma(score, make_uint4(q.x, 0, q.y, 0), make_uint2(key[i].x, key[i].y), T());
-        mma(score, make_uint4(q.z, 0, q.w, 0), make_uint2(key[i].z, key[i].w), T());
-    }
+    for (int i = 0; i < tile_parts<F, P, HEADS>::KEY; i++)
+        score_piece<F>(score, key[i], i, qs + g % (2 * HEADS) * tile_parts<F, P, HEADS>::Q_ROW, NULL);
 }
 
 // N * 32 columns of a row of q, k, v from `column` on: the partial products' sum, scaled; lane l has l, l + 32 ...
@@ -156,50 +224,61 @@ __device__ __forceinline__ void column_sums(const decode_window &a, uint32_t row
     for (int i = 0; i < N; i++) x[i] *= scale;
 }
 
-// What a warp rotated: query `job` in T, followed by what rounding took off, or (job = HEADS) the newest key, which
-// goes into the ring, too, if `writes`.
-template <class T, int P, int HEADS, int Q_ROW>
-__device__ __forceinline__ void leave_rotated(const float (&x)[P / 32], uint32_t job, bool writes, T *ring_key,
-                                              uint4 *qs, uint4 *new_key) {
-    T *high = job < HEADS ? (T *)(qs + 2 * job * Q_ROW) : (T *)new_key;
+// What a warp rotated: query `job` in F's type, followed by what rounding took off, or (job = HEADS) the newest key,
+// which goes into the ring, too, if `writes`. FRAGMENTS: queries are so.
+template <class F, int P, int HEADS, bool FRAGMENTS = false>
+__device__ __forceinline__ void leave_rotated(const float (&x)[P / 32], uint32_t job, bool writes,
+                                              typename F::kept *ring_key, uint4 *qs, uint4 *new_key) {
+    using query = typename F::query;
+    using kept = typename F::kept;
+    query *const high = (query *)(qs + 2 * job * tile_parts<F, P, HEADS>::Q_ROW);
 #pragma unroll
     for (int i = 0; i < P / 32; i++) {
         const uint32_t p = threadIdx.x % 32 + 32 * i;
-        T low;
-        const T y = two_parts(x[i], low);
-        high[p] = y;
-        if (job < HEADS)
-            high[Q_ROW * 8 + p] = low;
-        else if (writes)
-            ring_key[p] = y;
+        if (job < HEADS) {
+            query low;
+            const query y = two_parts(F::query_of(x[i]), low);
+            if (FRAGMENTS) {
+                ((query *)qs)[fragment_at<F>(2 * job, p)] = y, ((query *)qs)[fragment_at<F>(2 * job + 1, p)] = low;
+            } else {
+                high[p] = y, high[tile_parts<F, P, HEADS>::Q_ROW * 8 + p] = low;
+            }
+        } else {
+            const kept y = from_float<kept>(x[i]);
+            ((kept *)new_key)[p] = y;
+            if (writes) ring_key[p] = y;
+        }
     }
 }
 // The newest values of head h of the block's.
-template <class T, int P>
-__device__ __forceinline__ void leave_values(const float (&x)[P / 32], uint32_t h, T *ring_values, uint4 *new_value) {
+template <class F, int P>
+__device__ __forceinline__ void leave_values(const float (&x)[P / 32], uint32_t h, typename F::kept *ring_values,
+                                             uint4 *new_value) {
+    using kept = typename F::kept;
 #pragma unroll
     for (int i = 0; i < P / 32; i++) {
         const uint32_t p = h * P + threadIdx.x % 32 + 32 * i;
-        ((T *)new_value)[p] = from_float<T>(x[i]);
-        ring_values[p] = from_float<T>(x[i]);
+        const kept y = from_float<kept>(x[i]);
+        ((kept *)new_value)[p] = y;
+        ring_values[p] = y;
     }
 }
 
-// Where a block's queries go, each in T followed by what rounding took off, and the newest key and values. head: P
-// floats a job, for rotating.
+// Where a block's queries go, each followed by what rounding took off, and the newest key and values. head: P floats a
+// job, for rotating.
 struct made_queries {
     float *head;
     uint4 *qs, *new_key, *new_value;
 };
-template <class T> struct newest_place { // of the newest key in a session's ring
+template <class F> struct newest_place { // of the newest key in a session's ring
     uint32_t at;
-    T *keys, *values;
+    typename F::kept *keys, *values;
 };
-// A row's queries of HEADS heads from h0 on, each in T, followed by what rounding took off; if `own`, its key and
-// values too. They go into the ring, but nobody reads them there in this step. By the whole block.
-template <class T, int P, int HEADS, int Q_ROW>
+// A row's queries of HEADS heads from h0 on, each followed by what rounding took off; if `own`, its key and values too.
+// They go into the ring, but nobody reads them there in this step. By the whole block.
+template <class F, int P, int HEADS, bool FRAGMENTS = false>
 __device__ __forceinline__ void make_queries(const decode_window &a, uint32_t r, uint32_t h0, bool own,
-                                             const newest_place<T> &ring, const made_queries &to) {
+                                             const newest_place<F> &ring, const made_queries &to) {
     const cuda_shape &s = a.shape;
     const uint32_t warp = threadIdx.x / 32, value_row = s.H * P;
     const uint32_t n_jobs = own ? 2 * HEADS + 1 : HEADS;
@@ -209,11 +288,11 @@ __device__ __forceinline__ void make_queries(const decode_window &a, uint32_t r,
         if (job <= HEADS) {
             rotated_head<P>(a, r, job < HEADS ? h0 + job : s.H, job < HEADS ? a.q_norm : a.k_norm, to.head + job * P,
                             x);
-            leave_rotated<T, P, HEADS, Q_ROW>(x, job, h0 == 0, ring.keys + ring.at * P, to.qs, to.new_key);
+            leave_rotated<F, P, HEADS, FRAGMENTS>(x, job, h0 == 0, ring.keys + ring.at * P, to.qs, to.new_key);
         } else {
             const uint32_t h = job - HEADS - 1;
             column_sums<P>(a, r, (s.H + 1 + h0 + h) * P, x);
-            leave_values<T, P>(x, h, ring.values + ring.at * value_row + h0 * P, to.new_value);
+            leave_values<F, P>(x, h, ring.values + ring.at * value_row + h0 * P, to.new_value);
         }
     }
 }
@@ -240,53 +319,56 @@ __device__ __forceinline__ void weigh_keys(float (&score)[2], uint32_t j, uint32
 }
 
 // A warp's sums over the tiles of a range: of lane (g, t) = (lane / 4, lane % 4) the maximum and sum of head g / 2, and
-// of its values.
-template <int VALUE> struct tile_sums {
-    float top = -INFINITY, sum = 0, acc[VALUE][8] = {};
+// of its values, VALUE pieces of N. Of a tile: weigh, add its keys' values in order, end.
+template <class F, int P, int HEADS> struct tile_sums {
+    using parts = tile_parts<F, P, HEADS>;
+    using weight = typename F::weight;
+    enum { VALUE = parts::VALUE, N = parts::N };
+    float top = -INFINITY, sum = 0, acc[VALUE][N] = {};
+    typename F::template sums<N> tile[VALUE];
     // Scores of the tile's keys 2 t and 2 t + 1 -> their weights, and by what the sums of the tiles before are scaled.
-    __device__ __forceinline__ void weights(float (&score)[4], uint32_t j, uint32_t n, float scale, float (&w)[2],
+    __device__ __forceinline__ void weights(float (&score)[4], uint32_t j, uint32_t n, float scale, weight (&w)[2],
                                             float &keep) {
 #pragma unroll
         for (int e = 0; e < 2; e++) // lane (g, t): head g / 2, keys 2 t and 2 t + 1
             score[e] += __shfl_xor_sync(0xffffffffu, score[e], 4);
-        float two[2] = {score[0], score[1]};
-        weigh_keys(two, j + 2 * (threadIdx.x % 4), n, scale, top, sum, w, keep);
+        float two[2] = {score[0], score[1]}, x[2];
+        weigh_keys(two, j + 2 * (threadIdx.x % 4), n, scale, top, sum, x, keep);
+        w[0] = F::weight_of(x[0]), w[1] = F::weight_of(x[1]);
     }
-    template <int P> __device__ __forceinline__ void scale_by(float keep, uint32_t (&head)[VALUE]) {
+    __device__ __forceinline__ void scale_by(float keep, uint32_t (&head)[VALUE]) {
 #pragma unroll
         for (int c = 0; c < VALUE; c++) { // of this lane's values: the first lane that has its weights
-            head[c] = (c * 32 + threadIdx.x % 32) / (P / 8) * 8;
+            head[c] = (c * 32 + threadIdx.x % 32) / (P / N) * 8;
             const float f = __shfl_sync(0xffffffffu, keep, head[c]);
 #pragma unroll
-            for (int d = 0; d < 8; d++) acc[c][d] = __fmul_rn(acc[c][d], f);
+            for (int d = 0; d < N; d++) tile[c].begin(d, acc[c][d], f);
         }
     }
-    template <int P>
-    __device__ __forceinline__ void weigh(float (&score)[4], uint32_t j, uint32_t n, float scale, float (&w)[2],
+    __device__ __forceinline__ void weigh(float (&score)[4], uint32_t j, uint32_t n, float scale, weight (&w)[2],
                                           uint32_t (&head)[VALUE]) {
         float keep;
         weights(score, j, n, scale, w, keep);
-        scale_by<P>(keep, head);
+        scale_by(keep, head);
     }
-    template <class T>
-    __device__ __forceinline__ void add(int k, int c, const float (&w)[2], const uint32_t (&head)[VALUE],
-                                        const uint4 &value) {
-        const float weight = __shfl_sync(0xffffffffu, w[k % 2], head[c] + k / 2);
-        const uint32_t bits[4] = {value.x, value.y, value.z, value.w};
+    __device__ __forceinline__ void add(int k, int c, const weight (&w)[2], const uint32_t (&head)[VALUE],
+                                        const typename parts::value &value) {
+        tile[c].add(__shfl_sync(0xffffffffu, w[k % 2], head[c] + k / 2), value);
+    }
+    __device__ __forceinline__ void end() {
 #pragma unroll
-        for (int d = 0; d < 4; d++) {
-            const float2 v = two_floats(bits[d], T());
-            acc[c][2 * d] = __fmaf_rn(weight, v.x, acc[c][2 * d]);
-            acc[c][2 * d + 1] = __fmaf_rn(weight, v.y, acc[c][2 * d + 1]);
-        }
+        for (int c = 0; c < VALUE; c++)
+#pragma unroll
+            for (int d = 0; d < N; d++) acc[c][d] = tile[c].end(d, false);
     }
-    template <int HEADS> __device__ __forceinline__ void leave(float *mine, float2 *mine_ml) const {
+    __device__ __forceinline__ void leave(float *mine, float2 *mine_ml) const {
         const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
-        for (int c = 0; c < VALUE; c++) {
-            *(float4 *)(mine + c * 256 + lane * 8) = make_float4(acc[c][0], acc[c][1], acc[c][2], acc[c][3]);
-            *(float4 *)(mine + c * 256 + lane * 8 + 4) = make_float4(acc[c][4], acc[c][5], acc[c][6], acc[c][7]);
-        }
+        for (int c = 0; c < VALUE; c++)
+#pragma unroll
+            for (int d = 0; d < N; d += 4)
+                *(float4 *)(mine + c * 32 * N + lane * N + d) =
+                    make_float4(acc[c][d], acc[c][d + 1], acc[c][d + 2], acc[c][d + 3]);
         if (t == 0 && g % 2 == 0 && g < 2 * HEADS) mine_ml[g / 2] = make_float2(top, sum);
     }
 };

@@ -10,10 +10,13 @@
 #include <algorithm>
 
 enum { MANY_HEADS = 4, MANY_ROWS = DISPATCH_WINDOW_ROWS };
-template <int P> struct many {
+template <class F, int P> struct many {
+    using parts = tile_parts<F, P, MANY_HEADS>;
     enum {
-        KEYS = TILE * P * 2,
-        VALUES = TILE * MANY_HEADS * P * 2,
+        BLOCKS = F::EIGHTS, // of a multiprocessor: as many as there is shared memory for
+        SUMS = 3 - BLOCKS,  // sets of the warps' sums
+        KEYS = TILE * parts::KEY_BYTES,
+        VALUES = TILE * parts::VALUE_BYTES,
         TILE_BYTES = KEYS + VALUES,
         RING = WARPS * TILES * TILE_BYTES,
         BYTES = RING + MANY_ROWS * 20 + 16
@@ -53,34 +56,72 @@ __device__ __forceinline__ uint32_t count_ranges(const decode_window &a, uint32_
     return all;
 }
 
-// A warp's tile from its ring: of lane (g, t) the pieces t, t + 4 ... of key g; of the values of all keys a piece each.
-template <int P, int KEY, int VALUE>
-__device__ __forceinline__ void many_read(uint4 (&key)[KEY], uint4 (&value)[TILE][VALUE], const unsigned char *from) {
-    using G = many<P>;
-    enum { HEADS = MANY_HEADS };
+// A warp's tile from its ring (tile_parts).
+template <class F, int P, class KEYS, class VALUES>
+__device__ __forceinline__ void many_read(KEYS &key, VALUES &value, const unsigned char *from) {
+    using G = many<F, P>;
+    using parts = typename G::parts;
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
-    for (int i = 0; i < KEY; i++) key[i] = *(const uint4 *)(from + g * P * 2 + (4 * i + t) * 16);
+    for (int i = 0; i < parts::KEY; i++) key[i] = *(const uint4 *)(from + g * parts::KEY_BYTES + (4 * i + t) * 16);
 #pragma unroll
     for (int k = 0; k < TILE; k++)
 #pragma unroll
-        for (int c = 0; c < VALUE; c++)
-            value[k][c] = *(const uint4 *)(from + G::KEYS + k * HEADS * P * 2 + (c * 32 + lane) * 16);
+        for (int c = 0; c < parts::VALUE; c++)
+            value[k][c] = *(const typename parts::value *)(from + G::KEYS + k * parts::VALUE_BYTES +
+                                                           (c * 32 + lane) * parts::BYTES);
 }
 // The newest key, which is the tile's key `have`, and its values.
-template <int P, int KEY, int VALUE>
-__device__ __forceinline__ void many_newest(uint4 (&key)[KEY], uint4 (&value)[TILE][VALUE], uint32_t have,
-                                            const uint4 *new_key, const uint4 *new_value) {
+template <class F, int P, class KEYS, class VALUES>
+__device__ __forceinline__ void many_newest(KEYS &key, VALUES &value, uint32_t have, const uint4 *new_key,
+                                            const uint4 *new_value) {
+    using parts = typename many<F, P>::parts;
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
-    for (int i = 0; i < KEY; i++)
+    for (int i = 0; i < parts::KEY; i++)
         if (g == have) key[i] = new_key[4 * i + t];
 #pragma unroll
     for (int k = 0; k < TILE; k++)
 #pragma unroll
-        for (int c = 0; c < VALUE; c++)
-            if (k == have) value[k][c] = new_value[c * 32 + lane];
+        for (int c = 0; c < parts::VALUE; c++)
+            if (k == have) value[k][c] = ((const typename parts::value *)new_value)[c * 32 + lane];
 }
+
+// A warp's tile that it asks for: n keys, or fewer than a tile's and zeros, from `place` of the ring on.
+template <class F, int P> struct many_tile {
+    using parts = typename many<F, P>::parts;
+    const typename F::kept *keys, *values;
+    uint32_t n, place;
+    __device__ __forceinline__ void ask(unsigned char *to, uint32_t ring, uint32_t value_row) const {
+        enum { PIECE = 16 / parts::SIZE };
+        const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
+        unsigned char *const to_key = to + g * parts::KEY_BYTES + t * 16, *const to_value = to + many<F, P>::KEYS +
+                                                                                            lane * parts::BYTES;
+        const auto key_at = [&](uint32_t at) { return keys + (size_t)at * P + t * PIECE; };
+        const auto value_at = [&](uint32_t at) { return values + (size_t)at * value_row + lane * parts::N; };
+        const auto ask_key = [&](const typename F::kept *from, bool wanted) {
+#pragma unroll
+            for (int i = 0; i < parts::KEY; i++) ask16(to_key + i * 64, from + i * 4 * PIECE, wanted);
+        };
+        const auto ask_value = [&](int k, const typename F::kept *from, bool wanted) {
+#pragma unroll
+            for (int c = 0; c < parts::VALUE; c++)
+                ::ask<parts::BYTES>(to_value + k * parts::VALUE_BYTES + c * 32 * parts::BYTES, from + c * 32 * parts::N,
+                                    wanted);
+        };
+        if (n == TILE && place + TILE <= ring) { // they lie together: a third of the instructions
+            const typename F::kept *from = value_at(place);
+            ask_key(key_at(place + g), true);
+#pragma unroll
+            for (int k = 0; k < TILE; k++, from += value_row) ask_value(k, from, true);
+        } else {
+            const auto placed = [&](uint32_t i) { return place + i < ring ? place + i : place + i - ring; };
+            ask_key(key_at(placed(g)), g < n);
+#pragma unroll
+            for (int k = 0; k < TILE; k++) ask_value(k, value_at(placed(k)), k < n);
+        }
+    }
+};
 
 // The row of the range after q, which is row at's; q1: where the block's ranges end.
 __device__ __forceinline__ uint32_t row_after(const uint32_t *first, uint32_t at, uint32_t q, uint32_t q1) {
@@ -93,17 +134,17 @@ __device__ __forceinline__ uint32_t row_after(const uint32_t *first, uint32_t at
 }
 
 // runs: of ranges, over the rows of the list.
-template <class T, int P>
-__global__ void __launch_bounds__(THREADS, 1)
+template <class F, int P>
+__global__ void __launch_bounds__(THREADS, (many<F, P>::BLOCKS))
     decode_many_kernel(const __grid_constant__ decode_window a, uint32_t n_list, uint32_t runs) {
-    using G = many<P>;
-    constexpr int HEADS = MANY_HEADS, KEY = P / 32, VALUE = HEADS * P / 8 / 32,
-                  Q_ROW = P / 8 + 4;                       // as decode_window_kernel's
+    using G = many<F, P>;
+    using parts = typename G::parts;
+    using kept = typename F::kept;
+    constexpr int HEADS = MANY_HEADS, KEY = parts::KEY, VALUE = parts::VALUE;
     extern __shared__ __align__(128) unsigned char ring[]; // [WARPS][TILES]: keys, values
-    __shared__ uint4 qs[2 * HEADS * Q_ROW], new_key[P / 8], new_value[HEADS * P / 8];
-    __shared__ __align__(16) float sums[2][WARPS][HEADS * P]; // a range's, and the next one's
-    __shared__ __align__(16) float rotated[HEADS + 1][P];
-    __shared__ float2 sums_ml[2][WARPS][HEADS];
+    __shared__ uint4 qs[fragment_bytes<P>() / 16], new_key[parts::KEY_BYTES / 16], new_value[parts::VALUE_BYTES / 16];
+    __shared__ __align__(16) float sums[G::SUMS][WARPS][HEADS * P]; // a range's; where there are two, the next one's
+    __shared__ float2 sums_ml[G::SUMS][WARPS][HEADS];
     __shared__ uint32_t warp_ranges[WARPS];
     many_row *const rows = (many_row *)(ring + G::RING);    // of the list
     uint32_t *const first = (uint32_t *)(rows + MANY_ROWS); // of a row's ranges, counted over all rows; [n_list] all
@@ -112,32 +153,22 @@ __global__ void __launch_bounds__(THREADS, 1)
                    h0 = blockIdx.x % (a.shape.H / HEADS) * HEADS, run = blockIdx.x / (a.shape.H / HEADS);
     if (!a.early) wait_for_inputs();
     const uint32_t all = count_ranges(a, n_list, rows, first, warp_ranges);
-    __syncthreads();                                             // the rows
+    for (uint32_t i = threadIdx.x; i < fragment_bytes<P>() / 16; i += THREADS) qs[i] = make_uint4(0, 0, 0, 0);
+    __syncthreads();                                             // the rows, zeros
     uint32_t q = (uint32_t)((uint64_t)all * run / runs), at = 0; // of all ranges; its row
     const uint32_t q1 = (uint32_t)((uint64_t)all * (run + 1) / runs);
     for (uint32_t step = MANY_ROWS; step; step >>= 1)
         if (at + step < n_list && first[at + step] <= q) at += step;
-    const auto bring = [&](uint32_t q, uint32_t at,
-                           int tile) { // this warp's tile of range q: the keys that the window's ring has
+    const auto bring = [&](uint32_t q, uint32_t at, int tile) { // this warp's tile of range q
         if (q < q1) {
             const many_row &of = rows[at];
             const uint32_t j = (q - first[at]) * RANGE + tile * STEP + warp * TILE;
-            const T *keys = (const T *)s.keys + (size_t)of.slot * s.keys_slot + a.layer * s.keys_layer;
-            const T *values = (const T *)s.values + (size_t)of.slot * s.values_slot + a.layer * s.values_layer + h0 * P;
-            unsigned char *to = ring + (warp * TILES + tile) * G::TILE_BYTES;
-            const auto place = [&](uint32_t j) {
-                return of.oldest_at + j < s.ring_keys ? of.oldest_at + j : of.oldest_at + j - s.ring_keys;
-            };
-#pragma unroll
-            for (int i = 0; i < KEY; i++)
-                ask16(to + g * P * 2 + (4 * i + t) * 16, keys + place(j + g) * P + (4 * i + t) * 8, j + g < of.newest);
-#pragma unroll
-            for (int k = 0; k < TILE; k++) {
-                const T *from = values + (size_t)place(j + k) * (s.H * P) + lane * 8;
-#pragma unroll
-                for (int c = 0; c < VALUE; c++)
-                    ask16(to + G::KEYS + k * HEADS * P * 2 + (c * 32 + lane) * 16, from + c * 256, j + k < of.newest);
-            }
+            const many_tile<F, P> x = {
+                (const kept *)s.keys + (size_t)of.slot * s.keys_slot + a.layer * s.keys_layer,
+                (const kept *)s.values + (size_t)of.slot * s.values_slot + a.layer * s.values_layer + h0 * P,
+                j < of.newest ? min((uint32_t)TILE, of.newest - j) : 0,
+                of.oldest_at + j < s.ring_keys ? of.oldest_at + j : of.oldest_at + j - s.ring_keys};
+            x.ask(ring + (warp * TILES + tile) * G::TILE_BYTES, s.ring_keys, s.H * P);
         }
         asked();
     };
@@ -147,21 +178,22 @@ __global__ void __launch_bounds__(THREADS, 1)
 
     const float scale = rsqrtf((float)P) * 1.4426950408889634f; // powers of two
     bool new_row = true;
-    for (uint32_t parity = 0; q < q1; parity ^= 1) {
+    for (uint32_t parity = 0; q < q1; parity = (parity + 1) % G::SUMS) {
         const uint32_t b = q - first[at];
         const uint32_t next_at = row_after(first, at, q, q1);
         const many_row of = rows[at];
         const uint32_t newest = of.newest, n = newest + 1;
-        if (new_row) { // nobody reads the queries before them any more
+        if (new_row) {
+            __syncthreads(); // nobody reads the queries before them any more, nor the sums, where heads are rotated
             const uint32_t newest_at =
                 of.oldest_at + newest < s.ring_keys ? of.oldest_at + newest : of.oldest_at + newest - s.ring_keys;
-            T *keys = (T *)s.keys + (size_t)of.slot * s.keys_slot + a.layer * s.keys_layer,
-              *values = (T *)s.values + (size_t)of.slot * s.values_slot + a.layer * s.values_layer;
-            make_queries<T, P, HEADS, Q_ROW>(a, of.r, h0, first[at + 1] <= q1, newest_place<T>{newest_at, keys, values},
-                                             made_queries{rotated[0], qs, new_key, new_value});
+            kept *keys = (kept *)s.keys + (size_t)of.slot * s.keys_slot + a.layer * s.keys_layer,
+                 *values = (kept *)s.values + (size_t)of.slot * s.values_slot + a.layer * s.values_layer;
+            make_queries<F, P, HEADS, true>(a, of.r, h0, first[at + 1] <= q1, newest_place<F>{newest_at, keys, values},
+                                            made_queries{sums[0][0], qs, new_key, new_value});
             __syncthreads(); // queries, the newest key and values
         }
-        tile_sums<VALUE> tiles;
+        tile_sums<F, P, HEADS> tiles;
 #pragma unroll
         for (int tile = 0; tile < TILES; tile++) {
             const uint32_t j = b * RANGE + tile * STEP + warp * TILE,
@@ -169,22 +201,26 @@ __global__ void __launch_bounds__(THREADS, 1)
             const unsigned char *from = ring + (warp * TILES + tile) * G::TILE_BYTES;
             await_all_but<TILES - 1>();
             __syncwarp(); // the tile is there
-            uint4 key[KEY], value[TILE][VALUE];
-            many_read<P>(key, value, from);
+            uint4 key[KEY];
+            typename parts::value value[TILE][VALUE];
+            many_read<F, P>(key, value, from);
             __syncwarp(); // all have read the tile
             bring(q + 1, next_at, tile);
-            if (have < TILE && j <= newest) many_newest<P>(key, value, have, new_key, new_value); // beyond it are zeros
+            if (have < TILE && j <= newest)
+                many_newest<F, P>(key, value, have, new_key, new_value); // beyond it are zeros
             float score[4] = {};
-            score_tile<T, P, HEADS, Q_ROW>(score, qs, key);
-            float w[2];
+            score_fragments<F, P, HEADS>(score, qs, key);
+            typename F::weight w[2];
             uint32_t head[VALUE];
-            tiles.template weigh<P>(score, j, n, scale, w, head);
+            tiles.weigh(score, j, n, scale, w, head);
 #pragma unroll
             for (int k = 0; k < TILE; k++)
 #pragma unroll
-                for (int c = 0; c < VALUE; c++) tiles.template add<T>(k, c, w, head, value[k][c]);
+                for (int c = 0; c < VALUE; c++) tiles.add(k, c, w, head, value[k][c]);
+            tiles.end();
         }
-        tiles.template leave<HEADS>(sums[parity][warp], sums_ml[parity][warp]);
+        if (G::SUMS == 1) __syncthreads(); // those of the range before are added up
+        tiles.leave(sums[parity][warp], sums_ml[parity][warp]);
         __syncthreads(); // the warps' sums; those of the range before are free
         fold_warps<P, HEADS>(a, sums[parity], sums_ml[parity], ((size_t)at * a.n_ranges + b) * s.H + h0);
         new_row = next_at != at, at = next_at, q++;
@@ -193,16 +229,13 @@ __global__ void __launch_bounds__(THREADS, 1)
 
 // ---- launcher ----
 
-template <class T, int P> static void many_launch(const decode_window &a, uint32_t n_list, void *stream) {
-    const auto kernel = decode_many_kernel<T, P>;
+template <class F, int P> static void many_launch(const decode_window &a, uint32_t n_list, void *stream) {
+    const auto kernel = decode_many_kernel<F, P>;
     const uint32_t runs = dispatch_window_runs(this_device(), &a.shape);
-    allow_shared(kernel, many<P>::BYTES);
-    launch(kernel, dim3(a.shape.H / MANY_HEADS * runs), dim3(THREADS), many<P>::BYTES, stream, a, n_list, runs);
+    allow_shared(kernel, many<F, P>::BYTES);
+    launch(kernel, dim3(a.shape.H / MANY_HEADS * runs), dim3(THREADS), many<F, P>::BYTES, stream, a, n_list, runs);
 }
 void decode_many(const decode_window &a, uint32_t n_list, void *stream) {
-    const bool half = a.shape.dtype == CUDA_F16, narrow = a.shape.P == 64;
-    if (half)
-        narrow ? many_launch<__half, 64>(a, n_list, stream) : many_launch<__half, 128>(a, n_list, stream);
-    else
-        narrow ? many_launch<__nv_bfloat16, 64>(a, n_list, stream) : many_launch<__nv_bfloat16, 128>(a, n_list, stream);
+    FOR_WINDOW(a.shape,
+               a.shape.P == 64 ? many_launch<F, 64>(a, n_list, stream) : many_launch<F, 128>(a, n_list, stream));
 }

@@ -30,12 +30,12 @@ struct draft_rows {
     uint32_t oldest_at;      // the place in the ring of the oldest
     uint32_t lead;           // rows of the step, and of the session, before it
 };
-template <int P> struct draft_shared {
-    static constexpr int Q_ROW = P / 8 + 4; // as decode_window_kernel's
-    uint4 values[STAGED][DRAFT_HEADS * P / 8];
-    uint4 queries[TASKS * 2 * Q_ROW]; // each followed by what rounding took off
-    float weights[TASKS][STAGED];     // scores at first
-    uint4 new_keys[MOST][P / 8];
+template <class F, int P> struct draft_shared {
+    using parts = tile_parts<F, P, DRAFT_HEADS>;
+    uint4 values[STAGED][parts::VALUE_BYTES / 16];
+    uint4 queries[TASKS * 2 * parts::Q_ROW]; // each followed by what rounding took off
+    float weights[TASKS][STAGED];            // scores at first
+    uint4 new_keys[MOST][parts::KEY_BYTES / 16];
     float2 scales[TASKS][EIGHTS]; // of what a thread has summed, when it ends a tile: first tile's, second tile's
     draft_rows sessions[CUDA_DRAFT_WINDOW_ROWS];
     uint32_t first[CUDA_DRAFT_WINDOW_ROWS + 1]; // ranges of the rows before, as swa_decode_many.cu counts them
@@ -60,8 +60,8 @@ struct draft_range : draft_rows {
 };
 
 // The list's rows, by sessions. By the whole block; the result: how many ranges there are.
-template <int P>
-__device__ __forceinline__ uint32_t find_sessions(const decode_window &a, uint32_t n_list, draft_shared<P> &sh) {
+template <class F, int P>
+__device__ __forceinline__ uint32_t find_sessions(const decode_window &a, uint32_t n_list, draft_shared<F, P> &sh) {
     const cuda_shape &s = a.shape;
     const uint32_t at = threadIdx.x, warp = at / 32, lane = at % 32;
     draft_rows x = {};
@@ -92,9 +92,12 @@ __device__ __forceinline__ uint32_t find_sessions(const decode_window &a, uint32
 }
 
 // Queries of the rows; keys and values of the step's rows that are in the range. By the whole block.
-template <class T, int P>
-__device__ __forceinline__ void make_inputs(const decode_window &a, const draft_range &of, uint32_t h0, T *keys,
-                                            T *values, draft_shared<P> &sh) {
+template <class F, int P>
+__device__ __forceinline__ void make_inputs(const decode_window &a, const draft_range &of, uint32_t h0,
+                                            typename F::kept *keys, typename F::kept *values, draft_shared<F, P> &sh) {
+    using query_type = typename F::query;
+    using kept = typename F::kept;
+    constexpr int Q_ROW = draft_shared<F, P>::parts::Q_ROW;
     const cuda_shape &s = a.shape;
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, n_queries = of.n * DRAFT_HEADS, old = of.old(),
                    n_new = of.all() - old;
@@ -111,16 +114,19 @@ __device__ __forceinline__ void make_inputs(const decode_window &a, const draft_
         if (job < n_queries + n_new) {
             float x[P / 32];
             rotated_head<P>(a, row, query ? h0 + job % DRAFT_HEADS : s.H, query ? a.q_norm : a.k_norm, head, x);
-            T *high = query ? (T *)(sh.queries + 2 * job * draft_shared<P>::Q_ROW) : (T *)sh.new_keys[i];
+            query_type *high = (query_type *)(sh.queries + 2 * job * Q_ROW);
 #pragma unroll
             for (int k = 0; k < P / 32; k++) {
                 const uint32_t p = lane + 32 * k;
-                const T y = from_float<T>(x[k]);
-                high[p] = y;
-                if (query)
-                    high[draft_shared<P>::Q_ROW * 8 + p] = from_float<T>(x[k] - to_float(y));
-                else if (own && h0 == 0)
-                    keys[place * P + p] = y;
+                if (query) {
+                    query_type low;
+                    high[p] = two_parts(F::query_of(x[k]), low);
+                    high[Q_ROW * 8 + p] = low;
+                } else {
+                    const kept y = from_float<kept>(x[k]);
+                    ((kept *)sh.new_keys[i])[p] = y;
+                    if (own && h0 == 0) keys[place * P + p] = y;
+                }
             }
             __syncwarp(); // all have read the head
         } else {
@@ -128,8 +134,8 @@ __device__ __forceinline__ void make_inputs(const decode_window &a, const draft_
             column_sums<P>(a, row, (s.H + 1 + h0) * P, x);
 #pragma unroll
             for (int k = 0; k < DRAFT_HEADS * P / 32; k++) {
-                const T y = from_float<T>(x[k]);
-                ((T *)sh.values[old + i])[lane + 32 * k] = y;
+                const kept y = from_float<kept>(x[k]);
+                ((kept *)sh.values[old + i])[lane + 32 * k] = y;
                 if (own) values[place * (s.H * P) + h0 * P + lane + 32 * k] = y;
             }
         }
@@ -138,9 +144,10 @@ __device__ __forceinline__ void make_inputs(const decode_window &a, const draft_
 
 // Scores of a warp's keys with all rows: of eight keys three times, those of the last time the first warp's alone.
 // key: of lane (g, t) the pieces t, t + 4 ... of key g.
-template <class T, int P>
-__device__ __forceinline__ void make_scores(const draft_range &of, uint4 (&key)[3][P / 32], draft_shared<P> &sh) {
-    constexpr int Q_ROW = draft_shared<P>::Q_ROW;
+template <class F, int P>
+__device__ __forceinline__ void make_scores(const draft_range &of, uint4 (&key)[3][draft_shared<F, P>::parts::KEY],
+                                            draft_shared<F, P> &sh) {
+    constexpr int Q_ROW = draft_shared<F, P>::parts::Q_ROW, KEY = draft_shared<F, P>::parts::KEY;
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, old = of.old(),
                    all = of.all();
 #pragma unroll
@@ -149,7 +156,7 @@ __device__ __forceinline__ void make_scores(const draft_range &of, uint4 (&key)[
         if (i0 >= all) break;
         if (i >= old && i < all)
 #pragma unroll
-            for (int k = 0; k < P / 32; k++) key[u][k] = sh.new_keys[i - old][4 * k + t];
+            for (int k = 0; k < KEY; k++) key[u][k] = sh.new_keys[i - old][4 * k + t];
 #pragma unroll
         for (uint32_t task = 0; task < TASKS; task += 8) {
             if (task >= of.n * DRAFT_HEADS) break;
@@ -157,12 +164,9 @@ __device__ __forceinline__ void make_scores(const draft_range &of, uint4 (&key)[
             // a product do not know of each other, and a lane gives the dims that swa_decode.cu's gives.
             float score[4] = {};
 #pragma unroll
-            for (int k = 0; k < P / 32; k++) {
-                const uint4 q = sh.queries[(2 * task + g) * Q_ROW + 4 * k + t],
-                            r = sh.queries[(2 * task + g + 8) * Q_ROW + 4 * k + t];
-                mma(score, make_uint4(q.x, r.x, q.y, r.y), make_uint2(key[u][k].x, key[u][k].y), T());
-                mma(score, make_uint4(q.z, r.z, q.w, r.w), make_uint2(key[u][k].z, key[u][k].w), T());
-            }
+            for (int k = 0; k < KEY; k++)
+                score_piece<F>(score, key[u][k], k, sh.queries + (2 * task + g) * Q_ROW,
+                               sh.queries + (2 * task + g + 8) * Q_ROW);
 #pragma unroll
             for (int e = 0; e < 4; e++) score[e] += __shfl_xor_sync(0xffffffffu, score[e], 4);
             if (g % 2 == 0) {
@@ -175,9 +179,9 @@ __device__ __forceinline__ void make_scores(const draft_range &of, uint4 (&key)[
 
 // Scores -> weights, in their place, and what the sums are scaled by. A warp: a row and head; lanes (g, t): what warp g
 // of swa_decode.cu's block has of it. at: of the first row's result in part_ml.
-template <int P>
+template <class F, int P>
 __device__ __forceinline__ void make_weights(const decode_window &a, const draft_range &of, size_t at, size_t row_size,
-                                             draft_shared<P> &sh) {
+                                             draft_shared<F, P> &sh) {
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const float scale = rsqrtf((float)P) * 1.4426950408889634f; // powers of two
 #pragma unroll 1
@@ -209,34 +213,30 @@ __device__ __forceinline__ void make_weights(const decode_window &a, const draft
 // SHIFTED: row e's tiles begin e keys behind row0's, else where row0's do. HIDES: a row may not see all keys of the
 // range; what it does not see adds zeros in swa_decode.cu, so it adds nothing here, but makes a -0 a 0. keys: the
 // first key of row0's tiles; limit: of each row, from there on, the keys that it sees.
-template <class T, int P, int EACH, int N, bool SHIFTED, bool HIDES>
-__device__ __forceinline__ void add_values(const draft_shared<P> &sh, uint32_t keys, uint32_t column,
+template <class F, int P, int EACH, int N, bool SHIFTED, bool HIDES>
+__device__ __forceinline__ void add_values(const draft_shared<F, P> &sh, uint32_t keys, uint32_t column,
                                            const uint32_t (&task)[EACH], const uint32_t (&limit)[EACH],
                                            float (&all)[EACH][N]) {
     struct alignas(4 * EACH) weights {
         float of[EACH];
     };
-    struct alignas(2 * N) values {
-        uint32_t pairs[N / 2];
-    };
-    float first[EACH][N] = {}, second[EACH][N] = {}, ended[EACH][N] = {};
+    using kept = typename F::kept;
+    using sums = typename F::template sums<N>;
+    using values = typename sums::piece::type;
+    sums first[EACH], second[EACH];
+    float ended[EACH][N] = {};
     // Four keys from i on, of a tile that ends where key `end` of these would be; ends(e): what then becomes of row e.
-    const auto add_four = [&](float(&sum)[EACH][N], uint32_t i, int k0, const auto &ends) {
+    const auto add_four = [&](sums(&sum)[EACH], uint32_t i, int k0, const auto &ends) {
         weights w[EACH]; // of EACH keys: keys is a multiple of as many
 #pragma unroll
         for (int k = 0; k < 4; k++) {
-            const values bits = *(const values *)((const T *)sh.values[keys + i + k] + column);
+            const values bits = *(const values *)((const kept *)sh.values[keys + i + k] + column);
 #pragma unroll
             for (int e = 0; e < EACH; e++) {
                 if (k % EACH == 0) w[e] = *(const weights *)&sh.weights[task[e]][keys + i + k];
                 if (k0 + k == (SHIFTED ? e : 0)) ends(e);
                 if (HIDES && i + k >= limit[e]) continue;
-#pragma unroll
-                for (int d = 0; d < N; d += 2) {
-                    const float2 v = two_floats(bits.pairs[d / 2], T());
-                    sum[e][d] = __fmaf_rn(w[e].of[k % EACH], v.x, sum[e][d]);
-                    sum[e][d + 1] = __fmaf_rn(w[e].of[k % EACH], v.y, sum[e][d + 1]);
-                }
+                sum[e].add(F::weight_of(w[e].of[k % EACH]), bits);
             }
         }
     };
@@ -245,16 +245,18 @@ __device__ __forceinline__ void add_values(const draft_shared<P> &sh, uint32_t k
         const auto end_first = [&](int e) {
             const bool hid = HIDES && limit[e] < TILE * o + (SHIFTED ? e : 0);
 #pragma unroll
-            for (int d = 0; d < N; d++) ended[e][d] = hid ? first[e][d] + 0.0f : first[e][d], first[e][d] = 0;
+            for (int d = 0; d < N; d++) ended[e][d] = first[e].end(d, hid);
+#pragma unroll
+            for (int d = 0; d < N; d++) first[e].begin(d, 0, 0);
         };
         const auto end_second = [&](int e) {
             const float2 scale = sh.scales[task[e]][o];
             const bool hid = HIDES && limit[e] < STEP - TILE + TILE * o + (SHIFTED ? e : 0);
 #pragma unroll
-            for (int d = 0; d < N; d++) {
-                if (o > 1) all[e][d] = __fmaf_rn(scale.y, hid ? second[e][d] + 0.0f : second[e][d], all[e][d]);
-                second[e][d] = __fmul_rn(ended[e][d], scale.x);
-            }
+            for (int d = 0; d < N; d++)
+                if (o > 1) all[e][d] = __fmaf_rn(scale.y, second[e].end(d, hid), all[e][d]);
+#pragma unroll
+            for (int d = 0; d < N; d++) second[e].begin(d, ended[e][d], scale.x);
         };
         if (o < EIGHTS - 1) add_four(first, TILE * o, 0, end_first); // the last time what ends a tile is in it
         if (o < EIGHTS - 2) add_four(first, TILE * o + 4, 4, end_first);
@@ -266,16 +268,16 @@ __device__ __forceinline__ void add_values(const draft_shared<P> &sh, uint32_t k
         const float f = sh.scales[task[e]][EIGHTS - 1].y;
         const bool hid = HIDES && limit[e] < RANGE;
 #pragma unroll
-        for (int d = 0; d < N; d++) all[e][d] = __fmaf_rn(f, hid ? second[e][d] + 0.0f : second[e][d], all[e][d]);
+        for (int d = 0; d < N; d++) all[e][d] = __fmaf_rn(f, second[e].end(d, hid), all[e][d]);
     }
 }
 
 // The rows whose tiles begin where the first row's do, or (SHIFTED) each a key behind the row before. at: of the first
 // row's result in part. EACH: half of the rows at least. N: so few that all threads have a part, but a weight that is
 // read must serve four values where it is one of many rows'.
-template <class T, int P, int EACH, int N, bool SHIFTED>
+template <class F, int P, int EACH, int N, bool SHIFTED>
 __device__ __forceinline__ void sum_values(const decode_window &a, const draft_range &of, size_t at, size_t row_size,
-                                           const draft_shared<P> &sh) {
+                                           const draft_shared<F, P> &sh) {
     constexpr uint32_t LANES = DRAFT_HEADS * P / N;
     const uint32_t half = threadIdx.x / LANES, column = threadIdx.x % LANES * N;
     if (half > 1) return;
@@ -292,9 +294,9 @@ __device__ __forceinline__ void sum_values(const decode_window &a, const draft_r
     }
     float all[EACH][N] = {};
     if (of.seen(0) < (of.b + 1) * RANGE)
-        add_values<T, P, EACH, N, SHIFTED, true>(sh, keys, column, task, limit, all);
+        add_values<F, P, EACH, N, SHIFTED, true>(sh, keys, column, task, limit, all);
     else
-        add_values<T, P, EACH, N, SHIFTED, false>(sh, keys, column, task, limit, all);
+        add_values<F, P, EACH, N, SHIFTED, false>(sh, keys, column, task, limit, all);
 #pragma unroll
     for (uint32_t e = 0; e < EACH; e++) {
         const uint32_t row = row0 + e;
@@ -304,25 +306,27 @@ __device__ __forceinline__ void sum_values(const decode_window &a, const draft_r
                 *(float2 *)(a.part + (at + row * row_size) * P + column + d) = make_float2(all[e][d], all[e][d + 1]);
     }
 }
-template <class T, int P, int EACH, int N>
+template <class F, int P, int EACH, int N>
 __device__ __forceinline__ void sum_values(const decode_window &a, const draft_range &of, size_t at, size_t row_size,
-                                           const draft_shared<P> &sh) {
-    sum_values<T, P, EACH, N, false>(a, of, at, row_size, sh);
-    sum_values<T, P, EACH, N, true>(a, of, at, row_size, sh);
+                                           const draft_shared<F, P> &sh) {
+    sum_values<F, P, EACH, N, false>(a, of, at, row_size, sh);
+    sum_values<F, P, EACH, N, true>(a, of, at, row_size, sh);
 }
 
 // A block: two heads; of all ranges of the list's sessions every `runs`th one.
-template <class T, int P>
+template <class F, int P>
 __global__ void __launch_bounds__(THREADS, 2)
     draft_window_kernel(const __grid_constant__ decode_window a, uint32_t n_list, uint32_t runs) {
     extern __shared__ __align__(16) unsigned char shared[];
-    draft_shared<P> &sh = *(draft_shared<P> *)shared;
-    constexpr uint32_t PIECES = DRAFT_HEADS * P / 8;
+    draft_shared<F, P> &sh = *(draft_shared<F, P> *)shared;
+    using kept = typename F::kept;
+    constexpr int KEY = draft_shared<F, P>::parts::KEY;
+    constexpr uint32_t PIECES = draft_shared<F, P>::parts::VALUE_BYTES / 16;
     const cuda_shape &s = a.shape;
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4,
                    pairs = s.H / DRAFT_HEADS, h0 = blockIdx.x % pairs * DRAFT_HEADS, run = blockIdx.x / pairs;
-    const uint32_t n_all = find_sessions(a, n_list, sh); // a step's rows may be read early
-    __syncthreads();                                     // the sessions
+    const uint32_t n_all = find_sessions<F, P>(a, n_list, sh); // a step's rows may be read early
+    __syncthreads();                                           // the sessions
     bool early = true;
     for (uint32_t q = run; q < n_all; q += runs) {
         uint32_t at = 0;
@@ -331,44 +335,44 @@ __global__ void __launch_bounds__(THREADS, 2)
         draft_range of;
         (draft_rows &)of = sh.sessions[at];
         of.b = q - sh.first[at], of.spare = s.visible - 1 - of.newest;
-        T *keys = (T *)s.keys + (size_t)of.slot * s.keys_slot + a.layer * s.keys_layer,
-          *values = (T *)s.values + (size_t)of.slot * s.values_slot + a.layer * s.values_layer;
+        kept *keys = (kept *)s.keys + (size_t)of.slot * s.keys_slot + a.layer * s.keys_layer,
+             *values = (kept *)s.values + (size_t)of.slot * s.values_slot + a.layer * s.values_layer;
         const uint32_t old = of.old();
         const auto place = [&](uint32_t i) {
             const uint32_t x = of.oldest_at + of.b * RANGE + i;
             return x < s.ring_keys ? x : x - s.ring_keys;
         };
-        uint4 key[3][P / 32];
+        uint4 key[3][KEY];
 #pragma unroll
         for (int u = 0; u < 3; u++) {
             const uint32_t i = (warp + u * WARPS) * TILE + g;
 #pragma unroll
-            for (int k = 0; k < P / 32; k++)
+            for (int k = 0; k < KEY; k++)
                 key[u][k] = stream16((const uint4 *)(keys + place(i) * P) + 4 * k + t, i < old);
         }
         for (uint32_t i = threadIdx.x / PIECES; i < old; i += THREADS / PIECES)
             ask16(&sh.values[i][threadIdx.x % PIECES],
-                  values + (size_t)place(i) * (s.H * P) + h0 * P + threadIdx.x % PIECES * 8, true);
+                  values + (size_t)place(i) * (s.H * P) + h0 * P + threadIdx.x % PIECES * (16 / sizeof(kept)), true);
         asked();
         if (early) {
             early = false;
             wait_for_inputs();
             let_next_start();
         }
-        make_inputs<T, P>(a, of, h0, keys, values, sh);
+        make_inputs<F, P>(a, of, h0, keys, values, sh);
         __syncthreads(); // queries, the step's own keys
-        make_scores<T, P>(of, key, sh);
+        make_scores<F, P>(of, key, sh);
         __syncthreads(); // scores
         const size_t row_size = (size_t)a.n_ranges * s.H, to = at * row_size + of.b * s.H + h0;
-        make_weights<P>(a, of, to, row_size, sh);
+        make_weights<F, P>(a, of, to, row_size, sh);
         await_all_but<0>();
         __syncthreads(); // weights, and all threads' values
         if (of.n <= 2)
-            sum_values<T, P, 1, 2>(a, of, to, row_size, sh);
+            sum_values<F, P, 1, 2>(a, of, to, row_size, sh);
         else if (of.n <= 4)
-            sum_values<T, P, 2, 2>(a, of, to, row_size, sh);
+            sum_values<F, P, 2, 2>(a, of, to, row_size, sh);
         else
-            sum_values<T, P, HALF, 4>(a, of, to, row_size, sh);
+            sum_values<F, P, HALF, 4>(a, of, to, row_size, sh);
         __syncthreads(); // everyone is through with the range
     }
     if (early) wait_for_inputs();
@@ -376,25 +380,17 @@ __global__ void __launch_bounds__(THREADS, 2)
 
 // ---- launcher ----
 
-template <class T, int P> static void draft_window(const decode_window &a, uint32_t n_list, void *stream) {
-    const auto kernel = draft_window_kernel<T, P>;
+template <class F, int P> static void draft_window(const decode_window &a, uint32_t n_list, void *stream) {
+    const auto kernel = draft_window_kernel<F, P>;
     const uint32_t pairs = a.shape.H / DRAFT_HEADS,
                    runs = std::min(dispatch_draft_runs(this_device(), &a.shape), n_list * a.n_ranges);
-    allow_shared(kernel, sizeof(draft_shared<P>));
-    launch(kernel, dim3(pairs * runs), dim3(THREADS), sizeof(draft_shared<P>), stream, a, n_list, runs);
-}
-template <class T> static void draft_window(const decode_window &a, uint32_t n_list, void *stream) {
-    if (a.shape.P == 64)
-        draft_window<T, 64>(a, n_list, stream);
-    else
-        draft_window<T, 128>(a, n_list, stream);
-    decode_combine(a, n_list, stream);
+    allow_shared(kernel, sizeof(draft_shared<F, P>));
+    launch(kernel, dim3(pairs * runs), dim3(THREADS), sizeof(draft_shared<F, P>), stream, a, n_list, runs);
 }
 void k_draft_window(const struct cuda_window *window, void *stream) {
     assert(window->n_list <= CUDA_DRAFT_WINDOW_ROWS && window->rows.lead);
     const decode_window a = decode_window_of(window, true);
-    if (a.shape.dtype == CUDA_F16)
-        draft_window<__half>(a, window->n_list, stream);
-    else
-        draft_window<__nv_bfloat16>(a, window->n_list, stream);
+    FOR_WINDOW(a.shape, a.shape.P == 64 ? draft_window<F, 64>(a, window->n_list, stream)
+                                        : draft_window<F, 128>(a, window->n_list, stream));
+    decode_combine(a, window->n_list, stream);
 }

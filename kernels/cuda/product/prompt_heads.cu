@@ -67,18 +67,28 @@ static __device__ __forceinline__ void leave_in_ring(const int2 (&place)[2], con
                      : "memory");
         const uint32_t slot = (uint32_t)place[b].x, in_ring = (uint32_t)place[b].y,
                        column = at.column(my, b) + piece * 8;
-        T *const to = key ? (T *)s.keys + slot * s.keys_slot + out.layer * s.keys_layer +
-                                ((size_t)in_ring * s.Hk + at.head - s.H) * HEAD
-                          : (T *)s.values + slot * s.values_slot + out.layer * s.values_layer +
-                                ((size_t)in_ring * s.Hv + at.head - s.H - s.Hk) * HEAD;
-        *(uint4 *)(to + column) = x;
+        const size_t to =
+            (key ? slot * s.keys_slot + out.layer * s.keys_layer + ((size_t)in_ring * s.Hk + at.head - s.H) * HEAD
+                 : slot * s.values_slot + out.layer * s.values_layer +
+                       ((size_t)in_ring * s.Hv + at.head - s.H - s.Hk) * HEAD) +
+            column;
+        void *const ring = key ? s.keys : s.values;
+        if (s.window == CUDA_FP8)
+            *(uint2 *)((e4m3 *)ring + to) = eight_codes<T>(x);
+        else
+            *(uint4 *)((T *)ring + to) = x;
     }
+}
+// What the ring will hold of them.
+static __device__ __forceinline__ void as_codes(float (&x)[8]) {
+#pragma unroll
+    for (int j = 0; j < 8; j++) x[j] = float(from_float<e4m3>(x[j]));
 }
 // The warpgroup's own half of the 16 rows that it rotates, and the other's; [i][h][e] as in fetch_rope. Warpgroup 0 has
 // the first dims of the pairs.
 template <class T>
 static __device__ __forceinline__ void rotate_rows(const float (&own)[8], const float (&other)[8],
-                                                   const float2 (&rope)[8], const broad_place &my, float by,
+                                                   const float2 (&rope)[8], const broad_place &my, float by, bool codes,
                                                    uint32_t (&own_bits)[4], uint32_t (&other_bits)[4]) {
     float x[2][8];
 #pragma unroll
@@ -88,6 +98,7 @@ static __device__ __forceinline__ void rotate_rows(const float (&own)[8], const 
         x[0][j] = rotated_first(own[j], other[j], my.wg ? back : rope[j]) * by;
         x[1][j] = rotated_second(own[j], other[j], my.wg ? back : rope[j]) * by;
     }
+    if (codes) as_codes(x[0]), as_codes(x[1]);
 #pragma unroll
     for (int m = 0; m < 4; m++) { // matrix m: rows 8 (m % 2), dims 8 (m / 2) of the warp's 16
         const int j = m % 2 * 4 + m / 2 * 2;
@@ -119,7 +130,7 @@ __device__ __forceinline__ void leave(const float (&acc)[G::N / 2], broad_place 
     static_assert(G::MW == 2, "a head is 128 outputs");
     const cuda_shape &s = out.shape;
     head_place at = {my.o / HEAD, my.row0, my.o / HEAD < s.H + s.Hk};
-    const bool kept = at.head >= s.H;
+    const bool kept = at.head >= s.H, codes = kept && s.window == CUDA_FP8;
     const float by = at.head < s.H ? for_query(HEAD) : 1.0f;
     // Of 16,384 bytes the boxes, then what the warpgroups give each other; of either what leaves and what comes next.
     const uint32_t mine = shared_address(my.out), theirs = my.wg ? mine - G::OUT : mine + G::OUT, m = my.lane / 8,
@@ -147,12 +158,13 @@ __device__ __forceinline__ void leave(const float (&acc)[G::N / 2], broad_place 
             for (int j = 0; j < 8; j++) own[j] = my.wg ? v[1][j] : v[0][j], given[j] = my.wg ? v[0][j] : v[1][j];
             exchange(given, other, my, mine + 8192 + my.parity * 4096, theirs + 8192 + my.parity * 4096);
             uint32_t own_bits[4], other_bits[4];
-            rotate_rows<T>(own, other, rope, my, by, own_bits, other_bits);
+            rotate_rows<T>(own, other, rope, my, by, codes, own_bits, other_bits);
             if (c * 32 + 32 < my.rows) fetch_rope(rope, my, out, at.first + 32);
             const uint32_t to = boxes + piece_at(my.warp * 2 + m / 2);
             store_matrices(to + my.wg * HEAD_BOX, own_bits), store_matrices(to + (my.wg ^ 1) * HEAD_BOX, other_bits);
         } else {
-            my.sync();                // these boxes are free
+            my.sync(); // these boxes are free
+            if (codes) as_codes(v[0]), as_codes(v[1]);
             uint32_t low[4], high[4]; // dims g and g + 8
 #pragma unroll
             for (int i = 0; i < 4; i++)

@@ -46,12 +46,19 @@ static __device__ __forceinline__ prompt_place place_of(const prompt_window &a, 
     return x;
 }
 // Head h (after the queries' heads) of a row in the ring.
-template <class T>
-static __device__ __forceinline__ T *kept_at(const cuda_shape &s, const prompt_place &x, uint32_t h) {
-    return h < s.H + s.Hk ? (T *)s.keys + x.key + (h - s.H) * s.P : (T *)s.values + x.value + (h - s.H - s.Hk) * s.P;
+template <class kept>
+static __device__ __forceinline__ kept *kept_at(const cuda_shape &s, const prompt_place &x, uint32_t h) {
+    return h < s.H + s.Hk ? (kept *)s.keys + x.key + (h - s.H) * s.P
+                          : (kept *)s.values + x.value + (h - s.H - s.Hk) * s.P;
 }
 
 // ---- queries, keys and values of the step ----
+
+// Of a query no codes are made.
+template <class F> static __device__ __forceinline__ four_numbers<typename F::act> four_of(const float4 &x, bool is_q) {
+    using T = typename F::act;
+    return is_q ? four_numbers<T>(x, window16<T>()) : four_numbers<T>(x, F());
+}
 
 // The sum of the partial products whose first is x, scaled.
 static __device__ __forceinline__ void sum_up(float4 &x, const cuda_heads &in, const float *at, float scale) {
@@ -73,9 +80,10 @@ static __device__ __forceinline__ void times(float4 &x, float by, const float4 &
 // many warps share it as there are in `y` of the block; of its head a lane has dims 4 l .. 4 l + 3 of either half.
 // BATCH: heads that a lane has under way.
 enum { HALVES_WARPS = 4 };
-template <class T, int LANES>
+template <class F, int LANES>
 __global__ void __launch_bounds__(HALVES_WARPS * 32, 7)
     prompt_halves_kernel(const __grid_constant__ prompt_window a, const __grid_constant__ cuda_heads in) {
+    using T = typename F::act;
     enum { P = 8 * LANES, HEADS = 32 / LANES, BATCH = 3 };
     const cuda_shape &s = a.shape;
     const uint32_t lane = threadIdx.x % LANES, n_heads = s.H + s.Hk + s.Hv, step = HEADS * blockDim.y;
@@ -126,12 +134,12 @@ __global__ void __launch_bounds__(HALVES_WARPS * 32, 7)
                 first.w = rotated_first(f.w, g.w, t[3]) * by, second.w = rotated_second(f.w, g.w, t[3]) * by;
             }
             if (h >= n_heads) continue;
-            const uint2 y0 = make_uint2(two(first.x, first.y, T()), two(first.z, first.w, T())),
-                        y1 = make_uint2(two(second.x, second.y, T()), two(second.z, second.w, T()));
-            *(uint2 *)(to + h * P) = y0, *(uint2 *)(to + h * P + P / 2) = y1;
+            const bool is_q = sizeof(typename F::kept) == 1 && h < s.H;
+            const four_numbers<T> y0 = four_of<F>(first, is_q), y1 = four_of<F>(second, is_q);
+            *(uint2 *)(to + h * P) = y0.work, *(uint2 *)(to + h * P + P / 2) = y1.work;
             if (h >= s.H && place.keep == PROMPT_BEFORE) {
-                T *kept = kept_at<T>(s, place, h) + 4 * lane;
-                *(uint2 *)kept = y0, *(uint2 *)(kept + P / 2) = y1;
+                typename F::kept *kept = kept_at<typename F::kept>(s, place, h) + 4 * lane;
+                y0.keep(kept), y1.keep(kept + P / 2);
             }
         }
     }
@@ -139,9 +147,11 @@ __global__ void __launch_bounds__(HALVES_WARPS * 32, 7)
 
 // Any shape. A block: a row; a warp a head at a time, lane l dims 4 l .. 4 l + 3 (and + 128).
 enum { PREPARE_WARPS = 8 };
-template <class T>
+template <class F>
 __global__ void __launch_bounds__(PREPARE_WARPS * 32)
     prompt_prepare_kernel(const __grid_constant__ prompt_window a, const __grid_constant__ cuda_heads in) {
+    using T = typename F::act;
+    using kept_type = typename F::kept;
     __shared__ __align__(16) float head[PREPARE_WARPS][PROMPT_MOST_P];
     __shared__ float2 ropes[PROMPT_MOST_P / 2];
     const cuda_shape &s = a.shape;
@@ -159,7 +169,8 @@ __global__ void __launch_bounds__(PREPARE_WARPS * 32)
     __syncthreads(); // ropes
     for (uint32_t h = warp; h < n_heads; h += PREPARE_WARPS) {
         const float *from = in.qkv.at + ((size_t)row * n_heads + h) * P;
-        T *out = (T *)a.work + ((size_t)row * n_heads + h) * P, *kept = h >= s.H ? kept_at<T>(s, place, h) : NULL;
+        T *out = (T *)a.work + ((size_t)row * n_heads + h) * P;
+        kept_type *kept = h >= s.H ? kept_at<kept_type>(s, place, h) : NULL;
         const bool is_q = h < s.H, rotated = h < s.H + s.Hk;
         float4 x[PROMPT_MOST_P / 128];
         float sum = 0;
@@ -196,9 +207,9 @@ __global__ void __launch_bounds__(PREPARE_WARPS * 32)
                 }
                 if (is_q) y[e] *= for_query(P);
             }
-            const uint2 both = make_uint2(two(y[0], y[1], T()), two(y[2], y[3], T()));
-            *(uint2 *)(out + p0) = both;
-            if (!is_q && place.keep == PROMPT_BEFORE) *(uint2 *)(kept + p0) = both;
+            const four_numbers<T> all = four_of<F>(make_float4(y[0], y[1], y[2], y[3]), is_q);
+            *(uint2 *)(out + p0) = all.work;
+            if (!is_q && place.keep == PROMPT_BEFORE) all.keep(kept + p0);
         }
     }
 }
@@ -216,12 +227,47 @@ __global__ void __launch_bounds__(THREADS)
     places[row] = make_int2((int32_t)x.slot, x.keep == PROMPT_BEFORE ? (int32_t)x.place : -1);
 }
 
+// ---- of a window in 8 bits, what its prompts see of it, in 16 ----
+
+// A block: some keys before a prompt, which it finds by the prompt's first tile; the threads their pieces of 16 codes.
+enum { COPY_KEYS = 16, COPY_THREADS = 256 };
+template <class T>
+__global__ void __launch_bounds__(COPY_THREADS) prompt_copy_kernel(const __grid_constant__ prompt_window a) {
+    const cuda_shape &s = a.shape;
+    let_next_start();
+    wait_for_inputs();
+    const cuda_prompt_tile tile = a.prompts.tile[blockIdx.x];
+    if (tile.row != tile.prompt.row) return;
+    const int64_t begin = a.pos[tile.row], oldest = max(begin + 1 - (int64_t)s.visible, (int64_t)0),
+                  first = oldest + blockIdx.y * COPY_KEYS;
+    const uint32_t n = (uint32_t)min(max(begin - first, (int64_t)0), (int64_t)COPY_KEYS), key = s.Hk * s.P / 16,
+                   row = (s.Hk + s.Hv) * s.P / 16, slot = (uint32_t)a.slot[tile.row], copy = (uint32_t)tile.copy;
+    const e4m3 *keys = (const e4m3 *)s.keys + slot * s.keys_slot + a.layer * s.keys_layer,
+               *values = (const e4m3 *)s.values + slot * s.values_slot + a.layer * s.values_layer;
+    T *to_keys = (T *)a.old_keys + copy * a.old_keys_slot, *to_values = (T *)a.old_values + copy * a.old_values_slot;
+    for (uint32_t i = threadIdx.x; i < n * row; i += COPY_THREADS) {
+        const size_t place = (size_t)((uint64_t)(first + i / row) % s.ring_keys);
+        const uint32_t piece = i % row;
+        const bool is_key = piece < key;
+        const size_t at = is_key ? place * s.Hk * s.P + piece * 16 : place * s.Hv * s.P + (piece - key) * 16;
+        const uint4 codes = *(const uint4 *)((is_key ? keys : values) + at);
+        uint4 *to = (uint4 *)((is_key ? to_keys : to_values) + at);
+        to[0] = eight_numbers<T>(make_uint2(codes.x, codes.y)), to[1] = eight_numbers<T>(make_uint2(codes.z, codes.w));
+    }
+}
+
 // ---- afterwards, what could not go into the rings before ----
 
-// A block: some rows of a unit, the threads their pieces of 16 bytes, AHEAD at once.
+// A block: some rows of a unit, the threads their pieces of 8 numbers, AHEAD at once.
 enum { KEEP_ROWS = 4, KEEP_THREADS = 256 };
-template <class T>
+template <class T> static __device__ __forceinline__ void keep_eight(const uint4 &x, T *to, T) { *(uint4 *)to = x; }
+template <class T> static __device__ __forceinline__ void keep_eight(const uint4 &x, e4m3 *to, T) {
+    *(uint2 *)to = eight_codes<T>(x);
+}
+template <class F>
 __global__ void __launch_bounds__(KEEP_THREADS) prompt_keep_kernel(const __grid_constant__ prompt_window a) {
+    using T = typename F::act;
+    using kept = typename F::kept;
     enum { AHEAD = 5 };
     const cuda_shape &s = a.shape;
     const uint32_t n = (s.Hk + s.Hv) * s.P / 8, width = (s.H + s.Hk + s.Hv) * s.P;
@@ -245,8 +291,10 @@ __global__ void __launch_bounds__(KEEP_THREADS) prompt_keep_kernel(const __grid_
         for (int k = 0; k < AHEAD; k++) {
             const uint32_t i = i0 + k * KEEP_THREADS, r = i / n, at = (i - r * n) * 8;
             if (i < rows * n && place[r].keep == PROMPT_AFTER)
-                *(uint4 *)(at < s.Hk * s.P ? (T *)s.keys + place[r].key + at
-                                           : (T *)s.values + place[r].value + (at - s.Hk * s.P)) = x[k];
+                keep_eight(x[k],
+                           at < s.Hk * s.P ? (kept *)s.keys + place[r].key + at
+                                           : (kept *)s.values + place[r].value + (at - s.Hk * s.P),
+                           T());
         }
     }
 }
@@ -258,7 +306,21 @@ bool cuda_prompt_window_possible(const struct cuda_shape *s) {
     return prompt_wide_possible(s) ? prompt_wide_prepare(s) : prompt_any_prepare(s);
 }
 size_t cuda_prompt_window_bytes(const struct cuda_shape *s, uint32_t n_rows) {
-    return (size_t)n_rows * ((s->H + s->Hk + s->Hv) * s->P * 2 + sizeof(int2));
+    const size_t copy = s->window == CUDA_FP8 ? (size_t)s->ring_keys * (s->Hk + s->Hv) * s->P * 2 : 0;
+    return (size_t)(prompt_copies_in(*s, n_rows, NULL) - (char *)NULL) + CUDA_WINDOW_COPIES * copy;
+}
+// Where keys and values before the prompts are in 16 bits.
+static void find_old(prompt_window &a) {
+    const cuda_shape &s = a.shape;
+    if (s.window == CUDA_FP8) {
+        a.old_keys_slot = (size_t)s.ring_keys * s.Hk * s.P, a.old_values_slot = (size_t)s.ring_keys * s.Hv * s.P;
+        a.old_keys = prompt_copies_in(s, a.n_rows, a.work);
+        a.old_values = (uint16_t *)a.old_keys + CUDA_WINDOW_COPIES * a.old_keys_slot;
+    } else {
+        a.old_keys_slot = s.keys_slot, a.old_values_slot = s.values_slot;
+        a.old_keys = (uint16_t *)s.keys + a.layer * s.keys_layer;
+        a.old_values = (uint16_t *)s.values + a.layer * s.values_layer;
+    }
 }
 
 // Whether some key can go into its ring only after the attention: the newest one whose place a key of the prompt takes
@@ -269,13 +331,14 @@ static bool keeps_last(const struct cuda_shape *s, int64_t begin, int64_t n) {
 }
 static struct cuda_prompts cut_prompts(const struct cuda_shape *s, const struct cuda_prompt *prompt, uint32_t n_prompts,
                                        const int64_t *pos, bool pairs, struct cuda_prompt_tile *tile) {
-    struct cuda_prompts all = {tile, 0, 0, false};
+    struct cuda_prompts all = {tile, 0, 0, false, false};
+    assert(s->window != CUDA_FP8 || n_prompts <= CUDA_WINDOW_COPIES);
     for (int single = !pairs; single < 2; single++) {
         cuda_prompt_tile *const begin = tile + all.n_pairs, *at = begin;
         for (uint32_t i = 0; i < n_prompts; i++)
             for (int32_t r = 0; r < prompt[i].n;) { // two tiles as long as there are two
                 const bool pair = pairs && r + PROMPT_TILE < prompt[i].n;
-                if (pair != (bool)single) *at++ = {prompt[i], prompt[i].row + r};
+                if (pair != (bool)single) *at++ = {prompt[i], prompt[i].row + r, (int32_t)i};
                 r += pair ? 2 * PROMPT_TILE : PROMPT_TILE;
             }
         const int64_t most = (int64_t)s->visible + PROMPT_TILE;
@@ -284,7 +347,8 @@ static struct cuda_prompts cut_prompts(const struct cuda_shape *s, const struct 
         });
         (single ? all.n_single : all.n_pairs) = (uint32_t)(at - begin);
     }
-    for (uint32_t i = 0; i < n_prompts; i++) all.keeps_last |= keeps_last(s, pos[prompt[i].row], prompt[i].n);
+    for (uint32_t i = 0; i < n_prompts; i++)
+        all.keeps_last |= keeps_last(s, pos[prompt[i].row], prompt[i].n), all.sees_old |= pos[prompt[i].row] > 0;
     return all;
 }
 struct cuda_prompts cuda_prompt_tiles(const struct cuda_shape *s, const struct cuda_prompt *prompt, uint32_t n_prompts,
@@ -294,22 +358,28 @@ struct cuda_prompts cuda_prompt_tiles(const struct cuda_shape *s, const struct c
     return cut_prompts(s, prompt, n_prompts, pos, prompt_wide_possible(s) && prompt_wide_pairs(s, n_tiles), tile);
 }
 
-template <class T> static void prepare(const prompt_window &a, const cuda_heads &in, void *stream) {
+template <class F> static void prepare(const prompt_window &a, const cuda_heads &in, void *stream) {
     const uint32_t P = a.shape.P;
     if ((P != 64 && P != 128) || a.shape.rot_dim != P || a.shape.rot_interleaved) {
-        launch(prompt_prepare_kernel<T>, dim3(n_units(a), PROMPT_TILE), dim3(PREPARE_WARPS * 32), 0, stream, a, in);
+        launch(prompt_prepare_kernel<F>, dim3(n_units(a), PROMPT_TILE), dim3(PREPARE_WARPS * 32), 0, stream, a, in);
         return;
     }
     const uint32_t row_warps = a.n_rows > 3000   ? 1
                                : a.n_rows > 1500 ? 2
                                                  : 4,
                    rows = HALVES_WARPS / row_warps; // of a block
-    launch(P == 64 ? prompt_halves_kernel<T, 8> : prompt_halves_kernel<T, 16>, dim3(n_units(a), PROMPT_TILE / rows),
+    launch(P == 64 ? prompt_halves_kernel<F, 8> : prompt_halves_kernel<F, 16>, dim3(n_units(a), PROMPT_TILE / rows),
            dim3(32, row_warps, rows), 0, stream, a, in);
 }
-template <class T> static void keep_in_ring(const prompt_window &a, void *stream) {
+template <class T> static void copy_old(const prompt_window &a, void *stream) {
+    const uint32_t n_tiles = a.prompts.n_pairs + a.prompts.n_single;
+    if (a.shape.window == CUDA_FP8 && a.prompts.sees_old)
+        launch(prompt_copy_kernel<T>, dim3(n_tiles, (a.shape.visible + COPY_KEYS - 1) / COPY_KEYS), dim3(COPY_THREADS),
+               0, stream, a);
+}
+template <class F> static void keep_in_ring(const prompt_window &a, void *stream) {
     if (a.prompts.keeps_last)
-        launch(prompt_keep_kernel<T>, dim3(n_units(a), PROMPT_TILE / KEEP_ROWS), dim3(KEEP_THREADS), 0, stream, a);
+        launch(prompt_keep_kernel<F>, dim3(n_units(a), PROMPT_TILE / KEEP_ROWS), dim3(KEEP_THREADS), 0, stream, a);
 }
 static void attend(const prompt_window &a, void *stream) {
     const enum dispatch_kernel kernel = prompt_kernel_of(a);
@@ -317,21 +387,20 @@ static void attend(const prompt_window &a, void *stream) {
 }
 
 void k_prompt_window(const struct cuda_prompt_window *p, void *stream) {
-    const prompt_window a = {p->shape, p->layer, p->n_rows, p->rows.pos, p->rows.slot, p->prompts, p->work, p->act};
+    prompt_window a = {p->shape, p->layer, p->n_rows, p->rows.pos, p->rows.slot, p->prompts, p->work, p->act};
     if (n_units(a) == 0) return;
+    find_old(a);
     const cuda_heads &heads = p->heads;
     assert(dispatch_prompt_window(&a.shape) && a.n_rows > 0 && on_16_bytes(a.work, a.act, heads.qkv.at, heads.rope));
     assert(!heads.qkv.at || (heads.qkv.n > 0 && heads.qkv.stride % 4 == 0)); // four columns at once
-    auto all = [&](auto type) {
-        using T = decltype(type);
-        if (p->heads.qkv.at) prepare<T>(a, p->heads, stream);
+    auto all = [&](auto format) {
+        using F = decltype(format);
+        if (p->heads.qkv.at) prepare<F>(a, p->heads, stream);
+        copy_old<typename F::act>(a, stream);
         attend(a, stream);
-        keep_in_ring<T>(a, stream);
+        keep_in_ring<F>(a, stream);
     };
-    if (a.shape.dtype == CUDA_F16)
-        all(__half());
-    else
-        all(__nv_bfloat16());
+    FOR_WINDOW(a.shape, all(F()));
 }
 
 void k_prompt_places(const struct cuda_shape *shape, const struct cuda_rows *rows, uint32_t n_rows,

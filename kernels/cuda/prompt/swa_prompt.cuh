@@ -1,6 +1,6 @@
 // swa_prompt.cuh - what the kernels of swa_prompt.cu share: what a block works on, and where its keys and values are.
 #pragma once
-#include "kernels/cuda/common.cuh"
+#include "kernels/cuda/window.cuh"
 
 enum { PROMPT_TILE = 64, PROMPT_MOST_P = 256 }; // queries of a tile; dims of a head
 
@@ -11,11 +11,18 @@ struct prompt_window {
     const int32_t *slot;
     cuda_prompts prompts;
     void *work, *act; // work [n_rows][(H + Hk + Hv) P] of 16 bit, queries times log2(e) / sqrt(P)
+    // Keys and values before the prompts, of this layer, in 16 bits: the rings, or copies of what a prompt sees of them
+    // at the places that it has there.
+    void *old_keys, *old_values;
+    size_t old_keys_slot, old_values_slot; // elements, from a slot's, or a copy's, to the next
 };
 
-// k_prompt_places' part of the workspace.
+// k_prompt_places' part of the workspace; the copies', of keys and then of values.
 static inline int2 *prompt_places_in(const cuda_shape &s, uint32_t n_rows, void *work) {
     return (int2 *)((char *)work + (size_t)n_rows * (s.H + s.Hk + s.Hv) * s.P * 2);
+}
+static inline char *prompt_copies_in(const cuda_shape &s, uint32_t n_rows, void *work) {
+    return (char *)(prompt_places_in(s, n_rows, work) + (n_rows + 15) / 16 * 16);
 }
 
 // dispatch.h's.
@@ -50,6 +57,39 @@ __device__ __forceinline__ uint32_t two(float x, float y, __nv_bfloat16) {
     return *(const uint32_t *)&v;
 }
 
+// Four numbers of a key or value: as the ring keeps them, and in the workspace.
+template <class T> struct four_numbers {
+    uint2 work;
+    uint32_t codes;
+    __device__ __forceinline__ four_numbers(const float4 &x, window16<T>)
+        : work(make_uint2(two(x.x, x.y, T()), two(x.z, x.w, T()))) {}
+    __device__ __forceinline__ four_numbers(const float4 &x, window8<T>) : codes(codes_of(x)) {
+        const uint2 halves = four_halves(codes);
+        const float2 a = two_floats(halves.x, __half()), b = two_floats(halves.y, __half());
+        work = make_uint2(two(a.x, a.y, T()), two(b.x, b.y, T()));
+    }
+    __device__ __forceinline__ void keep(T *to) const { *(uint2 *)to = work; }
+    __device__ __forceinline__ void keep(e4m3 *to) const { *(uint32_t *)to = codes; }
+};
+template <class T> __device__ __forceinline__ uint4 eight_numbers(uint2 codes);
+template <> __device__ __forceinline__ uint4 eight_numbers<__half>(uint2 codes) { return eight_halves(codes); }
+template <> __device__ __forceinline__ uint4 eight_numbers<__nv_bfloat16>(uint2 codes) {
+    const uint4 x = eight_halves(codes);
+    const uint32_t half[4] = {x.x, x.y, x.z, x.w};
+    uint32_t y[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const float2 v = two_floats(half[i], __half());
+        y[i] = two(v.x, v.y, __nv_bfloat16());
+    }
+    return make_uint4(y[0], y[1], y[2], y[3]);
+}
+// Eight numbers of the workspace, which are some of e4m3, as the ring keeps them.
+template <class T> __device__ __forceinline__ uint2 eight_codes(const uint4 &x) {
+    const float2 a = two_floats(x.x, T()), b = two_floats(x.y, T()), c = two_floats(x.z, T()), d = two_floats(x.w, T());
+    return make_uint2(codes_of(make_float4(a.x, a.y, b.x, b.y)), codes_of(make_float4(c.x, c.y, d.x, d.y)));
+}
+
 // What queries are multiplied with, so that a weight is a power of two.
 __device__ __forceinline__ float for_query(uint32_t P) { return 1.4426950408889634f * rsqrtf((float)P); }
 // Dims p and p + P / 2 of a head, rotated by (cosine, sine): to the same bits in every kernel.
@@ -67,7 +107,7 @@ struct prompt_job {
     bool pair;            // two tiles of queries
     int32_t query, begin; // the first query; the prompt's first row, before which keys are in the ring
     int32_t low, high;    // the keys that any of the queries sees
-    uint32_t slot, place; // place in the ring of key 0
+    uint32_t old, place;  // whose ring or copy; place in it of key 0
 };
 template <int KEYS>
 __device__ __forceinline__ prompt_job job_at(const prompt_window &a, const cuda_prompt_tile &t, bool pair,
@@ -78,7 +118,7 @@ __device__ __forceinline__ prompt_job job_at(const prompt_window &a, const cuda_
     j.row = t.row, j.end = t.prompt.row + t.prompt.n, j.head = head, j.pair = pair;
     j.query = (int32_t)(pos - tile), j.begin = j.query - (t.row - t.prompt.row);
     j.low = (int32_t)(low - tile), j.high = j.query + min(pair ? 2 * PROMPT_TILE : PROMPT_TILE, j.end - j.row) - 1;
-    j.slot = (uint32_t)a.slot[t.row], j.place = (uint32_t)(tile % s.ring_keys);
+    j.old = s.window == CUDA_FP8 ? (uint32_t)t.copy : (uint32_t)a.slot[t.row], j.place = (uint32_t)(tile % s.ring_keys);
     return j;
 }
 // Keys or values of one head.
@@ -93,8 +133,8 @@ __device__ __forceinline__ prompt_source<T> source_of(const prompt_window &a, co
     prompt_source<T> x;
     x.own_ld = (s.H + s.Hk + s.Hv) * s.P, x.ring_ld = (values ? s.Hv : s.Hk) * s.P;
     x.own = (const T *)a.work + (s.H + (values ? s.Hk : 0) + head) * s.P;
-    x.ring = values ? (const T *)s.values + (size_t)j.slot * s.values_slot + a.layer * s.values_layer
-                    : (const T *)s.keys + (size_t)j.slot * s.keys_slot + a.layer * s.keys_layer;
+    x.ring =
+        values ? (const T *)a.old_values + j.old * a.old_values_slot : (const T *)a.old_keys + j.old * a.old_keys_slot;
     x.ring += head * s.P;
     return x;
 }

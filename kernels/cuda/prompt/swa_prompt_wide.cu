@@ -114,7 +114,7 @@ __device__ __forceinline__ void fetch_jobs(const prompt_window &a, const prompt_
                                          : v    ? &maps.values
                                                 : &maps.keys,
                                          (own[h] ? s.H + (v ? s.Hk : 0) + head : head) * P + c * 64, begin[h],
-                                         own[h] ? 0 : j.slot, bar);
+                                         own[h] ? 0 : j.old, bar);
                 }
                 if (all_plain) continue;
                 const prompt_source<T> source = source_of<T>(a, j, v, head);
@@ -401,10 +401,8 @@ static CUtensorMap rows_map(const void *data, uint64_t columns, uint64_t rows, u
 static prompt_maps maps_of(const prompt_window &a) {
     const cuda_shape &s = a.shape;
     const uint64_t width = (uint64_t)(s.H + s.Hk + s.Hv) * s.P, slots = (uint64_t)1 << 31; // as many as there are
-    return {rows_map((const uint16_t *)s.keys + a.layer * s.keys_layer, (uint64_t)s.Hk * s.P, s.ring_keys,
-                     (uint64_t)s.Hk * s.P, slots, s.keys_slot),
-            rows_map((const uint16_t *)s.values + a.layer * s.values_layer, (uint64_t)s.Hv * s.P, s.ring_keys,
-                     (uint64_t)s.Hv * s.P, slots, s.values_slot),
+    return {rows_map(a.old_keys, (uint64_t)s.Hk * s.P, s.ring_keys, (uint64_t)s.Hk * s.P, slots, a.old_keys_slot),
+            rows_map(a.old_values, (uint64_t)s.Hv * s.P, s.ring_keys, (uint64_t)s.Hv * s.P, slots, a.old_values_slot),
             rows_map(a.work, width, a.n_rows, width, 1, width)};
 }
 
