@@ -126,13 +126,14 @@ struct subject {
 /* Heads of a multiple of 8, which a GPU asks for, 64 and 128 among them; E and F are multiples of 8 in every layout; a
  * model without heads has any width. */
 static inline void draw_shape(struct dice *d, char *json, size_t bytes) {
-    const uint32_t heads = 1 + roll(d, 6), groups[] = {1, heads, heads % 2 ? 1 : 2, heads % 3 ? 1 : 3};
-    const uint32_t P = roll(d, 3) ? 8 * (1 + roll(d, 9)) : roll(d, 2) ? 64 : 128, plus = roll(d, 4) != 0;
+    const bool common = roll_one_in(d, 4); /* heads that windows in fp8 ask for */
+    const uint32_t heads = common ? 4 : 1 + roll(d, 6), groups[] = {1, heads, heads % 2 ? 1 : 2, heads % 3 ? 1 : 3};
+    const uint32_t P = roll(d, 3) && !common ? 8 * (1 + roll(d, 9)) : roll(d, 2) ? 64 : 128, plus = roll(d, 4) != 0;
     /* half of them with widths in whole tiles of 16, which the fused kernels ask for */
     const uint32_t D = !plus        ? 9 + roll(d, 400)
                        : roll(d, 2) ? heads * P
                                     : heads * ((P + 15) / 16 * 16),
-                   Hk = groups[roll(d, 4)];
+                   Hk = common ? 1 : groups[roll(d, 4)];
     snprintf(json, bytes,
              "{\"block_type\": \"%s\", \"d_model\": %u, \"n_layer\": %u, \"vocab_size\": %u, \"bos_token_id\": 0, "
              "\"eos_token_id\": 1, \"tie_word_embeddings\": %s, \"mixer_cfg\": {\"mem_size\": %u, \"d_conv\": %u, "
@@ -140,7 +141,7 @@ static inline void draw_shape(struct dice *d, char *json, size_t bytes) {
              "\"num_heads_k\": %u, \"num_heads_v\": %u, \"window_size\": %u, \"ffn_expand_ratio\": %.3f}}",
              plus ? "rodimus_plus" : "rodimus", D, 1 + roll(d, 4), 50 + roll(d, 700), roll(d, 2) ? "true" : "false",
              roll(d, 2) ? 64 : 1 + roll(d, 128), 1 + roll(d, 8), roll(d, 2) ? 2.0 : 0.6 + 2 * roll_real(d),
-             roll(d, 2) ? 16 : 1 + roll(d, 128), heads, Hk, roll(d, 2) ? heads : Hk, 1 + roll_log(d, 1200),
+             roll(d, 2) ? 16 : 1 + roll(d, 128), heads, Hk, common || roll(d, 2) ? heads : Hk, 1 + roll_log(d, 1200),
              0.3 + 2 * roll_real(d));
 }
 
@@ -194,11 +195,17 @@ static inline int subject_weights(struct subject *s, struct dice *d, struct rod_
     return err->code = ROD_EINVALID;
 }
 
-/* A window in int8 in half of all subjects that may have it, on a GPU as RODIMUS_TEST_WINDOW says, which is for all. */
+/* Whether a GPU keeps windows in fp8 for such heads (dispatch_decode_window). */
+static inline bool subject_has_fp8(const struct subject *s) {
+    const struct model_dims *m = &s->model->dims;
+    return strcmp(s->precision, "fp32") && (m->P == 64 || m->P == 128) && m->Hk == 1 && m->Hv == m->H && m->H % 4 == 0;
+}
+/* A window in 8 bits in half of all subjects that may have it; RODIMUS_TEST_WINDOW: in all of them that one. */
 static inline void subject_window(struct subject *s, struct dice *d) {
     const struct model_dims *m = &s->model->dims;
-    const char *asked = getenv("RODIMUS_TEST_WINDOW"), *drawn = !s->on_gpu && roll(d, 2) ? "int8" : "auto";
-    s->window = m->visible == 0 || m->P % 4 ? "auto" : asked ? asked : drawn;
+    const bool may = m->visible && (s->on_gpu ? subject_has_fp8(s) : m->P % 4 == 0);
+    const char *asked = getenv("RODIMUS_TEST_WINDOW"), *drawn = roll(d, 2) ? s->on_gpu ? "fp8" : "int8" : "auto";
+    s->window = !may ? "auto" : asked ? asked : drawn;
     const size_t len = strlen(s->name);
     snprintf(s->name + len, sizeof s->name - len, ", window %s", s->window);
 }

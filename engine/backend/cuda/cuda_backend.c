@@ -30,8 +30,8 @@ static void lay_out_slots(struct backend *be) {
     s->keys_slot = s->keys_layer * d->L;
     s->values_slot = s->values_layer * d->L;
     cuda_lay_out_deferred(s, d->L, be->n_drafts, cuda_state_defers(s, UINT32_MAX));
-    be->info.slot_bytes =
-        (s->S_slot + s->deferred_slot) * 4 + (s->conv_slot + s->keys_slot + s->values_slot) * cuda_act_bytes(be);
+    be->info.slot_bytes = (s->S_slot + s->deferred_slot) * 4 + s->conv_slot * cuda_act_bytes(be) +
+                          (s->keys_slot + s->values_slot) * cuda_window_bytes(be);
 }
 
 /* Before anything is loaded: whether the device could hold so many sessions at all. */
@@ -74,7 +74,8 @@ static void set_shape(struct backend *be, enum cuda_dtype dtype) {
                                     .norm_eps = d->norm_eps,
                                     .k_eps = d->k_eps,
                                     .qk_norm_eps = d->qk_norm_eps,
-                                    .dtype = dtype};
+                                    .dtype = dtype,
+                                    .window = be->state.window == DTYPE_FP8 ? CUDA_FP8 : CUDA_STORED};
     lay_out_slots(be);
 }
 
@@ -131,7 +132,8 @@ static int make_slots(struct backend *be, const struct backend_config *config, s
     int rc = n_slots ? 0 : choose_slots(be, config, &n_slots, err);
     if (rc) return rc;
     be->info.n_slots = be->shape.n_slots = n_slots;
-    const size_t n = (size_t)n_slots + 1, a = cuda_act_bytes(be); /* one more for padding rows */
+    const size_t n = (size_t)n_slots + 1, a = cuda_act_bytes(be),
+                 w = cuda_window_bytes(be); /* one more for padding rows */
     unsigned char *pool = cuda_take(be, n * be->info.slot_bytes, "the slot pool", err);
     if (!pool && be->device_part) { /* slots that were asked for come before flights */
         if (config->log) config->log(config->log_arg, 1, "prompts beside steps: none, the slots leave them no memory");
@@ -142,8 +144,8 @@ static int make_slots(struct backend *be, const struct backend_config *config, s
     assert(s->S_slot % 32 == 0 && be->info.slot_bytes % 4 == 0); /* bulk copies want their alignment */
     s->S = (float *)(void *)pool;
     s->keys = pool + n * s->S_slot * 4;
-    s->values = (unsigned char *)s->keys + n * s->keys_slot * a;
-    s->conv = (unsigned char *)s->values + n * s->values_slot * a;
+    s->values = (unsigned char *)s->keys + n * s->keys_slot * w;
+    s->conv = (unsigned char *)s->values + n * s->values_slot * w;
     s->deferred = (float *)(void *)((unsigned char *)s->conv + n * s->conv_slot * a);
     if (cuda_state_defers(s, UINT32_MAX)) {
         if (!(s->n_deferred = cuda_take(be, n_slots * sizeof *s->n_deferred, "the slot pool", err)))
@@ -203,8 +205,13 @@ static const struct backend_ops backend_cuda;
 
 static int choose_formats(struct backend *be, const struct backend_config *config, struct rod_error *err) {
     static const enum dtype act[] = {[CUDA_F32] = DTYPE_F32, [CUDA_BF16] = DTYPE_BF16, [CUDA_F16] = DTYPE_F16};
-    static const struct state_formats there = {.device = "a GPU"};
+    struct state_formats there = {.device = "a GPU", .windows = 1u << DTYPE_FP8};
     be->state = state_layout_of(&be->d, act[be->shape.dtype]);
+    set_shape(be, be->shape.dtype);
+    if (be->d.plus && !cuda_window8_possible(&be->shape)) {
+        there.device = be->shape.dtype == CUDA_F32 ? "a GPU in fp32" : "a GPU for heads of this model's form";
+        there.windows = 0;
+    }
     return state_formats_choose(&there, config, &be->state, err);
 }
 
@@ -314,7 +321,8 @@ static void backend_cuda_slot_zero(struct backend *be,
 /* Copies what is filled of the window's rings. */
 static void backend_cuda_slot_copy(struct backend *be, uint32_t from, uint32_t to, uint64_t pos) {
     const struct cuda_shape *s = &be->shape;
-    const size_t a = cuda_act_bytes(be), n_keys = pos < s->ring_keys ? (size_t)pos : s->ring_keys;
+    const size_t a = cuda_act_bytes(be), w = cuda_window_bytes(be),
+                 n_keys = pos < s->ring_keys ? (size_t)pos : s->ring_keys;
     assert(from < be->info.n_slots && to < be->info.n_slots && from != to);
     assert(!cuda_state_busy(be, from) && !cuda_state_busy(be, to));
     be->slot_ops[from] = be->slot_ops[to] = ++be->n_ops;
@@ -327,12 +335,12 @@ static void backend_cuda_slot_copy(struct backend *be, uint32_t from, uint32_t t
                     (unsigned char *)s->conv + from * s->conv_slot * a, s->conv_slot * a, cudaMemcpyDeviceToDevice,
                     be->stream);
     if (n_keys == 0) return;
-    cudaMemcpy2DAsync((unsigned char *)s->keys + to * s->keys_slot * a, s->keys_layer * a,
-                      (unsigned char *)s->keys + from * s->keys_slot * a, s->keys_layer * a, n_keys * s->Hk * s->P * a,
+    cudaMemcpy2DAsync((unsigned char *)s->keys + to * s->keys_slot * w, s->keys_layer * w,
+                      (unsigned char *)s->keys + from * s->keys_slot * w, s->keys_layer * w, n_keys * s->Hk * s->P * w,
                       be->d.L, cudaMemcpyDeviceToDevice, be->stream);
-    cudaMemcpy2DAsync((unsigned char *)s->values + to * s->values_slot * a, s->values_layer * a,
-                      (unsigned char *)s->values + from * s->values_slot * a, s->values_layer * a,
-                      n_keys * s->Hv * s->P * a, be->d.L, cudaMemcpyDeviceToDevice, be->stream);
+    cudaMemcpy2DAsync((unsigned char *)s->values + to * s->values_slot * w, s->values_layer * w,
+                      (unsigned char *)s->values + from * s->values_slot * w, s->values_layer * w,
+                      n_keys * s->Hv * s->P * w, be->d.L, cudaMemcpyDeviceToDevice, be->stream);
 }
 
 static int backend_cuda_forward(struct backend *be, const struct backend_segment *segs, uint32_t n_segs,

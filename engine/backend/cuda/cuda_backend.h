@@ -68,7 +68,8 @@ enum cuda_end { CUDA_LOGITS, CUDA_GREEDY, CUDA_DRAWS, CUDA_N_ENDS };
  * those that are alone up to alone_end first. */
 struct step {
     uint32_t n_rows, n_segs, n_out, n_head, n_tail, n_phases, n_tiles, most_tok; /* most_tok: of a segment */
-    struct cuda_prompts prompts;
+    const struct cuda_prompts *prompts; /* [n_rounds] one round; more where not all may be in a call */
+    uint32_t n_rounds;
     bool single;       /* one token a session, with logits; or, with drafts, some of these behind it */
     bool drafts;       /* n_segs segments of single tokens with drafts; all rows have logits */
     uint32_t host_row; /* where its logits go in host_logits */
@@ -115,7 +116,8 @@ struct backend {
      * step says; out: rows whose logits are wanted. The prompts' tiles go the same way. */
     struct cuda_step
         host[CUDA_STEP_PARTS];        /* part n fills host[n % CUDA_STEP_PARTS], while those before may still be read */
-    struct cuda_prompt *host_prompts; /* of the part that is being started */
+    struct cuda_prompt *host_prompts; /* of the part that is being started, as step's */
+    struct cuda_prompts *rounds;
     struct cuda_prompt_tile *host_tiles[CUDA_STEP_PARTS], *tiles;
     struct cuda_rows rows, draft_rows; /* draft_rows: the same with lead */
     int32_t *list, *out;
@@ -163,6 +165,9 @@ struct backend {
 
 enum { CUDA_CHUNK = 64 };
 static inline size_t cuda_act_bytes(const struct backend *be) { return be->shape.dtype == CUDA_F32 ? 4 : 2; }
+static inline size_t cuda_window_bytes(const struct backend *be) { /* of a number of keys and values */
+    return be->shape.window == CUDA_FP8 ? 1 : cuda_act_bytes(be);
+}
 
 /* ---- cuda_base.c, below all others ---- */
 

@@ -204,14 +204,13 @@ static void enqueue_attention(struct backend *be, const struct step *st, uint32_
     const struct cuda_layer *w = &be->layers[layer];
     struct cuda_heads heads = {
         .qkv = qkv, .row_scale = row_scale, .rope = be->rope, .q_norm = w->q_norm, .k_norm = w->k_norm};
-    const struct cuda_prompt_window prompts = {.shape = be->shape,
-                                               .layer = layer,
-                                               .rows = be->rows,
-                                               .n_rows = st->n_rows,
-                                               .prompts = st->prompts,
-                                               .heads = heads,
-                                               .work = be->window_work,
-                                               .act = be->act_q};
+    struct cuda_prompt_window prompts = {.shape = be->shape,
+                                         .layer = layer,
+                                         .rows = be->rows,
+                                         .n_rows = st->n_rows,
+                                         .heads = heads,
+                                         .work = be->window_work,
+                                         .act = be->act_q};
     heads.qkv.at = be->qkv;
     struct cuda_window a = window_of(be, st, layer, &heads);
     if (st->drafts) {
@@ -220,7 +219,10 @@ static void enqueue_attention(struct backend *be, const struct step *st, uint32_
         attend_alone(be, &a, be->list, st->n_rows, true);
     } else if (be->prompt_window) {
         attend_alone(be, &a, be->list, st->n_head, false);
-        if (st->n_tiles) k_prompt_window(&prompts, be->stream);
+        for (uint32_t i = 0; i < st->n_rounds; i++) {
+            prompts.prompts = st->prompts[i];
+            k_prompt_window(&prompts, be->stream);
+        }
         attend_alone(be, &a, be->list + st->n_head, st->n_tail, false);
     } else {
         for (uint32_t phase = 0, first = 0; phase < st->n_phases; first = be->phase_end[phase++]) {
@@ -397,7 +399,8 @@ static void enqueue_fused(struct backend *be, const struct step *st) {
                                 .squares = be->squares,
                                 .n_squares = st->single ? cuda_square_sums(st->n_rows, s->D) : cuda_prompt_sums(s->D)},
         be->stream);
-    if (rope_in_product(be, st)) k_prompt_places(s, &be->rows, st->n_rows, &st->prompts, be->window_work, be->stream);
+    for (uint32_t i = 0; rope_in_product(be, st) && i < st->n_rounds; i++)
+        k_prompt_places(s, &be->rows, st->n_rows, &st->prompts[i], be->window_work, be->stream);
     for (uint32_t i = 0; i < L; i++) {
         const float *next = i + 1 < L ? be->layers[i + 1].mixer_norm : NULL;
         enqueue_fused_mixer(be, st, i, be->d.plus ? be->layers[i].attn_norm : next);

@@ -125,15 +125,15 @@ static void add_ring(struct parts *p, unsigned char *ring, uint32_t n_rows, size
 
 static struct parts parts_of(const struct backend *be, uint32_t slot, uint64_t pos, const struct state_layer *at) {
     const struct cuda_shape *s = &be->shape;
-    const size_t a = dtype_bytes(be->state.act), S = s->S_layer * sizeof(float);
+    const size_t a = dtype_bytes(be->state.act), w = cuda_window_bytes(be), S = s->S_layer * sizeof(float);
     struct parts p = {.n = 0};
     add_part(&p, (unsigned char *)(s->S + slot * s->S_slot), S, 0, S);
     /* row of position p: p mod conv_ring; of positions before the first one, too */
     add_ring(&p, (unsigned char *)s->conv + slot * s->conv_slot * a, s->conv_ring, s->Ep * a, pos + s->conv_ring - s->K,
              s->K, at->conv);
-    add_ring(&p, (unsigned char *)s->keys + slot * s->keys_slot * a, s->ring_keys, (size_t)s->Hk * s->P * a,
+    add_ring(&p, (unsigned char *)s->keys + slot * s->keys_slot * w, s->ring_keys, (size_t)s->Hk * s->P * w,
              pos - at->n_keys, at->n_keys, at->keys);
-    add_ring(&p, (unsigned char *)s->values + slot * s->values_slot * a, s->ring_keys, (size_t)s->Hv * s->P * a,
+    add_ring(&p, (unsigned char *)s->values + slot * s->values_slot * w, s->ring_keys, (size_t)s->Hv * s->P * w,
              pos - at->n_keys, at->n_keys, at->values);
     return p;
 }

@@ -75,10 +75,16 @@ static void list_prompts(struct backend *be, const struct backend_segment *segs,
     for (uint32_t i = 0; i < st->n_segs; i++)
         if (alone_of(&segs[i], chunk).tail) h->list[st->n_head + st->n_tail++] = h->seg_first[i] + h->seg_n[i] - 1;
     struct cuda_prompt_tile *tile = be->host_tiles[block];
-    st->prompts = cuda_prompt_tiles(&be->shape, prompt, n_prompts, h->pos, tile);
-    st->prompts.tile = be->tiles;
     assert(st->n_head + st->n_tail <= st->n_rows && n_prompts <= st->n_segs);
-    st->n_tiles = st->prompts.n_pairs + st->prompts.n_single;
+    const uint32_t most = be->shape.window == CUDA_FP8 ? CUDA_WINDOW_COPIES : UINT32_MAX;
+    st->prompts = be->rounds;
+    for (uint32_t i = 0, n; i < n_prompts; i += n) {
+        struct cuda_prompts *round = &be->rounds[st->n_rounds++];
+        n = n_prompts - i < most ? n_prompts - i : most;
+        *round = cuda_prompt_tiles(&be->shape, prompt + i, n, h->pos, tile + st->n_tiles);
+        round->tile = be->tiles + st->n_tiles;
+        st->n_tiles += round->n_pairs + round->n_single;
+    }
     if (st->n_tiles) cudaMemcpyAsync(be->tiles, tile, st->n_tiles * sizeof *tile, cudaMemcpyHostToDevice, be->stream);
 }
 

@@ -36,7 +36,8 @@ static int make_rows(struct backend *be, struct rod_error *err) {
     be->alone_end = calloc(n_phases, sizeof *be->alone_end);
     be->phase_end = calloc(n_phases, sizeof *be->phase_end);
     be->host_prompts = calloc(N, sizeof *be->host_prompts);
-    return be->alone_end && be->phase_end && be->host_prompts ? 0 : rod_fail_no_memory(err);
+    be->rounds = calloc(N / CUDA_WINDOW_COPIES + 1, sizeof *be->rounds);
+    return be->alone_end && be->phase_end && be->host_prompts && be->rounds ? 0 : rod_fail_no_memory(err);
 }
 
 /* Rows of logits: a bucket's padding rows have theirs too. */
@@ -151,7 +152,7 @@ void cuda_workspaces_close(struct backend *be) {
     for (size_t i = 0; i < be->n_allocations; i++) cudaFree(be->allocations[i]);
     if (be->host_block) cudaFreeHost(be->host_block);
     if (be->host_logits) cudaFreeHost(be->host_logits);
-    free(be->alone_end), free(be->phase_end), free(be->host_prompts), free(be->allocations);
+    free(be->alone_end), free(be->phase_end), free(be->host_prompts), free(be->rounds), free(be->allocations);
 }
 
 void cuda_graphs_close(struct cuda_graphs *graphs) {
