@@ -149,8 +149,8 @@ __global__ void __launch_bounds__(THREADS, (many<F, P>::BLOCKS))
     many_row *const rows = (many_row *)(ring + G::RING);    // of the list
     uint32_t *const first = (uint32_t *)(rows + MANY_ROWS); // of a row's ranges, counted over all rows; [n_list] all
     const cuda_shape &s = a.shape;
-    const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4,
-                   h0 = blockIdx.x % (a.shape.H / HEADS) * HEADS, run = blockIdx.x / (a.shape.H / HEADS);
+    const uint32_t warp = threadIdx.x / 32, h0 = blockIdx.x % (a.shape.H / HEADS) * HEADS,
+                   run = blockIdx.x / (a.shape.H / HEADS);
     if (!a.early) wait_for_inputs();
     const uint32_t all = count_ranges(a, n_list, rows, first, warp_ranges);
     for (uint32_t i = threadIdx.x; i < fragment_bytes<P>() / 16; i += THREADS) qs[i] = make_uint4(0, 0, 0, 0);
