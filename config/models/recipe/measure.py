@@ -142,7 +142,8 @@ def main():
     args = p.parse_args()
     MODEL["model"] = post(args.url, "/v1/models", None, "GET")["data"][0]["id"]
     found = {"what": "held-out cases of the demo model's skills, greedy, through HTTP", "model": MODEL["model"], "date": time.strftime("%Y-%m-%d"),
-             "commit": post(args.url, "/version", None, "GET")["commit"], "command": "config/models/recipe/measure.py", "skills": {}}
+             "commit": post(args.url, "/version", None, "GET")["commit"], "command": "config/models/recipe/measure.py",
+             "window_dtype": post(args.url, "/server_info", None, "GET").get("window_dtype"), "skills": {}}
     for name in sorted(os.listdir(args.cases)):
         skill = name[:-len(".jsonl")]
         if name.endswith(".jsonl") and (not args.skill or skill in args.skill):
