@@ -20,6 +20,11 @@ static void lane_use_wake(void *arg) {
     mailbox_poke(&e->mailbox);
 }
 
+static uint64_t lane_use_budget(const struct rod_engine *e) {
+    const uint64_t n = e->config.state_disk_bytes, of_store = e->home.calls ? e->config.state_store_bytes : 0;
+    return of_store ? of_store : n / 2 + n % 2;
+}
+
 int lane_use_open(struct rod_engine *e, struct rod_error *err) {
     if (!e->prefixes) return 0;
     struct state_pool_counts pool;
@@ -27,8 +32,7 @@ int lane_use_open(struct rod_engine *e, struct rod_error *err) {
     const struct conversations_config config = {.state_dir = e->config.state_dir,
                                                 .home = e->home.calls ? &e->home : NULL,
                                                 .form = keep_form(e),
-                                                .disk_bytes =
-                                                    e->config.state_disk_bytes / 2 + e->config.state_disk_bytes % 2,
+                                                .disk_bytes = lane_use_budget(e),
                                                 .waiting_bytes = e->home.calls ? pool.bytes / 4 : 0,
                                                 .file_bytes = &e->conversation_bytes,
                                                 .ttl_s = e->config.session_ttl_s,

@@ -120,6 +120,7 @@ struct rod_engine_config {
     uint64_t state_host_bytes;   /* host memory for states outside their slots; 0 = auto */
     uint64_t prefix_cache_bytes; /* of those, at most half: states of beginnings of prompts; 0 = none are kept */
     uint64_t state_disk_bytes;   /* files in state_dir; 0 = no limit */
+    uint64_t state_store_bytes;  /* conversations in the store, of all servers; 0 = half of state_disk_bytes */
     uint64_t session_ttl_s;      /* sessions not used for so long are removed, unless they say otherwise; 0 = never */
     uint64_t max_sessions;       /* that there are at once; 0 = no limit */
     uint32_t session_keep_turns; /* of sessions that do not say (rod_session_new) */

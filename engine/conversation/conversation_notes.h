@@ -47,14 +47,18 @@ int notes_read(const char *dir, struct rod_notes_seen *seen, void **bytes, size_
 int notes_add(const char *dir, const void *record, size_t n, struct rod_notes_seen *seen, struct rod_error *err);
 
 /* ---- an object; home: of the conversation, fenced. Errors: the home's ---- */
+struct notes_grown { /* bytes of the object; now 0: there are no notes */
+    uint64_t before, now;
+};
+/* ROD_EEXISTS: there is one. */
 int notes_home_make(const struct state_home *home, const void *first, size_t n_first, struct rod_error *err);
 int notes_home_read_first(const struct state_home *home, void **first, size_t *n, struct rod_error *err);
 int notes_home_read(const struct state_home *home, struct rod_notes_seen *seen, void **bytes, size_t *n,
                     struct rod_error *err);
 /* Adds a record. Without an object it makes one, unless `seen` knows one: that one was removed meanwhile, and nothing
- * is written. *n_now: bytes of the notes afterwards; 0 = there are no notes. */
+ * is written. */
 int notes_home_add(const struct state_home *home, const struct state_bytes *first, const struct state_bytes *record,
-                   struct rod_notes_seen *seen, size_t *n_now, struct rod_error *err);
+                   struct rod_notes_seen *seen, struct notes_grown *grown, struct rod_error *err);
 int notes_home_touch(const struct state_home *home, struct rod_error *err); /* its time is now */
 
 #endif

@@ -9,7 +9,7 @@
 #include <string.h>
 
 #define FILE_NAME CONVERSATION_NOTES_FILE
-enum { TRIES = 8, FIRST_BYTES = 2048, NO_NOTES = 0 };
+enum { TRIES = 8, FIRST_BYTES = 2048 };
 
 struct notes {
     unsigned char *bytes; /* malloc'd; NULL: no notes */
@@ -85,7 +85,7 @@ int notes_home_make(const struct state_home *home, const void *first, size_t n_f
     const struct state_bytes parts[] = {{NOTES_MARK, NOTES_MARK_BYTES}, {record, NOTES_FRAME_BYTES + n_first}};
     const int rc = put(home, parts, 2, NULL, &version, err);
     free(record);
-    return rc == ROD_EEXISTS ? 0 : rc;
+    return rc;
 }
 
 int notes_home_touch(const struct state_home *home, struct rod_error *err) {
@@ -109,7 +109,7 @@ struct adding {
 };
 
 static int put_with(const struct state_home *home, const struct adding *a, const struct notes *old,
-                    struct state_disk_version *version, size_t *n_now, struct rod_error *err) {
+                    struct state_disk_version *version, struct notes_grown *grown, struct rod_error *err) {
     unsigned char *first = old->n_first ? NULL : notes_framed(a->first, a->n_first);
     if (!old->n_first && !first) return rod_fail_no_memory(err);
     const size_t from = old->n_first ? notes_newest(old->bytes, old->whole, old->n_first) : 0;
@@ -120,35 +120,36 @@ static int put_with(const struct state_home *home, const struct adding *a, const
               : (struct state_bytes){old->bytes + from, old->whole - from},
         {a->record, a->n_record},
     };
-    *n_now = parts[0].n + parts[1].n + parts[2].n;
+    grown->now = parts[0].n + parts[1].n + parts[2].n;
     const int rc = put(home, parts, 3, *old->version.etag ? old->version.etag : NULL, version, err);
     free(first);
     return rc;
 }
 
 static int add_once(const struct state_home *home, const struct adding *a, bool unsure, struct rod_notes_seen *seen,
-                    size_t *n_now, struct rod_error *err) {
+                    struct notes_grown *grown, struct rod_error *err) {
     struct notes old;
     struct state_disk_version version = {0};
     int rc = get(home, &old, err);
     if (rc == ROD_ENOTFOUND && seen->inode) return 0; /* it was removed while the answer was made */
     if (rc && rc != ROD_ENOTFOUND) return rc;
+    grown->before = old.version.n_bytes;
     if (unsure && old.n_first && notes_have(old.bytes, old.whole, a->record, a->n_record)) {
-        *n_now = old.whole;
+        grown->now = old.version.n_bytes;
         free(old.bytes);
         return 0;
     }
     const bool known = seen->inode == old.version.inode;
-    rc = put_with(home, a, &old, &version, n_now, err);
+    rc = put_with(home, a, &old, &version, grown, err);
     free(old.bytes);
-    if (rc) *n_now = NO_NOTES;
-    if (!rc && known) *seen = (struct rod_notes_seen){.inode = version.inode, .n_bytes = *n_now};
+    if (rc) grown->now = 0;
+    if (!rc && known) *seen = (struct rod_notes_seen){.inode = version.inode, .n_bytes = grown->now};
     return rc;
 }
 
 int notes_home_add(const struct state_home *home, const struct state_bytes *first, const struct state_bytes *record,
-                   struct rod_notes_seen *seen, size_t *n_now, struct rod_error *err) {
-    *n_now = NO_NOTES;
+                   struct rod_notes_seen *seen, struct notes_grown *grown, struct rod_error *err) {
+    *grown = (struct notes_grown){0};
     if (record->n > CONVERSATION_NOTES_BYTES / 4) return 0; /* one so long is not kept */
     unsigned char *bytes = notes_framed(record->data, record->n);
     if (!bytes) return rod_fail_no_memory(err);
@@ -157,7 +158,7 @@ int notes_home_add(const struct state_home *home, const struct state_bytes *firs
     bool unsure = false;
     for (int i = 0; i < TRIES && (rc == ROD_ECONFLICT || rc == ROD_EEXISTS || rc == ROD_EUNSURE); i++) {
         unsure |= rc == ROD_EUNSURE;
-        rc = add_once(home, &a, unsure, seen, n_now, err);
+        rc = add_once(home, &a, unsure, seen, grown, err);
     }
     free(bytes);
     return rc;

@@ -39,7 +39,8 @@ struct conversation_job {
     char twin[CONVERSATION_DIR_BYTES]; /* WRITE: who has the same file; "" = nobody */
     char *whose;                       /* of WRITE, LOOK, NOTE: the first note, n_whose bytes */
     size_t n_whose;
-    bool makes; /* WRITE: the conversation has no notes yet */
+    bool makes;          /* WRITE: the conversation has no notes yet */
+    uint64_t part_bytes; /* EXPIRE: only the oldest states, of so many bytes; 0 = all */
     struct state_buffer *buffer;
     void *user;
     uint64_t until_ns;                  /* the user waits no longer; 0: as long as it takes */
@@ -76,7 +77,10 @@ struct conversations {
     uint64_t waiting_bytes; /* of states in queues */
     bool stuck;             /* the store let somebody wait too long, and has not answered since */
     bool has_probe, has_sweep;
-    uint64_t sweep_ns; /* when the next one is due */
+    uint64_t sweep_ns;                      /* when the next one is due, */
+    uint64_t soon_ns;                       /* and at the earliest */
+    char swept_to[STATE_HOME_MAX_NAME + 1]; /* by the sweep that runs; what changes behind it */
+    int64_t behind_bytes;                   /* counts in its sum, too */
     struct {
         char dir[CONVERSATION_DIR_BYTES];
         uint64_t number;
@@ -186,6 +190,8 @@ int conversations_store_call_remove(struct conversations *c, const char *dir, st
 void conversations_sweep(struct conversations *c, struct conversation_job *job);
 uint64_t conversations_sweep_due(struct conversations *c, uint64_t n_pages); /* when the next one begins */
 int64_t conversations_store_now(const struct conversations *c);              /* Unix seconds, by the store's clock */
+/* A file is there, or gone, or has another size. Past the budget the next sweep comes soon. */
+void conversations_stored(struct conversations *c, const char *dir, const char *file, int64_t more_bytes);
 /* What a write gave says what the store's clock shows. */
 void conversations_store_clock(struct conversations *c, const struct state_disk_version *written);
 

@@ -88,9 +88,18 @@ static void notes_made(struct conversations *c, const struct conversation_job *j
 
 static int make(struct conversations *c, const struct conversation_job *job, const struct state_home *home,
                 struct rod_error *err) {
-    const int rc = job->makes ? notes_home_make(home, job->whose, job->n_whose, err) : 0;
-    if (!rc && job->makes) notes_made(c, job, NOTES_MARK_BYTES + NOTES_FRAME_BYTES + job->n_whose);
-    return rc;
+    const uint64_t bytes = NOTES_MARK_BYTES + NOTES_FRAME_BYTES + job->n_whose;
+    const int rc = job->makes ? notes_home_make(home, job->whose, job->n_whose, err) : ROD_EEXISTS;
+    if (!rc) conversations_stored(c, job->dir, CONVERSATION_NOTES_FILE, (int64_t)bytes);
+    if (!rc) notes_made(c, job, bytes);
+    return rc == ROD_EEXISTS ? 0 : rc;
+}
+
+/* There is one more, or one less. */
+static void state_stored(struct conversations *c, const char *dir, const struct conversation_place *place, int more) {
+    char file[CONVERSATION_NAME_BYTES];
+    conversation_file_name(place, file);
+    conversations_stored(c, dir, file, more * (int64_t)conversation_file_bytes(&c->config.form, place));
 }
 
 int conversations_store_copy(struct conversations *c, const struct conversation_job *job, struct rod_error *err) {
@@ -100,7 +109,7 @@ int conversations_store_copy(struct conversations *c, const struct conversation_
     snprintf(to, sizeof to, "%s/%s", job->dir, job->file);
     int rc = make(c, job, &home, err);
     if (!rc) rc = state_home_copy(&c->home, from, NULL, to, err);
-    if (!rc) atomic_fetch_add(&c->stored_bytes, conversation_file_bytes(&c->config.form, &job->place));
+    if (!rc) state_stored(c, job->dir, &job->place, 1);
     return rc;
 }
 
@@ -115,7 +124,7 @@ int conversations_store_write(struct conversations *c, const struct conversation
     if (item.rc) *err = item.err;
     if (item.rc) return item.rc;
     conversations_store_clock(c, &item.version);
-    atomic_fetch_add(&c->stored_bytes, parts[0].n + parts[1].n);
+    state_stored(c, job->dir, &job->place, 1);
     return 0;
 }
 
@@ -128,13 +137,26 @@ int conversations_store_read(struct conversations *c, struct conversation_job *j
         rc = conversation_file_read(&c->config.form, &home, &job->place, job->buffer, &version, err);
         if (rc != ROD_ESTATE) return rc;
     }
-    state_home_remove(&home, job->file, &version, NULL);
+    if (!state_home_remove(&home, job->file, &version, NULL))
+        conversations_stored(c, job->dir, job->file, -(int64_t)version.n_bytes);
     return rc;
 }
 
-static void count_removed(struct conversations *c, uint64_t bytes) {
-    uint_fast64_t n = atomic_load(&c->stored_bytes);
-    while (!atomic_compare_exchange_weak(&c->stored_bytes, &n, n > bytes ? n - bytes : 0)) continue;
+static int by_age(const void *a, const void *b) {
+    const struct object *x = a, *y = b;
+    return (x->version.mtime_ns > y->version.mtime_ns) - (x->version.mtime_ns < y->version.mtime_ns);
+}
+
+/* How many of them go, which then come first. */
+static size_t objects_to_go(struct objects *o, uint64_t part_bytes) {
+    if (!part_bytes) return o->n;
+    size_t n = 0;
+    for (size_t i = 0; i < o->n; i++) /* all but the notes */
+        if (strcmp(o->all[i].file, CONVERSATION_NOTES_FILE) != 0) o->all[n++] = o->all[i];
+    if (n) qsort(o->all, n, sizeof *o->all, by_age);
+    size_t i = 0;
+    for (uint64_t bytes = 0; i < n && bytes < part_bytes; i++) bytes += o->all[i].version.n_bytes;
+    return i;
 }
 
 /* An object that was replaced meanwhile stays, as does, where time is over, whatever was used since. */
@@ -144,10 +166,11 @@ static int remove_all(struct conversations *c, const struct conversation_job *jo
     int rc = objects_list(&home, &o, err);
     if (rc) return rc;
     const bool used = job->work == CONVERSATION_EXPIRE && o.used_s > (int64_t)job->seen.n_bytes;
-    for (size_t i = 0; i < o.n && !rc && !used; i++) {
+    const size_t n = objects_to_go(&o, job->part_bytes);
+    for (size_t i = 0; i < n && !rc && !used; i++) {
         rc = state_home_remove(&home, o.all[i].file, &o.all[i].version, err);
+        if (!rc) conversations_stored(c, job->dir, o.all[i].file, -(int64_t)o.all[i].version.n_bytes);
         if (rc == ROD_ENOTFOUND || rc == ROD_ECONFLICT) rc = 0;
-        if (!rc) count_removed(c, o.all[i].version.n_bytes);
     }
     free(o.all);
     return rc;
@@ -161,8 +184,7 @@ void conversations_store_unlink(struct conversations *c, struct conversation_job
         return;
     }
     job->rc = state_home_remove(&home, job->file, NULL, &job->err);
-    if (!job->rc && conversation_file_parse(job->file, &place))
-        count_removed(c, c->config.form.state_bytes(c->config.form.arg, place.n_tok));
+    if (!job->rc && conversation_file_parse(job->file, &place)) state_stored(c, job->dir, &place, -1);
 }
 
 /* ---- calls ---- */
@@ -214,9 +236,11 @@ static void note_over(struct conversations *c, const struct conversation_job *jo
 void conversations_store_note(struct conversations *c, struct conversation_job *job) {
     const struct state_home home = conversations_store_home(c, job->dir);
     const struct state_bytes first = {job->whose, job->n_whose}, record = {job->bytes, job->n_bytes};
-    size_t n_now;
-    job->rc = notes_home_add(&home, &first, &record, &job->seen, &n_now, &job->err);
-    if (!job->rc && n_now) note_over(c, job, n_now);
+    struct notes_grown grown;
+    job->rc = notes_home_add(&home, &first, &record, &job->seen, &grown, &job->err);
+    if (job->rc || !grown.now) return;
+    conversations_stored(c, job->dir, CONVERSATION_NOTES_FILE, (int64_t)(grown.now - grown.before));
+    note_over(c, job, grown.now);
 }
 
 void conversations_store_probe(struct conversations *c, struct conversation_job *job) {

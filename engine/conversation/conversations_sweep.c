@@ -12,9 +12,11 @@
 #include <sys/random.h>
 
 #define NS_S ((uint64_t)1000000000u)
-/* Between sweeps: seconds, and for each page of the list; before the first one at most; the age at which what says not
- * whose it is goes; the oldest conversations that one sweep may remove for the budget, and how many wait at once. */
-enum { SWEEP_S = 300, PAGE_S = 3, FIRST_S = 16, LEFT_S = 3600, MOST_OLD = 4096, MOST_WAIT = 256 };
+/* Between sweeps: seconds, while there is too much, and for each page of the list; before the first one at most; the
+ * age at which what says not whose it is goes; the oldest conversations that one sweep may remove for the budget, of
+ * which so much becomes free at once, and how many wait at once. */
+enum { SWEEP_S = 300, SOON_S = 10, PAGE_S = 3, FIRST_S = 16, LEFT_S = 3600 };
+enum { MOST_OLD = 4096, SPARE_PARTS = 16, MOST_WAIT = 256 };
 enum { HALF_DIGITS = SIPHASH_BYTES };
 
 /* ---- time ---- */
@@ -39,13 +41,33 @@ uint64_t conversations_sweep_due(struct conversations *c, uint64_t n_pages) {
     return clock_now_ns() + (s ? s : 1) * NS_S;
 }
 
+void conversations_stored(struct conversations *c, const char *dir, const char *file, int64_t more_bytes) {
+    char name[STATE_HOME_MAX_NAME + 1];
+    snprintf(name, sizeof name, "%s/%s", dir, file);
+    pthread_mutex_lock(&c->lock);
+    const int64_t all = (int64_t)atomic_load(&c->stored_bytes) + more_bytes;
+    atomic_store(&c->stored_bytes, all > 0 ? (uint64_t)all : 0);
+    if (strcmp(name, c->swept_to) <= 0) c->behind_bytes += more_bytes;
+    const bool over = c->config.disk_bytes && all > (int64_t)c->config.disk_bytes;
+    if (over && c->sweep_ns > c->soon_ns) c->sweep_ns = c->soon_ns;
+    pthread_mutex_unlock(&c->lock);
+}
+
+/* The page that is on its way counts as before it: the next sweep knows better. */
+static void set_swept(struct conversations *c, const char *last) {
+    pthread_mutex_lock(&c->lock);
+    if (!*last) c->behind_bytes = 0;
+    snprintf(c->swept_to, sizeof c->swept_to, "%s", last);
+    pthread_mutex_unlock(&c->lock);
+}
+
 /* ---- a sweep ---- */
 
 struct swept {
     char dir[CONVERSATION_DIR_BYTES];
     int64_t used_s;
     uint64_t bytes;
-    bool notes;
+    bool notes, heads; /* heads: of all of a tenant's conversations */
 };
 struct swept_tenant {
     char half[HALF_DIGITS + 1];
@@ -64,15 +86,17 @@ struct sweep {
 
 /* ---- one conversation ---- */
 
-static void push_removal(struct conversations *c, const struct swept *at, int64_t unless_used_s) {
+/* part_bytes: of heads only so much. */
+static void push_removal(struct conversations *c, const struct swept *at, int64_t unless_used_s, uint64_t part_bytes) {
     struct conversation_job *job = conversations_job(CONVERSATION_EXPIRE, at->dir);
     if (!job) return;
     job->seen.n_bytes = (uint64_t)unless_used_s;
+    job->part_bytes = part_bytes;
     pthread_mutex_lock(&c->lock);
     struct conversation *of = conversation_find(c->table, at->dir);
     const bool goes = !conversations_removes_locked(c, at->dir, "") && c->queues[0].n < MOST_WAIT && !c->ends;
     if (goes) conversations_push_locked(c, job);
-    if (goes && of) conversation_forget(c->table, of);
+    if (goes && of && !part_bytes) conversation_forget(c->table, of);
     pthread_mutex_unlock(&c->lock);
     if (!goes) free(job); /* the next sweep finds it */
 }
@@ -108,9 +132,9 @@ static void conversation_over(struct sweep *w) {
     if (!*at->dir) return;
     w->bytes += at->bytes;
     if (ttl_s && at->used_s + ttl_s < now_s) {
-        push_removal(w->c, at, now_s - ttl_s);
+        push_removal(w->c, at, now_s - ttl_s, 0);
     } else if (!at->notes && at->used_s + LEFT_S < now_s) {
-        push_removal(w->c, at, now_s - LEFT_S);
+        push_removal(w->c, at, now_s - LEFT_S, 0);
     } else {
         count_tenant(w);
         keep_old(w);
@@ -123,6 +147,7 @@ static void on_object(void *arg, const char *name, const struct state_disk_versi
     struct sweep *w = arg;
     const int64_t used_s = (int64_t)(version->mtime_ns / NS_S);
     const char *last = strrchr(name, '/');
+    struct conversation_place place;
     snprintf(w->last, sizeof w->last, "%s", name);
     if (!last || last - name != CONVERSATION_DIR_BYTES - 1) return; /* none of ours */
     if (strncmp(w->at.dir, name, CONVERSATION_DIR_BYTES - 1) != 0) {
@@ -133,6 +158,7 @@ static void on_object(void *arg, const char *name, const struct state_disk_versi
     if (used_s > w->at.used_s) w->at.used_s = used_s;
     w->at.bytes += version->n_bytes;
     w->at.notes |= !strcmp(last + 1, CONVERSATION_NOTES_FILE);
+    w->at.heads |= conversation_file_parse(last + 1, &place) && place.kind == CONVERSATION_HEAD;
 }
 
 static bool is_ending(struct conversations *c) {
@@ -150,6 +176,7 @@ static int sweep_list(struct sweep *w, struct rod_error *err) {
         memcpy(after, w->last, sizeof after);
         rc = state_home_list(&w->c->home, "", after, on_object, w, &more, err);
         if (!rc && more && !strcmp(after, w->last)) rc = rod_fail(err, ROD_EIO, "The store's list does not end.");
+        set_swept(w->c, w->last);
         w->n_pages++;
     }
     if (!rc && !more) conversation_over(w);
@@ -163,19 +190,30 @@ static struct swept_tenant *tenant_of(const struct sweep *w, const struct swept 
 }
 
 static void keep_budget(struct sweep *w) {
-    const uint64_t budget = w->c->config.disk_bytes, part = budget / CONVERSATION_TENANT_PARTS;
+    const uint64_t budget = w->c->config.disk_bytes, quota = budget / CONVERSATION_TENANT_PARTS;
     if (!budget || w->bytes <= budget) return;
+    const uint64_t most = budget - budget / SPARE_PARTS;
     qsort(w->old, w->n_old, sizeof *w->old, by_use);
     for (int all = 0; all < 2; all++)
-        for (size_t i = 0; i < w->n_old && w->bytes > budget; i++) {
+        for (size_t i = 0; i < w->n_old && w->bytes > most; i++) {
             struct swept *at = &w->old[i];
             struct swept_tenant *tenant = tenant_of(w, at);
-            if (!*at->dir || (!all && (!tenant || tenant->bytes < part))) continue;
-            push_removal(w->c, at, at->used_s);
-            w->bytes -= at->bytes;
-            if (tenant) tenant->bytes -= at->bytes;
+            if (!*at->dir || (!all && (!tenant || tenant->bytes < quota))) continue;
+            const uint64_t more = w->bytes - most, part = at->heads && at->bytes > more ? more : 0,
+                           less = part ? part : at->bytes;
+            push_removal(w->c, at, at->used_s, part);
+            w->bytes -= less;
+            if (tenant) tenant->bytes -= less;
             *at->dir = 0;
         }
+}
+
+static void set_sum(struct sweep *w) {
+    struct conversations *c = w->c;
+    pthread_mutex_lock(&c->lock);
+    const int64_t all = (int64_t)w->bytes + c->behind_bytes;
+    atomic_store(&c->stored_bytes, all > 0 ? (uint64_t)all : 0);
+    pthread_mutex_unlock(&c->lock);
 }
 
 /* What a server has just written has the store's time. */
@@ -189,12 +227,10 @@ static void set_clock(struct conversations *c) {
 void conversations_sweep(struct conversations *c, struct conversation_job *job) {
     struct sweep w = {.c = c};
     if (c->config.ttl_s) set_clock(c);
-    const uint64_t before = atomic_load(&c->stored_bytes);
+    set_swept(c, "");
     job->rc = sweep_list(&w, &job->err);
     if (!job->rc) {
-        /* what was written meanwhile may count twice: the next sweep knows */
-        const uint64_t now = atomic_load(&c->stored_bytes);
-        atomic_store(&c->stored_bytes, w.bytes + (now > before ? now - before : 0));
+        set_sum(&w);
         keep_budget(&w);
     }
     free(w.old);
@@ -202,5 +238,6 @@ void conversations_sweep(struct conversations *c, struct conversation_job *job) 
     const uint64_t due_ns = conversations_sweep_due(c, w.n_pages);
     pthread_mutex_lock(&c->lock);
     c->sweep_ns = due_ns;
+    c->soon_ns = clock_now_ns() + (SOON_S > w.n_pages * PAGE_S ? SOON_S : w.n_pages * PAGE_S) * NS_S;
     pthread_mutex_unlock(&c->lock);
 }

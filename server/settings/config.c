@@ -248,12 +248,14 @@ const struct option config_options[] = {
      .help = "to the store, at once"},
     {"state_flight_bytes", OPTION_UINT, AT(state_flight_bytes), SESSIONS, .fallback = "1073741824", RANGE(1048576, HUGE),
      .help = "on their way to and from the store, at once"},
+    {"state_store_bytes", OPTION_UINT, AT(state_store_bytes), SESSIONS, .fallback = "0", RANGE(0, HUGE),
+     .help = STATE_STORE_HELP},
     {"state_host_bytes", OPTION_AUTO, AT(state_host_bytes), SESSIONS, .fallback = "auto", RANGE(1, HUGE),
      .help = "host memory for states that are in no slot, and for all else that sessions take; auto = a part of the machine's"},
     {"state_disk_bytes", OPTION_UINT, AT(state_disk_bytes), SESSIONS, .fallback = "0", RANGE(0, HUGE),
      .help = "what files of sessions and conversations take of the disk, conversations half of it; those used longest ago go first; 0 = no limit"},
     {"prefix_cache_bytes", OPTION_UINT, AT(prefix_cache_bytes), SESSIONS, .fallback = "4294967296", RANGE(0, HUGE),
-     .help = "host memory for states of beginnings of prompts, for clients that send the whole history: at most half of "
+     .help = "host memory for states of beginnings of prompts: at most half of "
              "state-host-bytes, and taken as it fills; 0 = every prompt is read from its first token"},
 };
 /* clang-format on */
@@ -360,7 +362,8 @@ static int check_store(const struct config *c, int argc, char **argv, char **env
         const char *name, *value;
     } rows[] = {{"state_endpoint", c->state_endpoint},
                 {"state_region", c->state_region},
-                {"state_credentials", c->state_credentials}};
+                {"state_credentials", c->state_credentials},
+                {"state_store_bytes", c->state_store_bytes ? "set" : ""}};
     char source[120];
     for (size_t i = 0; !*c->state_url && i < sizeof rows / sizeof *rows; i++) {
         if (!*rows[i].value) continue;

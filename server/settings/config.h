@@ -32,7 +32,7 @@ struct config {
     char *session_header, *session_busy, *session_durability, *state_dir;
     char *state_url, *state_endpoint, *state_region, *state_style, *state_credentials, *state_encryption;
     uint64_t state_timeout_ms, state_connections, state_flight_bytes;
-    uint64_t session_ttl_s, session_keep_turns, max_sessions, state_host_bytes, state_disk_bytes;
+    uint64_t session_ttl_s, session_keep_turns, max_sessions, state_host_bytes, state_disk_bytes, state_store_bytes;
     uint64_t prefix_cache_bytes;
     const char
         *secrets_in; /* the file of settings, if it holds keys; else NULL. Part of the flags or the environment */

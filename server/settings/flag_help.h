@@ -30,6 +30,8 @@
 #define STATE_STYLE_HELP    "where the bucket's name goes: the path, or the host (virtual); auto = path with an endpoint"
 #define STATE_CREDENTIALS_HELP                                                                                         \
     "like ~/.aws/credentials; without it AWS_ACCESS_KEY_ID, else that file; SIGHUP reads it again"
+#define STATE_STORE_HELP                                                                                               \
+    "what conversations take of the store; 0 = half of state_disk_bytes, or beside state_dir no limit"
 #define STATE_TIMEOUT_HELP "of a call to the store with its repeats; bytes add a second a MiB at most"
 
 #endif

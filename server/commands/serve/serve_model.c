@@ -117,6 +117,7 @@ static void load_model(void *arg) {
         .state_host_bytes = c->state_host_bytes,
         /* A cache's limit is none of what all servers have in the store. */
         .state_disk_bytes = *c->state_url && *c->state_dir ? 0 : c->state_disk_bytes,
+        .state_store_bytes = c->state_store_bytes,
         .session_ttl_s = c->session_ttl_s,
         .max_sessions = c->max_sessions,
         .session_keep_turns = (uint32_t)c->session_keep_turns,

@@ -265,6 +265,38 @@ def test_two_servers_have_one_cache(serve, store, tmp_path):
     assert sent(store) == {"out": 0, "gets": [304] * 4}, sent(store)
 
 
+def test_conversations_keep_their_part_of_the_store_beside_a_cache(own_server, store, tmp_path):
+    """Of a key that has a quarter of it the oldest go first. A server that begins anew has no state in memory."""
+    (tmp_path / "keys").write_text("one name=little\ntwo name=large\n")
+    budget, said, whole = 12 << 20, {}, {}
+    def server(i):
+        return own_server("--state-url", f"{store.url}/fleet", "--state-endpoint", store.endpoint, "--state-dir", tmp_path / f"cache-{i}", "--state-disk-bytes", 4 << 20,
+                          "--state-store-bytes", budget, "--api-key-file", tmp_path / "keys", *FLAGS, key="one", env={**store.env, "RODIMUS_TEST_CHECKPOINTS_PAY": "1"})
+    def turn_of(s, name, key):
+        messages = said.setdefault(name, [])
+        messages.append({"role": "user", "content": f"Tell {name} a tale about a fox and a goat. " * 4})
+        answer = s.post(CHAT, {"messages": messages, "max_tokens": 6, "min_tokens": 6, "seed": 1, "prompt_cache_key": name}, headers={"Authorization": f"Bearer {key}"}).json
+        messages.append({"role": "assistant", "content": answer["choices"][0]["message"]["content"]})
+        before, usage = whole.get(name), answer["usage"]
+        whole[name] = usage["prompt_tokens"] + usage["completion_tokens"]
+        return usage["prompt_tokens_details"]["cached_tokens"], before
+    def there():
+        return sum(o["bytes"] for k, o in store.objects_now().items() if "/c/" in k)
+    servers = [server(i) for i in range(2)]
+    turn_of(servers[0], "small", "one")
+    assert there() < budget // 4
+    for n in range(2 * budget // there() + 1):
+        turn_of(servers[n % 2], f"big {n}", "two")
+    end = time.monotonic() + 60 * SLOWER
+    while there() > budget:
+        assert time.monotonic() < end, f"{there()} bytes, {budget} are allowed"
+        time.sleep(0.2)
+    for s in servers:
+        s.kill()
+    cached, before = turn_of(server(0), "small", "one")
+    assert cached >= before - 1, (cached, before)
+
+
 # ---- rodimus states ----
 
 def states(store, *words, rc=0):

@@ -1,56 +1,11 @@
 /* test_conversations_store.c - conversations over several servers of one store: any of them takes any request and reads
  * again what one server alone would; a store that fails, hangs or lies costs reading, and neither an answer nor a token
  * is another one. Over the fake device. */
-#include "tests/sessions_store.h"
-#include "tests/talks.h"
+#include "tests/conversations_store.h"
 
-#include "engine/conversation/conversations_internal.h"
 #include "engine/state/state_cache.h"
 
 enum { N_SERVERS = 3, PATIENCE_MS = 6000 };
-#define CACHED(...) CONFIG(.prefix_cache_bytes = 64u << 20, __VA_ARGS__)
-
-static void serve(struct server *v, struct memory_store *m, struct rod_engine_config config) {
-    server_open(v, m, 7, config);
-    v->b.c.engine->copy_ns = 0;
-}
-
-static struct talk begun(const char *name, uint64_t seed) {
-    struct talk t;
-    talk_begin(&t, name, 100, seed);
-    talk_text(&t, 20, seed + 1);
-    return t;
-}
-
-/* Like the server: what the store has is made known, then it is asked. */
-static uint64_t ask(struct server *v, struct talk *t) {
-    look(&v->b, t);
-    return talk_ask(&v->b, t, 9);
-}
-
-static void assert_read(uint64_t read, uint64_t want, const char *what) {
-    if (read != want)
-        fail_msg("%s: %llu tokens were read, want %llu", what, (unsigned long long)read, (unsigned long long)want);
-}
-
-static uint64_t ms_since(uint64_t began_ns) { return (clock_now_ns() - began_ns) / 1000000; }
-
-static size_t count_below(struct memory_store *m, const char *below) {
-    size_t n = 0;
-    pthread_mutex_lock(&m->lock);
-    for (size_t i = 0; i < m->n; i++) n += strstr(m->objects[i].name, below) && !strstr(m->objects[i].name, "clock");
-    pthread_mutex_unlock(&m->lock);
-    return n;
-}
-static uint64_t bytes_below(struct memory_store *m, const char *below) {
-    uint64_t n = 0;
-    pthread_mutex_lock(&m->lock);
-    for (size_t i = 0; i < m->n; i++)
-        if (strstr(m->objects[i].name, below)) n += m->objects[i].version.n_bytes;
-    pthread_mutex_unlock(&m->lock);
-    return n;
-}
-
 static void any_server_takes_any_request(void **state) {
     (void)state;
     struct memory_store m;
@@ -444,7 +399,7 @@ static void a_removal_that_is_not_done_is_an_error(void **state) {
     memory_close_store(&m);
 }
 
-/* ---- time and budget ---- */
+/* ---- time ---- */
 
 static void what_nobody_uses_leaves_the_store(void **state) {
     (void)state;
@@ -473,42 +428,6 @@ static void what_nobody_uses_leaves_the_store(void **state) {
         usleep(100000);
     }
     assert_int_equal(stats_of(v[0].b.c.engine).conversations, 0);
-    for (int i = 0; i < 2; i++) setup_close(&v[i].b);
-    memory_close_store(&m);
-}
-
-static void all_servers_keep_one_budget_and_spare_who_has_little(void **state) {
-    (void)state;
-    enum { BUDGET = 1 << 20, LIVES = 60 };
-    struct memory_store m;
-    struct server v[2];
-    struct talk little = begun("little", 3);
-    memory_open_store(&m);
-    for (int i = 0; i < 2; i++)
-        serve(&v[i], &m,
-              CACHED(.state_disk_bytes = 2 * BUDGET, .session_ttl_s = 2000)); /* sweeps are asked for below */
-    little.tenant = "b";
-    ask(&v[0], &little);
-    for (int i = 0; i < LIVES; i++) {
-        char name[16];
-        snprintf(name, sizeof name, "t%02d", i);
-        struct talk t = begun(name, (uint64_t)(10 + 2 * i));
-        ask(&v[i % 2], &t);
-    }
-    const uint64_t before = bytes_below(&m, "/c/");
-    if (before <= BUDGET) fail_msg("%llu bytes are too few for this test", (unsigned long long)before);
-    struct conversations *c = v[0].b.c.engine->conversations;
-    pthread_mutex_lock(&c->lock);
-    c->sweep_ns = 0;
-    pthread_mutex_unlock(&c->lock);
-    for (uint64_t began_ns = clock_now_ns(); bytes_below(&m, "/c/") > BUDGET; usleep(50000))
-        if (ms_since(began_ns) > 10000)
-            fail_msg("%llu bytes of %d", (unsigned long long)bytes_below(&m, "/c/"), BUDGET);
-    const uint64_t shown = stats_of(v[0].b.c.engine).lane_file_bytes, there = bytes_below(&m, "/c/");
-    if (shown > there + 64 || shown + 64 < there)
-        fail_msg("%llu bytes are shown, %llu are there", (unsigned long long)shown, (unsigned long long)there);
-    talk_text(&little, 20, 2);
-    assert_read(ask(&v[1], &little), 21, "of who has little");
     for (int i = 0; i < 2; i++) setup_close(&v[i].b);
     memory_close_store(&m);
 }
@@ -627,7 +546,6 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_store_that_is_gone_or_hangs_costs_seconds_once),
         cmocka_unit_test(a_removal_that_is_not_done_is_an_error),
         cmocka_unit_test(what_nobody_uses_leaves_the_store),
-        cmocka_unit_test(all_servers_keep_one_budget_and_spare_who_has_little),
         cmocka_unit_test(random_lives_read_nothing_again),
         cmocka_unit_test(random_lives_say_the_same_whatever_fails),
     };

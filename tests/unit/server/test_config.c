@@ -308,6 +308,7 @@ static void settings_of_sessions_are_checked(void **state) {
     ERROR("--session-durability never", "", "session_durability", "lazy");
     ERROR("--session-ttl-s -1", "", "session_ttl_s");
     ERROR("--state-disk-bytes x", "", "state_disk_bytes");
+    ERROR("--state-store-bytes 5", "", "state_store_bytes (flag --state-store-bytes)", "state_url is empty");
     ERROR("--session-header authorization", "", "session_header = 'authorization' (flag --session-header)", "free");
     ERROR("--session-header a:b", "", "session_header = 'a:b'", "name of a header");
     ERROR("", "RODIMUS_SESSION_HEADER=", "session_header = '' (environment variable RODIMUS_SESSION_HEADER)");
