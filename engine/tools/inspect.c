@@ -2,6 +2,7 @@
  * refuse is the first fault. */
 #include "engine/base/fail.h"
 #include "engine/model/model.h"
+#include "engine/state/state_layout.h"
 #include "engine/text/tokenizer.h"
 #include "tools.h"
 
@@ -14,6 +15,13 @@ struct inspected {
     struct model *model;
     struct rod_tensor_info *tensors;
 };
+
+/* With a full window. */
+static uint64_t session_bytes(const struct model_dims *d, enum dtype act, enum dtype window) {
+    struct state_layout l = state_layout_of(d, act);
+    l.window = window;
+    return state_bytes_at(&l, d->visible);
+}
 
 static void report_copy_dims(struct rod_inspect_report *r, const struct model *m) {
     const struct model_dims *d = &m->dims;
@@ -43,8 +51,10 @@ static void report_copy_dims(struct rod_inspect_report *r, const struct model *m
     r->S_bytes = model_state_bytes(d, 4, 0, 0);
     r->conv16_bytes = model_state_bytes(d, 0, 2, 0);
     r->window16_bytes = model_state_bytes(d, 0, 0, 2);
-    r->session16_bytes = r->S_bytes + r->conv16_bytes + r->window16_bytes;
-    r->session32_bytes = model_state_bytes(d, 4, 4, 4);
+    r->session16_bytes = session_bytes(d, DTYPE_BF16, DTYPE_BF16);
+    r->session32_bytes = session_bytes(d, DTYPE_F32, DTYPE_F32);
+    r->fp8_bytes = d->plus ? session_bytes(d, DTYPE_BF16, DTYPE_FP8) : 0;
+    r->int8_bytes = d->plus ? session_bytes(d, DTYPE_F32, DTYPE_INT8) : 0;
 }
 
 static void report_copy_tensors(struct rod_inspect_report *r, const struct model *m, struct rod_tensor_info *tensors) {

@@ -28,6 +28,7 @@ struct rod_inspect_report { /* the letters: kernels/README.md, "Equations": D d_
     uint64_t n_params, weight_bytes, file_bytes; /* weight_bytes: what the model calls for */
     /* One session, whatever its length: S in fp32, conv tail and window in 16 bits (GPU) or all in fp32 (CPU). */
     uint64_t S_bytes, conv16_bytes, window16_bytes, session16_bytes, session32_bytes;
+    uint64_t fp8_bytes, int8_bytes; /* likewise with a window in fp8 (GPU), in int8 (CPU); 0 without one */
     const struct rod_tensor_info *tensors;
     size_t n_tensors; /* sorted by name */
     const char *warnings[12];

@@ -55,15 +55,21 @@ static void print_sizes(const struct rod_inspect_report *r) {
     printf("  fingerprint      %s\n", r->fingerprint);
 }
 
+static void print_whole(const char *what, uint64_t bytes) {
+    printf("    %-16s %15" PRIu64 " bytes  (%.2f MiB), %" PRIu64 " sessions per GiB\n", what, bytes,
+           (double)bytes / MIB, sessions_per_gib(bytes));
+}
+
 static void print_session(const struct rod_inspect_report *r) {
     printf("\n  One session, whatever its length:\n");
     printf("    state S (fp32)   %15" PRIu64 " bytes\n", r->S_bytes);
     printf("    conv (16 bit)    %15" PRIu64 " bytes\n", r->conv16_bytes);
     printf("    window (16 bit)  %15" PRIu64 " bytes\n", r->window16_bytes);
-    printf("    on a GPU         %15" PRIu64 " bytes  (%.2f MiB), %" PRIu64 " sessions per GiB\n", r->session16_bytes,
-           (double)r->session16_bytes / MIB, sessions_per_gib(r->session16_bytes));
-    printf("    on a CPU (fp32)  %15" PRIu64 " bytes  (%.2f MiB), %" PRIu64 " sessions per GiB\n\n", r->session32_bytes,
-           (double)r->session32_bytes / MIB, sessions_per_gib(r->session32_bytes));
+    print_whole("on a GPU", r->session16_bytes);
+    if (r->fp8_bytes) print_whole("  window in fp8", r->fp8_bytes);
+    print_whole("on a CPU (fp32)", r->session32_bytes);
+    if (r->int8_bytes) print_whole("  window in int8", r->int8_bytes);
+    printf("\n");
 }
 
 static const char *file_name(const char *path) {
@@ -124,11 +130,13 @@ static int print_json(const struct rod_inspect_report *r) {
         (int)r->E, "mem_size", (int)r->M, "low_rank", (int)r->R, "d_conv", (int)r->K, "vocab_size", (int)r->V,
         "norm_epsilon", (double)r->norm_eps, "normalize_epsilon", (double)r->k_eps, "tie_word_embeddings", (int)r->tied,
         "use_scale_embedding", (int)r->scale_embed, "use_norm_embedding", (int)r->norm_embed, "attention", attention);
-    json_t *session = json_pack(
-        "{s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "S_bytes", (json_int_t)r->S_bytes, "conv_bytes", (json_int_t)r->conv16_bytes,
-        "window_bytes", (json_int_t)r->window16_bytes, "bytes", (json_int_t)r->session16_bytes, "sessions_per_gib",
-        (json_int_t)sessions_per_gib(r->session16_bytes), "fp32_bytes", (json_int_t)r->session32_bytes,
-        "fp32_sessions_per_gib", (json_int_t)sessions_per_gib(r->session32_bytes));
+    json_t *session =
+        json_pack("{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "S_bytes", (json_int_t)r->S_bytes, "conv_bytes",
+                  (json_int_t)r->conv16_bytes, "window_bytes", (json_int_t)r->window16_bytes, "bytes",
+                  (json_int_t)r->session16_bytes, "sessions_per_gib", (json_int_t)sessions_per_gib(r->session16_bytes),
+                  "fp32_bytes", (json_int_t)r->session32_bytes, "fp32_sessions_per_gib",
+                  (json_int_t)sessions_per_gib(r->session32_bytes), "fp8_bytes", (json_int_t)r->fp8_bytes, "int8_bytes",
+                  (json_int_t)r->int8_bytes);
     json_t *tokenizer = r->has_tokenizer ? json_pack("{s:I}", "ids", (json_int_t)r->tokenizer_ids) : json_null();
     json_t *root = json_pack("{s:s,s:s,s:s,s:s,s:s,s:s,s:o,s:i,s:o,s:o,s:I,s:I,s:I,s:o,s:o,s:o}", "name", r->name,
                              "arch", r->arch, "layout", r->layout, "weight_dtype", r->weight_dtype, "weights",

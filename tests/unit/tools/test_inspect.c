@@ -38,6 +38,8 @@ static void tales_is_described(void **state) {
     /* L (M E 4 + K E 2 + visible (Hk + Hv) P 2) */
     assert_int_equal(r->session16_bytes, 6 * (64 * 512 * 4 + 4 * 512 * 2 + 257 * 5 * 64 * 2));
     assert_int_equal(r->session32_bytes, 6 * 4 * (64 * 512 + 4 * 512 + 257 * 5 * 64));
+    assert_int_equal(r->fp8_bytes, 6 * (64 * 512 * 4 + 4 * 512 * 2 + 257 * 5 * 64));
+    assert_int_equal(r->int8_bytes, 6 * (4 * (64 * 512 + 4 * 512) + 257 * 5 * (64 + 4)));
     assert_int_equal(r->n_warnings, 0);
     assert_true(r->has_tokenizer);
     assert_int_equal(r->tokenizer_ids, 4096);
