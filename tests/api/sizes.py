@@ -23,11 +23,11 @@ def weight_bytes(name):
 
 
 def inspected(folder):
-    """Bytes of a session with a full window of the checkpoint in `folder`, on a GPU and on the CPU."""
+    """Bytes of a session with a full window of the checkpoint in `folder`, on a GPU and on the CPU; with a narrow window there."""
     done = subprocess.run([RODIMUS, "inspect", folder, "--json"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     session = json.loads(done.stdout)["session"]
-    return {"gpu": session["bytes"], "cpu": session["fp32_bytes"]}
+    return {"gpu": session["bytes"], "cpu": session["fp32_bytes"], "fp8": session["fp8_bytes"], "int8": session["int8_bytes"]}
 
 
 def session_bytes(name, folder):

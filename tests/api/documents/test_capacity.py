@@ -33,6 +33,16 @@ def test_the_table_of_capacity_has_the_programs_figures(name, tmp_path):
     assert len(re.findall(r"^\| Rodimus", chapter, re.M)) == 2 * len(sizes.PUBLISHED)
 
 
+def test_the_table_of_formats_has_the_programs_bytes(tmp_path):
+    """As many more sessions fit as one has fewer bytes."""
+    one = sizes.session_bytes("Rodimus+-Coder-1.6B", tmp_path)
+    text = page("deploy/CAPACITY.md")
+    fit = int(re.search(r"^\| Rodimus\+-Coder-1.6B(?: \| [\d,]+){3} \| ([\d,]+) \|$", text, re.M).group(1).replace(",", ""))
+    mib = {device: round(n / 2**20) for device, n in one.items()}
+    assert f"| GPU: `fp8` | {mib['fp8']} MiB ({mib['gpu']}) | {int(fit * one['gpu'] / one['fp8']):,} ({fit}) |" in text, (mib, fit)
+    assert f"| CPU: `int8` | {mib['int8']} MiB ({mib['cpu']}) | |" in text, mib
+
+
 PRICES = {"storage": 0.023e-9, "put": 5e-6, "get": 0.4e-6}  # a byte and month, a request: of one provider in one region, in dollars; a list is a PUT
 N_TURNS = 300
 
