@@ -1,22 +1,33 @@
 /* test_sequential.c - the same text read in chunks and token by token, with a window in 8 bits: wherever both ways have
- * one argmax in the default formats, they have one in these. On the backend that RODIMUS_TEST_DEVICE names, the CPU
- * without it. */
+ * one argmax in the default formats, they have one in these, unless the best two logits nearly are one: the ways add in
+ * another order, and then a key's last bit decides between two codes. The first 2,000 tokens of the held-out tales; all
+ * with RODIMUS_TEST_FULL=1. On the backend that RODIMUS_TEST_DEVICE names, the CPU without it. */
 #include "tests/held_out.h"
 
 #include <string.h>
 
 enum { N_TOKENS = 2000 };
 
-static int32_t argmax(const float *row, uint32_t V) {
-    uint32_t best = 0;
+/* What a row of logits chooses, and how far behind the next one is. */
+struct choice {
+    uint32_t id;
+    float gap;
+};
+
+static struct choice choose(const float *row, uint32_t V) {
+    struct choice best = {0, INFINITY};
     for (uint32_t i = 1; i < V; i++)
-        if (row[i] > row[best]) best = i;
-    return (int32_t)best;
+        if (row[i] > row[best.id])
+            best = (struct choice){i, row[i] - row[best.id]};
+        else if (row[best.id] - row[i] < best.gap)
+            best.gap = row[best.id] - row[i];
+    return best;
 }
 
-/* best[i] of ids[i], read in pieces of as many tokens as a step takes (a prompt's), or one by one (decoded). */
+/* chosen[i] behind ids[i], which are read in pieces of as many tokens as a step takes (a prompt's), or one by one
+ * (decoded). */
 static void read_text(const struct backend_ops *ops, struct backend *be, uint32_t V, const int32_t *ids, bool decoded,
-                      int32_t *best) {
+                      struct choice *chosen) {
     const struct backend_info *info = ops->info(be);
     const uint32_t room = info->max_out < info->max_batch_tok ? info->max_out : info->max_batch_tok,
                    most = decoded ? 1 : room / info->chunk_tok * info->chunk_tok;
@@ -27,48 +38,59 @@ static void read_text(const struct backend_ops *ops, struct backend *be, uint32_
         const uint32_t n = N_TOKENS - pos < most ? N_TOKENS - pos : most;
         const struct backend_segment seg = {0, n, n, pos, ids + pos, !decoded};
         if (ops->forward(be, &seg, 1, &rows, &err)) fail_msg("%s", err.message);
-        for (uint32_t i = 0; i < n; i++) best[pos++] = argmax(rows + (size_t)i * V, V);
+        for (uint32_t i = 0; i < n; i++) chosen[pos++] = choose(rows + (size_t)i * V, V);
     }
 }
 
-/* Whether both ways have one argmax, for each token. */
-static void compare_ways(const struct model *model, const char *window, const int32_t *ids, bool *same) {
+struct ways {
+    struct choice chunked[N_TOKENS], decoded[N_TOKENS];
+};
+
+static void read_both_ways(const struct model *model, const char *window, const int32_t *ids, struct ways *w) {
     const char *device = getenv("RODIMUS_TEST_DEVICE");
     const struct backend_config config = {
         .n_slots = 1, .n_threads = 1, .device = device ? device : "cpu", .window_dtype = window};
     const struct backend_ops *ops;
     struct backend *be;
     struct rod_error err;
-    static int32_t chunked[N_TOKENS], decoded[N_TOKENS];
     if (backend_find(config.device, &ops, &err) || ops->open(model, &config, &be, &err)) fail_msg("%s", err.message);
-    read_text(ops, be, model->dims.V, ids, false, chunked);
-    read_text(ops, be, model->dims.V, ids, true, decoded);
-    for (uint32_t i = 0; i < N_TOKENS; i++) same[i] = chunked[i] == decoded[i];
+    read_text(ops, be, model->dims.V, ids, false, w->chunked);
+    read_text(ops, be, model->dims.V, ids, true, w->decoded);
     ops->close(be);
+}
+
+static void compare_ways(const char *what, const struct ways *usual, const struct ways *narrow) {
+    const float close = getenv("RODIMUS_TEST_DEVICE") ? 0.1f : 2e-3f; /* of logits; products of 16 bits differ more */
+    uint32_t n[2] = {0}, n_close = 0;
+    for (uint32_t i = 0; i < N_TOKENS; i++) {
+        const bool one = usual->chunked[i].id == usual->decoded[i].id,
+                   one_narrow = narrow->chunked[i].id == narrow->decoded[i].id;
+        n[0] += one, n[1] += one_narrow;
+        if (!one || one_narrow) continue;
+        n_close++;
+        if (!(narrow->chunked[i].gap <= close))
+            fail_msg("%s: behind token %u %u in chunks, by %g, and %u decoded", what, i, narrow->chunked[i].id,
+                     (double)narrow->chunked[i].gap, narrow->decoded[i].id);
+    }
+    printf("note: %s: one argmax both ways of %d: window auto %u, in 8 bits %u, close calls %u\n", what, N_TOKENS, n[0],
+           n[1], n_close);
 }
 
 static void check_model(const char *dir) {
     const char *device = getenv("RODIMUS_TEST_DEVICE");
-    const char *narrow = device && strcmp(device, "cpu") ? "fp8" : "int8";
-    static bool same[2][N_TOKENS];
+    static struct ways usual, narrow;
     struct model *model;
     struct rod_error err;
     size_t n;
+    char what[80];
     int32_t *ids = held_out_ids(dir, &n);
     assert_true(n >= N_TOKENS);
     if (model_open(dir, NULL, NULL, &model, &err)) fail_msg("%s", err.message);
     for (size_t at = 0; at + N_TOKENS <= n && (at == 0 || getenv("RODIMUS_TEST_FULL")); at += N_TOKENS) {
-        uint32_t n_same[2] = {0}, n_lost = 0, lost = 0;
-        for (int k = 0; k < 2; k++) compare_ways(model, k ? narrow : "auto", ids + at, same[k]);
-        for (uint32_t i = 0; i < N_TOKENS; i++) {
-            n_same[0] += same[0][i], n_same[1] += same[1][i];
-            if (same[0][i] && !same[1][i]) n_lost++, lost = i;
-        }
-        printf("note: %s, %d tokens from %zu on, one argmax both ways: window auto %u, %s %u\n", dir, N_TOKENS, at,
-               n_same[0], narrow, n_same[1]);
-        if (n_lost)
-            fail_msg("%s from %zu on, window %s: %u argmax are two that are one in window auto, as of token %u", dir,
-                     at, narrow, n_lost, lost);
+        read_both_ways(model, "auto", ids + at, &usual);
+        read_both_ways(model, device && strcmp(device, "cpu") ? "fp8" : "int8", ids + at, &narrow);
+        snprintf(what, sizeof what, "%s from %zu on", dir, at);
+        compare_ways(what, &usual, &narrow);
     }
     model_close(model);
     free(ids);
