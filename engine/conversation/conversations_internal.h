@@ -81,6 +81,7 @@ struct conversations {
     uint64_t soon_ns;                       /* and at the earliest */
     char swept_to[STATE_HOME_MAX_NAME + 1]; /* by the sweep that runs; what changes behind it */
     int64_t behind_bytes;                   /* counts in its sum, too */
+    uint64_t added_bytes;                   /* since it began */
     struct {
         char dir[CONVERSATION_DIR_BYTES];
         uint64_t number;
@@ -190,7 +191,8 @@ int conversations_store_call_remove(struct conversations *c, const char *dir, st
 void conversations_sweep(struct conversations *c, struct conversation_job *job);
 uint64_t conversations_sweep_due(struct conversations *c, uint64_t n_pages); /* when the next one begins */
 int64_t conversations_store_now(const struct conversations *c);              /* Unix seconds, by the store's clock */
-/* A file is there, or gone, or has another size. Past the budget the next sweep comes soon. */
+/* A file is there, or gone, or has another size. Past the budget, or a part of it further, the next sweep comes soon.
+ */
 void conversations_stored(struct conversations *c, const char *dir, const char *file, int64_t more_bytes);
 /* What a write gave says what the store's clock shows. */
 void conversations_store_clock(struct conversations *c, const struct state_disk_version *written);

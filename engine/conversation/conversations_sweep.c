@@ -48,7 +48,9 @@ void conversations_stored(struct conversations *c, const char *dir, const char *
     const int64_t all = (int64_t)atomic_load(&c->stored_bytes) + more_bytes;
     atomic_store(&c->stored_bytes, all > 0 ? (uint64_t)all : 0);
     if (strcmp(name, c->swept_to) <= 0) c->behind_bytes += more_bytes;
-    const bool over = c->config.disk_bytes && all > (int64_t)c->config.disk_bytes;
+    if (more_bytes > 0) c->added_bytes += (uint64_t)more_bytes;
+    const uint64_t budget = c->config.disk_bytes; /* others write, too */
+    const bool over = budget && (all > (int64_t)budget || c->added_bytes > budget / SPARE_PARTS);
     if (over && c->sweep_ns > c->soon_ns) c->sweep_ns = c->soon_ns;
     pthread_mutex_unlock(&c->lock);
 }
@@ -56,7 +58,7 @@ void conversations_stored(struct conversations *c, const char *dir, const char *
 /* The page that is on its way counts as before it: the next sweep knows better. */
 static void set_swept(struct conversations *c, const char *last) {
     pthread_mutex_lock(&c->lock);
-    if (!*last) c->behind_bytes = 0;
+    if (!*last) c->behind_bytes = 0, c->added_bytes = 0;
     snprintf(c->swept_to, sizeof c->swept_to, "%s", last);
     pthread_mutex_unlock(&c->lock);
 }
