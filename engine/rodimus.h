@@ -568,8 +568,10 @@ struct rod_event {
     struct rod_state *state;   /* of keep_state, unless cancelled: freed with the event, or set to NULL and kept */
     char session[129];         /* of a turn, unless cancelled; else "" */
     uint64_t session_version;
-    bool replayed; /* an answer given before, to the same idempotency key */
-    char *label;   /* in the first event of such an answer: its turn's, or NULL; part of the event's memory */
+    bool session_unseen; /* this process alone has that version, lazy: the store could not be told that there is one, so
+                            another server's turn may come first, and then it is lost */
+    bool replayed;       /* an answer given before, to the same idempotency key */
+    char *label;         /* in the first event of such an answer: its turn's, or NULL; part of the event's memory */
     /* FINISH, ERROR: waiting for a slot; until the first token, 0 if it never had a slot; from first to last */
     uint64_t queue_ns, prefill_ns, decode_ns;
     uint64_t waited_ns; /* for a store, as rod_request.waited_ns */

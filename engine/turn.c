@@ -220,6 +220,7 @@ static struct session_snapshot *turn_new_snapshot(struct active *a) {
 static void turn_name_session(struct rod_event *event, const struct session_turn *t) {
     memcpy(event->session, t->ask->session, strlen(t->ask->session) + 1);
     event->session_version = t->metadata.version;
+    event->session_unseen = t->unseen;
 }
 
 bool turn_leave(struct rod_engine *e, struct active *a) {

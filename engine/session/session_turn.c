@@ -400,6 +400,11 @@ static void turn_claim_marks(struct sessions *s, struct session_turn **turns, si
     }
 }
 
+/* Lazy, and other servers know nothing of it. */
+static bool turn_unseen(const struct sessions *s, const struct session_turn *t, bool on_disk) {
+    return t->commit && !t->rc && !turn_is_written(s, t, on_disk) && !*t->session->mark;
+}
+
 /* What the turns of one thread may wait together: as long as that one which may wait least. */
 static uint64_t turns_until(struct session_turn *const *turns, size_t n, uint64_t now_ns) {
     uint64_t wait_ns = STORE_WAIT_MOST_NS;
@@ -455,6 +460,7 @@ void session_turn_end_all(struct sessions *s, struct session_turn **turns, size_
     for (size_t i = 0; i < n; i++) {
         if (turns[i]->commit && !turns[i]->rc && !turn_is_written(s, turns[i], on_disk)) turn_commit(s, turns[i], NULL);
         if (session_fenced(s)) turn_waited(turns[i], began_ns);
+        turns[i]->unseen = session_fenced(s) && turn_unseen(s, turns[i], on_disk);
         turn_end(s, turns[i]); /* what was committed has left it */
     }
     state_home_hurry(&s->store.home, 0);

@@ -46,6 +46,7 @@ struct session_turn {
     struct rod_error err;
     struct mailbox_events replay;
     struct session_metadata metadata;
+    bool unseen; /* committed, lazy, and the store has neither the version nor its mark */
     /* this module's */
     struct list_link link;    /* in its session's wait queue, or among the jobs */
     struct list_link waiting; /* among the turns in QUEUED and RETRY */

@@ -90,6 +90,7 @@ struct answer {
     struct api_usage usage;
     char session[API_SESSION_ID_MAX + 1]; /* once the turn has ended: its session; "" = none */
     uint64_t session_version;
+    bool session_unseen;  /* as in rod_event */
     bool keeps_items;     /* of streams too */
     struct buf frame;     /* of a stream: what is to be sent */
     size_t opening_bytes; /* of frames that repeat prompts, which come at once */

@@ -190,7 +190,7 @@ static void put_rest(struct buf *out, const struct choice_style *style, const st
                      const struct api_usage *usage) {
     buf_putc(out, ']');
     if (style->together) put_prompt(out, first);
-    api_put_session(out, first->session, first->session_version);
+    api_put_session(out, first->session, first->session_version, first->session_unseen);
     if (!usage) return;
     buf_putc(out, ',');
     put_usage(out, usage);
@@ -329,7 +329,8 @@ static struct api_choice finished(const struct answer_choice *c) {
                                .stop_string = c->stop_string,
                                .stop_id = c->stop_id,
                                .session = answer_session(c->answer),
-                               .session_version = c->answer->session_version};
+                               .session_version = c->answer->session_version,
+                               .session_unseen = c->answer->session_unseen};
 }
 
 void api_choice_finish(struct answer_choice *c, bool last) {

@@ -27,6 +27,7 @@ struct api_choice { /* a whole choice, or the new part of one in a stream */
     int32_t stop_id;         /* -1 = none */
     const char *session;     /* of a turn's end: its session, in the version that it made; NULL = none */
     uint64_t session_version;
+    bool session_unseen;
 };
 
 /* What completions and chats differ in: a member of their forms. */

@@ -39,14 +39,14 @@ static inline void api_put_trace(struct buf *out, const struct api_error *e) {
     if (e->trace_id && *e->trace_id) buf_addf(out, ",\"trace_id\":\"%s\"", e->trace_id);
 }
 
-/* ,"session":{"id":...,"version":...}, or nothing where id is NULL. */
-static inline void api_put_session(struct buf *out, const char *id, uint64_t version) {
+/* ,"session":{"id":...,"version":...}, or nothing where id is NULL. unseen: "durable":false, too. */
+static inline void api_put_session(struct buf *out, const char *id, uint64_t version, bool unseen) {
     if (!id) return;
     buf_puts(out, ",\"session\":{\"id\":");
     api_put_text(out, id);
     buf_puts(out, ",\"version\":");
     buf_int(out, (int64_t)version);
-    buf_putc(out, '}');
+    buf_puts(out, unseen ? ",\"durable\":false}" : "}");
 }
 
 static inline const char *api_bool(bool value) { return value ? "true" : "false"; }

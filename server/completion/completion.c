@@ -398,6 +398,7 @@ static void take_sums(struct completion *c, struct completion_choice *choice, co
         if (c->request.session.discard) completion_session_discard(c->server, c->way.tenant, e->session);
         snprintf(a->session, sizeof a->session, "%s", e->session);
         a->session_version = e->session_version;
+        a->session_unseen = e->session_unseen;
         c->turn.replayed = e->replayed;
         a->usage.prompt_tok = e->prompt_tok; /* of the whole conversation */
     }

@@ -97,7 +97,7 @@ static void put_message(struct buf *out, const struct answer_choice *choice, boo
     }
     buf_putc(out, ',');
     put_usage(out, &a->usage, finished);
-    if (finished) api_put_session(out, answer_session(a), a->session_version);
+    if (finished) api_put_session(out, answer_session(a), a->session_version, a->session_unseen);
     buf_putc(out, '}');
 }
 
@@ -194,7 +194,7 @@ static void messages_finish(struct answer_choice *choice, bool last) {
     put_reason(&a->frame, choice);
     buf_puts(&a->frame, "},");
     put_usage(&a->frame, &a->usage, true);
-    api_put_session(&a->frame, answer_session(a), a->session_version);
+    api_put_session(&a->frame, answer_session(a), a->session_version, a->session_unseen);
     end_event(&a->frame);
     begin_event(&a->frame, "message_stop");
     end_event(&a->frame);

@@ -142,7 +142,7 @@ static void put_usage(struct buf *out, const struct api_usage *u) {
 /* What stands in a response that is over. */
 static void put_end(struct buf *out, const struct answer *a) {
     put_usage(out, &a->usage);
-    if (!a->request->session.discard) api_put_session(out, answer_session(a), a->session_version);
+    if (!a->request->session.discard) api_put_session(out, answer_session(a), a->session_version, a->session_unseen);
 }
 
 static void put_response(struct buf *out, const struct answer *a, bool over) {

@@ -179,6 +179,26 @@ def test_a_call_that_another_server_was_before_is_503(serve, store):
     assert s.get("/v1/sessions/one").json["version"] == 1
 
 
+def test_a_lazy_turn_that_the_store_could_not_be_told_of_says_so(serve, store):
+    """Whole answers and streams, while the store is down; as soon as it is told again nothing is said, and all is written."""
+    s = serve(store, "--session-durability", "lazy")
+    for path, body in ((COMPLETIONS, {"prompt": " there"}), (CHAT, {"messages": [{"role": "user", "content": "Hm"}]})):
+        session, body = new_id(), {**body, "max_tokens": 2}
+        assert turn(s, session, "Once upon a time", session_create=True)["session"] == {"id": session, "version": 1}
+        store.faults({"do": "status", "status": 503, "code": "SlowDown", "times": -1})
+        answer = s.post(path, {**body, "session_id": session})
+        assert answer.status == 200 and answer.json["session"] == {"id": session, "version": 2, "durable": False}, answer
+        events = [e.data for e in s.events(path, {**body, "session_id": session}) if isinstance(e.data, dict)]
+        assert [e["session"] for e in events if "session" in e] == [{"id": session, "version": 3, "durable": False}], events
+        store.faults()
+        end = time.monotonic() + 60
+        while not s.get(f"/v1/sessions/{session}").json.get("durable"):
+            assert time.monotonic() < end, s.log()[-2000:]
+            time.sleep(0.2)
+        answer = s.post(path, {**body, "session_id": session})
+        assert answer.status == 200 and answer.json["session"] == {"id": session, "version": 4}, answer
+
+
 # ---- a folder as the cache ----
 
 def sent(store, key="/s/"):
@@ -408,8 +428,12 @@ def test_conversations_of_a_store_are_found_by_each_server_listed_and_cleaned(se
     assert len({f["tenant"] for f in files}) == 1 and all(f["tenant"] and "fault" not in f for f in files), files
     time.sleep(2.1)
     assert states(store, "gc", "--unused-s", 3600).stdout.startswith("0 objects")
+    clocks = {k for k in store.objects_now() if k.endswith("/clock")}
+    assert any("/c/" in k for k in clocks) and not any(f["name"].endswith("clock") for f in files), (clocks, files)
     assert f"{len(files)} removed" in states(store, "gc", "--unused-s", 1, "--yes").stdout
-    assert not below()
+    assert not below() and clocks <= store.objects_now().keys()
+    states(store, "gc", "--fingerprint", files[0]["fingerprint"], "--yes")
+    assert clocks <= store.objects_now().keys(), "clocks are no states"
 
 
 def test_a_conversation_is_removed_from_the_store_and_a_removal_that_failed_is_said(serve, store):
