@@ -203,6 +203,11 @@ static int hold_refresh_fenced(struct sessions *s, struct session *x, bool with_
     return 0;
 }
 
+int session_hold_check(struct sessions *s, struct session *x, struct rod_error *err) {
+    const int rc = session_hold_refresh(s, x, false, err);
+    return rc == ROD_ESTATE && session_fenced(s) ? session_hold_refresh(s, x, true, err) : rc;
+}
+
 int session_hold_refresh(struct sessions *s, struct session *x, bool with_snapshot, struct rod_error *err) {
     if (!session_on_disk(s)) return 0;
     if (session_fenced(s)) return hold_refresh_fenced(s, x, with_snapshot, err);

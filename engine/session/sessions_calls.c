@@ -139,7 +139,7 @@ int sessions_create(struct sessions *s, const char *tenant, const struct rod_ses
         session_snapshot_release(snapshot);
         return rc;
     }
-    rc = session_hold_refresh(s, x, false, err);
+    rc = session_hold_check(s, x, err);
     session_lock(s);
     const bool exists = x->exists && !session_expired(&x->metadata, session_now_s(s));
     session_unlock(s);

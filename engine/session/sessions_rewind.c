@@ -6,7 +6,7 @@
 /* Where the session stands, by its holder. Answers that left host memory with the state are read from the file. */
 static int rewind_look(struct sessions *s, struct session *x, const char *id, struct session_metadata *f,
                        struct session_answers **answers, struct rod_error *err) {
-    int rc = session_hold_refresh(s, x, false, err);
+    int rc = session_hold_check(s, x, err);
     if (rc) return rc;
     session_lock(s);
     const bool exists = x->exists && !session_expired(&x->metadata, session_now_s(s));

@@ -199,6 +199,22 @@ def test_a_lazy_turn_that_the_store_could_not_be_told_of_says_so(serve, store):
         assert answer.status == 200 and answer.json["session"] == {"id": session, "version": 4}, answer
 
 
+def test_a_session_is_not_made_in_the_place_of_one_that_the_store_has_changed(serve, store):
+    """As who reads it is told: 503, whether it is damaged on the way or at rest."""
+    a, b = serve(store), serve(store)
+    turn(a, "one", "Once upon a time", session_create=True)
+    for at in (40, 200):
+        store.faults({"do": "flip", "at": at, "method": "GET", "key": "/s/.*state$", "times": -1})
+        for answer in (b.post("/v1/sessions", {"id": "one"}), b.post("/v1/sessions/one/rewind", {"turns": 1}), b.get("/v1/sessions/one")):
+            assert answer.status == 503 and answer.error["code"] == "io" and int(answer.header("Retry-After")) >= 1, (at, answer)
+    store.faults()
+    end = time.monotonic() + 60
+    while (answer := b.post("/v1/sessions", {"id": "one"})).status == 503 and time.monotonic() < end:
+        time.sleep(0.4)  # the store was taken for one out of reach
+    assert answer.status == 412 and answer.error["code"] == "session_exists", answer
+    assert turn(b, "one", " there")["session"]["version"] == 2
+
+
 # ---- a folder as the cache ----
 
 def sent(store, key="/s/"):
