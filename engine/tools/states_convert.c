@@ -79,18 +79,54 @@ static int convert_state(const struct rod_states_formats *o, const char *file, s
     return rc;
 }
 
+static int convert_read(const char *file, struct file_bytes *bytes, struct rod_error *err) {
+    const enum file_verdict verdict = file_read(file, FILE_REGULAR_ONLY, (size_t)1 << 40, bytes);
+    if (verdict == FILE_READ) return 0;
+    return rod_fail(err, verdict == FILE_NO_MEMORY ? ROD_ENOMEM : ROD_EIO, "%.200s cannot be read: %s", file,
+                    verdict == FILE_IRREGULAR ? "no regular file" : strerror(bytes->number));
+}
+
+/* A fork's state is the end of the file beside its own, SESSION.base for SESSION.state. */
+static int convert_read_base(const char *file, const struct file_bytes *bytes, struct file_bytes *base,
+                             struct state_file *state, struct rod_error *err) {
+    static const struct state_file_expected any;
+    static const char own[] = ".state", beside[] = ".base";
+    const size_t n = strlen(file), n_own = sizeof own - 1;
+    int rc = state_file_parse_header(bytes->data, bytes->n, bytes->n, file, &any, state, err);
+    if (!rc && (n <= n_own || strcmp(file + n - n_own, own) != 0))
+        rc = rod_fail(err, ROD_ESTATE, "%.200s: its state is in another file; a server gives both as one", file);
+    char *path = rc ? NULL : malloc(n + sizeof beside);
+    if (!rc && !path) rc = rod_fail_no_memory(err);
+    if (rc) return rc;
+    memcpy(path, file, n - n_own);
+    memcpy(path + n - n_own, beside, sizeof beside);
+    rc = convert_read(path, base, err);
+    if (!rc && base->n < state->payload.n) rc = rod_fail(err, ROD_ESTATE, "%.200s: too short", path);
+    if (!rc) {
+        state->payload.data = base->data + (base->n - state->payload.n);
+        state->apart = false;
+        rc = state_file_check_payload(bytes->data, &state->payload, path, err);
+    }
+    free(path);
+    return rc;
+}
+
+static int convert_parse(const char *file, const struct file_bytes *bytes, struct file_bytes *base,
+                         struct state_file *state, struct rod_error *err) {
+    static const struct state_file_expected any;
+    const bool apart = bytes->n >= STATE_FILE_FIXED_BYTES && state_file_peek_apart(bytes->data);
+    return apart ? convert_read_base(file, bytes, base, state, err)
+                 : state_file_parse(bytes->data, bytes->n, file, &any, state, err);
+}
+
 int rod_states_convert(const char *from, const char *to, const struct rod_states_formats *formats,
                        struct rod_error *err) {
-    static const struct state_file_expected any;
-    struct file_bytes bytes;
+    struct file_bytes bytes = {0}, base = {0};
     struct state_file state;
     char id[BACKEND_STATE_ID_BYTES];
     void *payload = NULL, *header = NULL;
-    const enum file_verdict verdict = file_read(from, FILE_REGULAR_ONLY, (size_t)1 << 40, &bytes);
-    if (verdict != FILE_READ)
-        return rod_fail(err, verdict == FILE_NO_MEMORY ? ROD_ENOMEM : ROD_EIO, "%.200s cannot be read: %s", from,
-                        verdict == FILE_IRREGULAR ? "no regular file" : strerror(bytes.number));
-    int rc = state_file_parse(bytes.data, bytes.n, from, &any, &state, err);
+    int rc = convert_read(from, &bytes, err);
+    if (!rc) rc = convert_parse(from, &bytes, &base, &state, err);
     if (!rc) rc = convert_state(formats, from, &state, id, &payload, err);
     const size_t n_header = rc ? 0 : state_file_header_bytes(&state);
     if (!rc && !n_header) rc = rod_fail(err, ROD_ESTATE, "%.200s: too large a header", from);
@@ -101,6 +137,7 @@ int rod_states_convert(const char *from, const char *to, const struct rod_states
     }
     free(header);
     free(payload);
+    file_wipe(&base);
     file_wipe(&bytes);
     return rc;
 }

@@ -65,6 +65,22 @@ def test_a_state_that_is_converted_to_its_own_format_keeps_its_bytes(kept, tmp_p
     assert convert(path, tmp_path / "same") == path.read_bytes()
 
 
+def test_a_fork_is_converted_with_the_state_that_lies_beside_it(kept, tmp_path):
+    s, talk, path = kept
+    assert s.post(f"/v1/sessions/{talk.id}/fork", {"id": "fork"}).status == 200
+    fork, = set(path.parent.glob("*.state")) - {path}
+    assert fork.with_suffix(".base").exists() and fork.stat().st_size < path.stat().st_size
+    whole = payload(convert(path, tmp_path / "whole", "--window-dtype", "int8"))
+    assert payload(convert(fork, tmp_path / "fork", "--window-dtype", "int8")) == whole
+    base = fork.with_suffix(".base").read_bytes()
+    fork.with_suffix(".base").unlink()
+    for left, said in ((None, "cannot be read"), (base[:50], "too short"), (base[:-1] + bytes([base[-1] ^ 1]), "the payload has changed")):
+        if left is not None:
+            fork.with_suffix(".base").write_bytes(left)
+        done = command("states", "convert", fork, tmp_path / "none", "--window-dtype", "int8")
+        assert done.returncode == 1 and said in done.stderr and not (tmp_path / "none").exists(), done
+
+
 def test_converting_says_why_it_does_not(kept, tmp_path):
     s, talk, path = kept
     there = tmp_path / "there"
