@@ -186,7 +186,8 @@ struct verify_bounds verify_bounds(enum dtype arithmetic, enum weight_format for
  * most 3.5e-3 of the logits and 6.6e-3 of keys and values, an element of S 6.6e-2; one argmax of 549 was another. fp8
  * rounds keys and values by 2.7e-2, four times as much; on a GPU the golden sets were not read with it yet. */
 struct verify_bounds verify_bounds_of_states(struct verify_bounds bounds, const struct state_layout *l) {
-    static const struct verify_bounds windows[N_DTYPES] = {[DTYPE_INT8] = {1e-2, 0.15, 0.05}, [DTYPE_FP8] = {4e-2, 0.6, 0.2}};
+    static const struct verify_bounds windows[N_DTYPES] = {
+        [DTYPE_INT8] = {1e-2, 0.15, 0.05}, [DTYPE_FP8] = {4e-2, 0.6, 0.2}};
     if (l->window == l->act) return bounds;
     const struct verify_bounds more = windows[l->window];
     return (struct verify_bounds){bounds.rel + more.rel, bounds.max + more.max, bounds.margin + more.margin};
