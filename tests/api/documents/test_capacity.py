@@ -40,6 +40,9 @@ def test_the_table_of_formats_has_the_programs_bytes(tmp_path):
     fit = int(re.search(r"^\| Rodimus\+-Coder-1.6B(?: \| [\d,]+){3} \| ([\d,]+) \|$", text, re.M).group(1).replace(",", ""))
     mib = {device: round(n / 2**20) for device, n in one.items()}
     assert f"| GPU: `fp8` | {mib['fp8']} MiB ({mib['gpu']}) | {int(fit * one['gpu'] / one['fp8']):,} ({fit}) |" in text, (mib, fit)
+    rows = {(r["window_dtype"], r["batch"]): f"{r['tokens_per_s']:,.0f}" for r in json.loads(page("tests/bench/results/rodimus-plus-1.6b-window-h200.json"))
+            if r["phase"] == "decode" and r["context"] == 4096}
+    assert ", ".join(f"{rows['fp8', n]} ({rows['bf16', n]})" for n in (8, 64, 256)) in text, rows
     assert f"| CPU: `int8` | {mib['int8']} MiB ({mib['cpu']}) | |" in text, mib
 
 
