@@ -7,6 +7,7 @@
 #include "engine/base/clock.h"
 #include "engine/base/fail.h"
 #include "engine/model/model.h"
+#include "engine/state/state_formats.h"
 
 #include <assert.h>
 #include <math.h>
@@ -51,6 +52,9 @@ static uint32_t null_first(const struct backend *be) { return be->V > 2 * FIRST_
 
 static int null_open(const struct model *model, const struct backend_config *config, struct backend **out,
                      struct rod_error *err) {
+    static const struct state_formats there = {.device = "the null device"};
+    struct state_layout layout = state_layout_of(&model->dims, DTYPE_F32);
+    if (state_formats_choose(&there, config, &layout, err)) return ROD_EUNSUPPORTED;
     struct backend *be = calloc(1, sizeof *be);
     if (!be) return rod_fail_no_memory(err);
     const uint32_t n_slots = config->n_slots ? config->n_slots : AUTO_SLOTS;

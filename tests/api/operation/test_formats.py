@@ -21,6 +21,11 @@ def test_a_format_that_a_cpu_lacks_is_refused_by_what_there_is(name, flag, value
         assert done.returncode == 2 and f"(flag {flag})" in done.stderr, done  # no restart cures it
 
 
+def test_the_null_device_has_no_formats():
+    done = command("serve", "--model", MODEL, "--device", "null", "--window-dtype", "int8")
+    assert done.returncode == 2 and 'window_dtype: "int8" is not there on the null device' in done.stderr, done
+
+
 def test_an_unknown_format_is_no_setting():
     done = command("serve", "--model", MODEL, "--window-dtype", "e5m2")
     assert done.returncode == 2 and "fp8|int8" in done.stderr, done
