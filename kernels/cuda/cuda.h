@@ -439,8 +439,8 @@ struct cuda_one_launch_step {
     void *words;                          /* cuda_one_launch_bytes, zeroed before the first step */
     uint32_t *note;                       /* 4 words of the host's memory that the device reaches, or NULL */
 };
-/* Steps of 1, 2, 4 and 8 rows have one. Whether this device and these sizes do: dispatch.h; and whether its blocks are
- * resident at once. */
+/* Steps of 1, 2, 4 and 8 rows have one (of a window in CUDA_FP8: of 1). Whether this device and these sizes do:
+ * dispatch.h; and whether its blocks are resident at once. */
 bool cuda_one_launch_possible(const struct cuda_shape *shape, uint32_t n_layers, uint32_t n_rows, bool asked);
 /* Of the words by which blocks talk. They hold epochs, so a step clears nothing; after CUDA_ONE_LAUNCH_STEPS steps they
  * are zeroed again. */

@@ -326,7 +326,7 @@ static void random_shape(struct trial *t, enum cuda_dtype dtype) {
         s->F = 16 * gpu_pick(1, 60), s->visible = gpu_pick(0, 1) ? gpu_pick(1, 300) : gpu_pick(1, 2300);
         s->ring_keys = s->visible + 63, s->rot_dim = 2 * gpu_pick(1, s->P / 2);
         s->rot_interleaved = gpu_pick(0, 1), s->qk_norm = gpu_pick(0, 1);
-        if (gpu_pick(0, 1)) s->window = CUDA_FP8;
+        if (t->n_rows == 1 && gpu_pick(0, 1)) s->window = CUDA_FP8; /* of more rows none */
     }
     snprintf(gpu.what, sizeof gpu.what,
              "%u rows, %s, D %u, E %u, M %u, R %u, K %u, H %u, P %u, F %u, V %u, window %u%s", t->n_rows,

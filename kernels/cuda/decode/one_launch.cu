@@ -478,7 +478,12 @@ static step_kernel kernel_of(const cuda_shape &s, uint32_t n_rows) {
         return s.dtype == CUDA_F16 ? kernel_of_rows<window16<__half>, 0>(n_rows)
                                    : kernel_of_rows<window16<__nv_bfloat16>, 0>(n_rows);
     step_kernel kernel = NULL;
-    FOR_WINDOW(s, (kernel = s.P == 64 ? kernel_of_rows<F, 64>(n_rows) : kernel_of_rows<F, 128>(n_rows)));
+    if (s.window == CUDA_FP8)
+        FOR_16_BIT(s.dtype,
+                   (kernel = s.P == 64 ? one_launch_kernel<window8<T>, 1, 64> : one_launch_kernel<window8<T>, 1, 128>));
+    else
+        FOR_16_BIT(s.dtype, (kernel = s.P == 64 ? kernel_of_rows<window16<T>, 64>(n_rows)
+                                                : kernel_of_rows<window16<T>, 128>(n_rows)));
     return kernel;
 }
 // Each has units of W_fc.
