@@ -278,9 +278,16 @@ def sentences():
     yield r"between tokens at (N) ms, for (N) without it", [
         swap[key]["gap_ms"]["p99"] for key in ("beside_swaps", "alone")]
 
+    narrow, usual = {r["what"]: r for r in results("window-cpu") if r.get("window") == "int8"}, results("skills")["skills"]
+    said_of = re.findall(r"as stored ([\d.]+), weights auto, window int8 ([\d.]+)", " ".join(r["said"] for r in results("window-cpu") if r["what"] == "note"))
+    yield r"perplexity of tales (N) for (N), of skills (N) for (N); of 500, edits (N) for (N), extraction (N), tools (N); recall of 8,000 tokens (N) of (N)", [
+        *(float(of[k]) for of in said_of for k in (1, 0)), narrow["edit"]["right"], usual["edit"]["right"], narrow["extraction"]["right"],
+        narrow["tools"]["right"], narrow["recall-8000"]["right"], narrow["recall-8000"]["cases"]]
+    assert narrow["extraction"]["right"] == usual["extraction"]["right"] and narrow["tools"]["right"] == usual["tools"]["right"]
+
     masked = results("masked-h100")
-    yield r"have (N) tokens a second if all are under masks, (N) with 8 of them, and (N) without", [
-        masked[load]["tok_per_s"] for load in ("all_masked", "some_masked", "plain")]
+    yield r"have (N) tokens a second under masks, and (N) without", [
+        masked[load]["tok_per_s"] for load in ("all_masked", "plain")]
 
     narrow, wide, random = (fleet_rows(model="rodimus-plus-1.6b", gpus=64, durability="turn", routing=routing, nic_gbit=nic)[0]
                             for routing, nic in (("sticky", 100), ("sticky", 400), ("random", 100)))
