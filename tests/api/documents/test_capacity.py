@@ -43,6 +43,8 @@ def test_the_table_of_formats_has_the_programs_bytes(tmp_path):
     rows = {(r["window_dtype"], r["batch"]): f"{r['tokens_per_s']:,.0f}" for r in json.loads(page("tests/bench/results/rodimus-plus-1.6b-window-h200.json"))
             if r["phase"] == "decode" and r["context"] == 4096}
     assert ", ".join(f"{rows['fp8', n]} ({rows['bf16', n]})" for n in (8, 64, 256)) in text, rows
+    change = {r["model"]: r["change_percent"] for r in json.loads(page("tests/bench/results/window-formats.json"))["rows"] if r["window"] == "fp8" and not r["planted"]}
+    assert f"| {change['tales']:+.3f}, {change['skills']:+.3f} % |" in text, change
     assert f"| CPU: `int8` | {mib['int8']} MiB ({mib['cpu']}) | |" in text, mib
 
 
