@@ -191,4 +191,5 @@ def test_golden_sets_on_a_gpu_are_recorded_by_precision_and_by_whose_products(tm
     assert all(0 < r["logits"] < r["bound"] and r["ok"] for r in found if "refused" not in r), found
     done = subprocess.run([RODIMUS if word == program else str(word) for word in record] + ["cpu"], capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert [(r["weights"], r["ok"]) for r in json.loads(out.read_text())] == [(w, True) for w in ("auto", "int8", "fp8", "int4")]
+    assert [(r["window"], r["weights"], r["ok"]) for r in json.loads(out.read_text())] == [
+        ("int8", "auto", True), *(("auto", weights, True) for weights in ("auto", "int8", "fp8", "int4"))]

@@ -179,22 +179,27 @@ def test_a_call_that_another_server_was_before_is_503(serve, store):
     assert s.get("/v1/sessions/one").json["version"] == 1
 
 
+def is_durable(s, session):
+    end = time.monotonic() + 60
+    while not s.get(f"/v1/sessions/{session}").json.get("durable"):
+        assert time.monotonic() < end, s.log()[-2000:]
+        time.sleep(0.2)
+
+
 def test_a_lazy_turn_that_the_store_could_not_be_told_of_says_so(serve, store):
     """Whole answers and streams, while the store is down; as soon as it is told again nothing is said, and all is written."""
     s = serve(store, "--session-durability", "lazy")
     for path, body in ((COMPLETIONS, {"prompt": " there"}), (CHAT, {"messages": [{"role": "user", "content": "Hm"}]})):
         session, body = new_id(), {**body, "max_tokens": 2}
         assert turn(s, session, "Once upon a time", session_create=True)["session"] == {"id": session, "version": 1}
+        is_durable(s, session)  # until then its mark lies in the store, and is the next turn's too
         store.faults({"do": "status", "status": 503, "code": "SlowDown", "times": -1})
         answer = s.post(path, {**body, "session_id": session})
         assert answer.status == 200 and answer.json["session"] == {"id": session, "version": 2, "durable": False}, answer
         events = [e.data for e in s.events(path, {**body, "session_id": session}) if isinstance(e.data, dict)]
         assert [e["session"] for e in events if "session" in e] == [{"id": session, "version": 3, "durable": False}], events
         store.faults()
-        end = time.monotonic() + 60
-        while not s.get(f"/v1/sessions/{session}").json.get("durable"):
-            assert time.monotonic() < end, s.log()[-2000:]
-            time.sleep(0.2)
+        is_durable(s, session)
         answer = s.post(path, {**body, "session_id": session})
         assert answer.status == 200 and answer.json["session"] == {"id": session, "version": 4}, answer
 
