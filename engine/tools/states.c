@@ -157,15 +157,24 @@ struct walk {
     struct states_folder *folder;
     void (*found)(void *arg, const struct rod_state_file *file);
     void *arg;
+    struct rod_error *err;
+    int rc; /* of the first folder that is there and cannot be read */
 };
+
+static DIR *walk_open(struct walk *w, const char *path) {
+    DIR *list = opendir(path);
+    if (!list && errno != ENOENT && !w->rc)
+        w->rc = rod_fail(w->err, ROD_EIO, "state_dir: cannot open %.300s: %s", path, strerror(errno));
+    return list;
+}
 
 static void walk_file(const struct walk *w, const char *file) {
     struct rod_state_file out;
     if (!file_look(w->folder, file, &out, NULL)) w->found(w->arg, &out); /* else it is none, or went meanwhile */
 }
 
-static void walk_folder(const struct walk *w) {
-    DIR *list = opendir(w->folder->path);
+static void walk_folder(struct walk *w) {
+    DIR *list = walk_open(w, w->folder->path);
     if (!list) return;
     for (struct dirent *d; (d = readdir(list));) walk_file(w, d->d_name);
     closedir(list);
@@ -192,7 +201,7 @@ static void conversation_learn(struct states_folder *f) {
 static void walk_conversations(const struct states *s, struct walk *w) {
     char path[PATH_BYTES], below[NAME_MAX + sizeof CONVERSATIONS_FOLDER + 1];
     snprintf(path, sizeof path, "%s/" CONVERSATIONS_FOLDER, s->dir);
-    DIR *list = opendir(path);
+    DIR *list = walk_open(w, path);
     if (!list) return;
     for (struct dirent *d; (d = readdir(list));) {
         struct states_folder f;
@@ -214,12 +223,12 @@ int rod_states_list(const struct rod_states_place *place, void (*found)(void *ar
     if (!rc) rc = folder_open(&s, "", &top, err);
     if (!rc) rc = folder_open(&s, PREFIXES, &prefixes, err);
     if (rc) return rc;
-    struct walk w = {&top, found, arg};
+    struct walk w = {.folder = &top, .found = found, .arg = arg, .err = err};
     walk_folder(&w);
     w.folder = &prefixes;
     walk_folder(&w);
     walk_conversations(&s, &w);
-    return 0;
+    return w.rc;
 }
 
 /* ---- by name ---- */

@@ -9,6 +9,7 @@
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static int convert_choose(const char *field, const char *asked, unsigned there, enum dtype *type,
                           struct rod_error *err) {
@@ -41,11 +42,12 @@ static int convert_write(const char *file, const void *header, size_t n_header, 
                          struct rod_error *err) {
     struct state_disk_part *part;
     struct state_disk_version version;
+    struct stat any;
     const char *slash = strrchr(file, '/');
     char *dir = slash ? strndup(file, slash == file ? 1 : (size_t)(slash - file)) : strdup(".");
     if (!dir) return rod_fail_no_memory(err);
-    int rc = state_disk_stat(dir, slash ? slash + 1 : file, &version, NULL) == 0
-                 ? rod_fail(err, ROD_EEXISTS, "%.200s is there already", file)
+    int rc = lstat(file, &any) == 0
+                 ? rod_fail(err, ROD_EEXISTS, "%.200s is there already", file) /* a pipe, a link too */
                  : state_disk_part_begin(dir, slash ? slash + 1 : file, &part, err);
     free(dir);
     if (rc) return rc;

@@ -6,6 +6,7 @@
 #include "engine/base/array.h"
 #include "engine/tools/tools.h"
 
+#include <fcntl.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stddef.h>
@@ -279,7 +280,8 @@ static int run_get(struct states *s) {
     const struct rod_states_place place = place_of(s);
     struct rod_error err;
     if (!s->n_names || s->n_names > 2) return fail("get takes a NAME, and perhaps a FILE", 2);
-    FILE *out = s->n_names == 2 ? fopen(s->names[1], "wxe") : stdout;
+    const int fd = s->n_names == 2 ? open(s->names[1], O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600) : -1;
+    FILE *out = s->n_names == 2 ? fd < 0 ? NULL : fdopen(fd, "w") : stdout;
     if (!out) {
         fprintf(stderr, "rodimus states: cannot make %s: ", s->names[1]);
         perror(NULL);

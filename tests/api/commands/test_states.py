@@ -82,7 +82,7 @@ def test_a_copy_has_the_bytes(folder, tmp_path):
             continue
         copy = tmp_path / "copy"
         states(["get", f["name"], str(copy)], where)
-        assert copy.read_bytes() == on_disk[f["name"]], f
+        assert copy.read_bytes() == on_disk[f["name"]] and copy.stat().st_mode & 0o777 == 0o600, f
         states(["get", f["name"], str(copy)], where, rc=1)  # which is there
         copy.unlink()
     for name in ("names.key", "conversations/" + os.pardir + "/names.key", "nothing.state"):
@@ -185,4 +185,8 @@ def test_wrong_usage_says_what_is_missing(tmp_path):
     done = command("states", "ls", "--state-dir", tmp_path / "none")
     assert done.returncode == 1 and "state_dir: cannot open" in done.stderr, done
     assert not listed(tmp_path)
+    (tmp_path / "conversations").write_text("no folder, so it cannot be opened")
+    for verb in ("ls", "gc"):
+        done = command("states", verb, "--state-dir", tmp_path)
+        assert done.returncode == 1 and "conversations: " in done.stderr, done
     assert command("states", "--help").returncode == 0

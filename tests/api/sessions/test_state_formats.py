@@ -86,11 +86,15 @@ def test_converting_says_why_it_does_not(kept, tmp_path):
     there = tmp_path / "there"
     there.write_bytes(b"x")
     (tmp_path / "noise").write_bytes(os.urandom(500))
-    for source, to, flags, said, rc in ((path, there, (), "is there already", 1), (tmp_path / "none", tmp_path / "n", (), "cannot be read", 1),
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for source, to, flags, said, rc in ((path, there, (), "is there already", 1), (path, tmp_path / "pipe", (), "is there already", 1),
+                                        (path, tmp_path / "link", (), "is there already", 1), (tmp_path / "none", tmp_path / "n", (), "cannot be read", 1),
                                         (tmp_path / "noise", tmp_path / "n", (), "bad magic", 1), (path, tmp_path / "n", ("--window-dtype", "bf16"), "window_dtype: ", 2)):
         done = command("states", "convert", source, to, *flags)
         assert done.returncode == rc and said in done.stderr, done
     assert there.read_bytes() == b"x" and not (tmp_path / "n").exists()
+    assert (tmp_path / "pipe").is_fifo() and (tmp_path / "link").is_symlink() and not (tmp_path / "nowhere").exists()
 
 
 def test_a_file_of_before_loads_to_the_bit(own_server):
