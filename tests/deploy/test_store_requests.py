@@ -16,7 +16,7 @@ N_TURNS = 300 if os.environ.get("RODIMUS_TEST_SOAK") else 20
 HOMES = {"memory": 1, "store": 2, "cache": 2}  # where a turn finds its state, and how many servers take the turns in turn
 MOST = {  # of one turn but the first: GETs by where the state is, and what is the same everywhere
     fleets.Turns: ({"memory": 1, "store": 1, "cache": 1}, {"PUT": 1, "LIST": 0, "HEAD": 0, "DELETE": 0}),
-    fleets.Whole: ({"memory": 2, "store": 3, "cache": 2}, {"PUT": 3, "LIST": 2, "HEAD": 0, "DELETE": 2}),
+    fleets.Whole: ({"memory": 2, "store": 3, "cache": 3}, {"PUT": 3, "LIST": 2, "HEAD": 0, "DELETE": 2}),
 }
 
 
