@@ -652,12 +652,11 @@ def parser():
 
 def main():
     o = parser().parse_args()
+    ends = {signal.SIGTERM, signal.SIGINT}
+    signal.pthread_sigmask(signal.SIG_BLOCK, ends)  # a handler that sets an Event may meet the lock of whoever waits for it; before threads begin
     store = StandIn(o.port, o.dir, o.bucket, o.key, o.secret, o.token, o.region, o.cert)
-    end = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: end.set())
     print(f"listening on {store.port}", flush=True)
-    end.wait()
+    signal.sigwait(ends)
     store.close()
 
 
