@@ -320,6 +320,7 @@ static void a_store_that_was_killed_or_stopped_is_used_again_when_it_is_back(voi
     object_setup_stand_in(s, flags);
     WANT(get(s, "f/x", 32, &err), 0, err);
     kill(s->pid, SIGSTOP);
+    assert_int_equal(waitpid(s->pid, NULL, WUNTRACED), s->pid); /* a thread that still ran would answer */
     WANT(get(s, "f/x", 32, &err), ROD_EIO, err);
     WANT(list(s, &err), ROD_EIO, err);
     kill(s->pid, SIGCONT);
