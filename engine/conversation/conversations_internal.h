@@ -36,7 +36,7 @@ struct conversation_job {
     enum conversation_work work;
     char dir[CONVERSATION_DIR_BYTES], file[CONVERSATION_NAME_BYTES];
     struct conversation_place place;
-    char twin[CONVERSATION_DIR_BYTES]; /* WRITE: who has the same file; "" = nobody */
+    char twin[CONVERSATION_DIR_BYTES]; /* WRITE: a conversation with an equal file; "": none */
     char *whose;                       /* of WRITE, LOOK, NOTE: the first note, n_whose bytes */
     size_t n_whose;
     bool makes;          /* WRITE: the conversation has no notes yet */

@@ -289,7 +289,7 @@ bool session_hold_goes_on(struct sessions *s, const struct session *session);
  * Afterwards `exists` is true to the file. ROD_ESTATE where the file is refused, ROD_ENOROOM without room for its
  * state. */
 int session_hold_refresh(struct sessions *s, struct session *session, bool with_snapshot, struct rod_error *err);
-/* Without the snapshot, for who neither removes nor replaces it: what a store changed is ROD_EIO, as for a turn. */
+/* Without the snapshot, where the caller neither removes nor replaces it. Changed bytes are ROD_EIO, as for a turn. */
 int session_hold_check(struct sessions *s, struct session *session, struct rod_error *err);
 /* By the holder: the table gets what was read. */
 void session_hold_learn(struct sessions *s, struct session *session, bool with_snapshot, struct session_read *read);

@@ -5,6 +5,7 @@
 #include "kernels/kernels.h"
 
 #include <assert.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -21,7 +22,7 @@ static void number_put(enum dtype type, float x, unsigned char *at) {
     assert(type != DTYPE_INT8); /* of a head at once */
     const uint16_t h = type == DTYPE_F16 ? half_f32_to_f16(x) : half_f32_to_bf16(x);
     if (type == DTYPE_FP8)
-        *at = half_f32_to_e4m3(x);
+        *at = half_f32_to_e4m3(isinf(x) ? NAN : x); /* as a GPU rounds it */
     else
         memcpy(at, type == DTYPE_F32 ? (const void *)&x : (const void *)&h, dtype_bytes(type));
 }
@@ -37,21 +38,19 @@ static void convert_numbers(enum dtype from, enum dtype to, size_t n, const unsi
 /* Keys, or values, of a layer: codes, and scales where the format has some. */
 struct state_heads {
     enum dtype type;
-    float unit;
     unsigned char *codes, *scales;
 };
 
 static struct state_heads heads_of(const struct state_layout *l, const struct state_layer *at, unsigned char *layer,
                                    bool values) {
     return (struct state_heads){.type = l->window,
-                                .unit = state_window_unit(l->window, values),
                                 .codes = layer + (values ? at->values : at->keys),
                                 .scales = layer + (values ? at->value_scales : at->key_scales)};
 }
 
 static void head_read(const struct state_heads *h, size_t i, size_t P, float *numbers) {
     const size_t size = dtype_bytes(h->type), n_scale = state_scale_bytes(h->type);
-    float scale = h->unit;
+    float scale = 1;
     if (n_scale) memcpy(&scale, h->scales + i * n_scale, n_scale);
     for (size_t j = 0; j < P; j++) numbers[j] = scale * number_at(h->type, h->codes + (i * P + j) * size);
 }
@@ -60,7 +59,7 @@ static void head_write(const struct state_heads *h, size_t i, size_t P, const fl
     const size_t size = dtype_bytes(h->type), n_scale = state_scale_bytes(h->type);
     float scale;
     if (h->type != DTYPE_INT8) {
-        for (size_t j = 0; j < P; j++) number_put(h->type, numbers[j] / h->unit, h->codes + (i * P + j) * size);
+        for (size_t j = 0; j < P; j++) number_put(h->type, numbers[j], h->codes + (i * P + j) * size);
         return;
     }
     cpu_window_encode(numbers, (uint32_t)P, (int8_t *)h->codes + i * P, 1, &scale);

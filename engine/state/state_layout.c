@@ -17,11 +17,6 @@ struct state_layout state_layout_of(const struct model_dims *d, enum dtype act) 
 
 size_t state_scale_bytes(enum dtype window) { return window == DTYPE_INT8 ? sizeof(float) : 0; }
 
-float state_window_unit(enum dtype window, bool values) {
-    (void)window, (void)values;
-    return 1;
-}
-
 void state_layout_id(const struct state_layout *l, char id[BACKEND_STATE_ID_BYTES]) {
     const char *order = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__ ? "le" : "be";
     const bool own = l->window != l->act;

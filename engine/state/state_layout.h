@@ -38,8 +38,6 @@ struct state_layer {
 struct state_layout state_layout_of(const struct model_dims *dims, enum dtype act);
 /* Bytes of scales that a format of a window stores beside the codes of one head. */
 size_t state_scale_bytes(enum dtype window);
-/* Without scales: a code of keys or of values times this is its number. A power of two. */
-float state_window_unit(enum dtype window, bool values);
 /* The id of the default formats has no word of them. */
 void state_layout_id(const struct state_layout *layout, char id[BACKEND_STATE_ID_BYTES]);
 /* The reverse, of n bytes of anybody: false where they are no id of a layout in this byte order, or of

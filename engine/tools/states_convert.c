@@ -68,7 +68,7 @@ static int convert_state(const struct rod_states_formats *o, const char *file, s
                         "formats",
                         file);
     if (!state_layout_parse(state->layout.data, state->layout.n, &from))
-        return rod_fail(err, ROD_ESTATE, "%.150s: its layout is none of this version", file);
+        return rod_fail(err, ROD_ESTATE, "%.150s: this version does not know its layout", file);
     int rc = convert_target(o, &from, &to, err);
     if (!rc && state->n_tok) rc = state_check(&from, state->n_tok, state->payload.data, state->payload.n, err);
     if (rc) return rc;

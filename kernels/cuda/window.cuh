@@ -84,7 +84,7 @@ template <class T> struct window16 {
     };
 };
 // A tile's weighted values are summed in fp16, two at an instruction: 8 numbers of up to 448 with weights of up to 1.
-// The rounding is a hundredth of what e4m3's was, and fp32's sums take three times the instructions.
+// The rounding is a hundredth of what e4m3's was; fp32's sums take twice the instructions.
 template <class T> struct window8 {
     using act = T;
     using kept = e4m3;

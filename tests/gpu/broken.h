@@ -130,7 +130,7 @@ static inline double broken_value(const struct broken_field *f, const unsigned c
     memcpy(&bits, bytes, gpu_type_bytes(f->dtype));
     return (double)(f->dtype == CUDA_F32   ? half_bits_to_f32(bits)
                     : f->dtype == CUDA_F16 ? half_f16_to_f32((uint16_t)bits)
-                    : f->dtype == GPU_E4M3 ? gpu_from_e4m3((uint8_t)bits)
+                    : f->dtype == GPU_E4M3 ? half_e4m3_to_f32((uint8_t)bits)
                                            : half_bf16_to_f32((uint16_t)bits));
 }
 static inline void broken_compare(const struct broken_field *f) {

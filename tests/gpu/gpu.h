@@ -80,31 +80,11 @@ static inline size_t gpu_type_bytes(enum cuda_dtype dtype) { return dtype == CUD
 static inline enum cuda_dtype gpu_window_type(const struct cuda_shape *s) {
     return s->window == CUDA_FP8 ? GPU_E4M3 : s->dtype;
 }
-static inline float gpu_e4m3_round(float x) { /* of an infinity NaN; the largest for what is larger */
-    if (!isfinite(x)) return NAN;
-    int e;
-    frexpf(x, &e);
-    const double quantum = ldexp(1.0, e - 4 < -9 ? -9 : e - 4), y = nearbyint((double)x / quantum) * quantum;
-    return fabs(y) > 448 ? copysignf(448, x) : (float)y;
-}
-static inline float gpu_from_e4m3(uint8_t code) {
-    const int e = code >> 3 & 15, m = code & 7;
-    const double y = (code & 0x7f) == 0x7f ? NAN : e ? ldexp(8 + m, e - 10) : ldexp(m, -9);
-    return (float)(code & 0x80 ? -y : y);
-}
-static inline uint8_t gpu_e4m3_bits(float x) { /* x is one of its values */
-    int e;
-    const uint8_t sign = signbit(x) ? 0x80 : 0;
-    if (isnan(x)) return sign | 0x7f;
-    const double m = frexp(fabs((double)x), &e);
-    if (x == 0 || e < -5) return sign | (uint8_t)(fabs((double)x) * 512);
-    return sign | (uint8_t)((e + 6) << 3) | (uint8_t)(m * 16 - 8);
-}
 
 /* The nearest value that dtype has, ties to even; infinity beyond the largest. */
 static inline float gpu_round(float x, enum cuda_dtype dtype) {
     if (dtype == CUDA_F32 || !isfinite(x) || x == 0) return x;
-    if (dtype == GPU_E4M3) return gpu_e4m3_round(x);
+    if (dtype == GPU_E4M3) return half_e4m3_to_f32(half_f32_to_e4m3(x));
     if (dtype == CUDA_BF16) return half_bf16_to_f32(half_f32_to_bf16(x));
     int e;
     frexpf(x, &e);
@@ -167,7 +147,7 @@ static inline void *gpu_from_typed(const float *src, size_t n, enum cuda_dtype d
     assert_non_null(bits);
     for (size_t i = 0; i < n; i++)
         if (dtype == GPU_E4M3)
-            codes[i] = gpu_e4m3_bits(src[i]);
+            codes[i] = half_f32_to_e4m3(src[i]);
         else
             bits[i] = gpu_half_bits(src[i], dtype);
     void *p = gpu_copy(bits, n * gpu_type_bytes(dtype));
@@ -180,7 +160,7 @@ static inline float *gpu_fetch_typed(const void *device, size_t n, enum cuda_dty
     if (dtype == GPU_E4M3) {
         uint8_t *codes = (uint8_t *)(void *)p + n * 3; /* widened in place, from the front */
         gpu_expect(gpu.k->read(codes, device, n, gpu.stream), "reading from the GPU");
-        for (size_t i = 0; i < n; i++) p[i] = gpu_from_e4m3(codes[i]);
+        for (size_t i = 0; i < n; i++) p[i] = half_e4m3_to_f32(codes[i]);
         return p;
     }
     uint16_t *bits = (uint16_t *)(void *)p + n;

@@ -37,7 +37,7 @@ static void fill_random(void *device, size_t n, double range, enum cuda_dtype dt
     assert_non_null(values);
     for (size_t i = 0; i < some; i++) {
         const float x = gpu_round(gpu_uniform(-range, range), dtype);
-        const uint16_t bits = dtype == CUDA_F32 ? 0 : dtype == GPU_E4M3 ? gpu_e4m3_bits(x) : gpu_half_bits(x, dtype);
+        const uint16_t bits = dtype == CUDA_F32 ? 0 : dtype == GPU_E4M3 ? half_f32_to_e4m3(x) : gpu_half_bits(x, dtype);
         memcpy(values + i * size, dtype == CUDA_F32 ? (const void *)&x : (const void *)&bits, size);
     }
     for (size_t at = 0; at < n; at += some)

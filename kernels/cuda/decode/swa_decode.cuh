@@ -64,7 +64,7 @@ __device__ __forceinline__ uint2 stream8(const void *p, bool wanted) {
 }
 __device__ __forceinline__ void stream(uint4 &x, const void *p, bool wanted) { x = stream16(p, wanted); }
 __device__ __forceinline__ void stream(uint2 &x, const void *p, bool wanted) { x = stream8(p, wanted); }
-// 8 bytes to shared memory in the background, or zeros; 16.
+// 16 or 8 bytes to shared memory in the background, or zeros.
 template <int BYTES> __device__ __forceinline__ void ask(void *to, const void *from, bool wanted) {
     if (BYTES == 16)
         ask16(to, from, wanted);
@@ -175,7 +175,7 @@ __device__ __forceinline__ void score_piece(float (&score)[4], const uint4 &key,
     }
 }
 // Queries as operand A lies in registers, a product's 16 dims after the other: no register need be moved or cleared.
-// Where dim p of row g < 8 is, in halves; bytes.
+// Where dim p of row g < 8 is, counted in numbers of 16 bits.
 template <class F> __device__ __forceinline__ uint32_t fragment_at(uint32_t g, uint32_t p) {
     enum { PIECE = 8 * F::EIGHTS };
     const uint32_t piece = p / PIECE, t = piece % 4, d = p % 8,

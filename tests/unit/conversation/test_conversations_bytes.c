@@ -80,7 +80,7 @@ static void all_servers_keep_one_budget_and_spare_who_has_little(void **state) {
     wait_idle(&v[0]);
     assert_shown(&v[0], &m, "the one that swept");
     talk_text(&little, 20, 2);
-    assert_read(ask(&v[1], &little), 21, "of who has little");
+    assert_read(ask(&v[1], &little), 21, "of the key with little");
     for (int i = 0; i < 2; i++) setup_close(&v[i].b);
     memory_close_store(&m);
 }

@@ -408,8 +408,8 @@ static void codes_of_a_key_equal_their_twin_to_the_bit_whatever_it_holds(void **
     }
 }
 
-/* Heads that read a position with a number that is none give NaN while they see it, and what they gave before once they
- * do not; other heads never differ. In codes a value breaks its whole head. */
+/* A position holds a NaN or an infinity. Its heads give NaN while they see the position, afterwards what they gave
+ * before. Other heads never differ. In codes a value breaks its whole head. */
 static void a_broken_position_breaks_its_heads_while_it_is_visible(void **state) {
     (void)state;
     const struct cpu_heads h = {4, 1, 2, 40};

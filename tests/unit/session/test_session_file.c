@@ -1,5 +1,5 @@
-/* test_session_file.c - a session's file of the version before narrow formats: it is read, and what is written of it
- * has its bytes; the same session in another format is none that such a server reads. */
+/* test_session_file.c - a session's file of the version before narrow formats is read, and is written again with the
+ * same bytes. A server of that version refuses the same session in another format. */
 #include "engine/session/store/session_file.h"
 #include "engine/state/state_convert.h"
 #include "tests/read_file.h"

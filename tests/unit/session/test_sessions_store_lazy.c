@@ -29,6 +29,13 @@ static void same_turn(struct pair *p, int at, uint32_t n) {
     collect_free(&a), collect_free(&want);
 }
 
+/* Both servers know a session of one turn, which is in the store. */
+static void open_written(struct pair *p) {
+    open_pair(p);
+    same_turn(p, 0, 0);
+    store_wait(memory_count, &p->m, ".lazy", 0, 5000);
+}
+
 static void fails_with(struct server *v, struct answer *a, int code) {
     collect_until(&v->b.c, a, 1);
     if (!a->failed || a->end.error.code != code)
@@ -110,9 +117,7 @@ static void of_two_lazy_turns_from_one_version_one_ends(void **state) {
     for (int held = 0; held < 2; held++) {
         struct pair p;
         struct answer a;
-        open_pair(&p);
-        same_turn(&p, 0, 0);
-        store_wait(memory_count, &p.m, ".lazy", 0, 5000);
+        open_written(&p);
         atomic_store(&p.v[0].b.be->gated, true);
         collect_submit(&p.v[0].b.c, nth_turn(&a, "aa", 5));
         wait_running(&p.v[0]);
@@ -135,9 +140,7 @@ static void a_moments_fault_lets_no_second_turn_end(void **state) {
         const bool held = kind % 2, at_begin = kind / 2 % 2;
         struct pair p;
         struct answer a;
-        open_pair(&p);
-        same_turn(&p, 0, 0);
-        store_wait(memory_count, &p.m, ".lazy", 0, 5000);
+        open_written(&p);
         atomic_store(&p.v[0].b.be->gated, true);
         p.v[0].client.unsure_at = kind / 4;
         atomic_store(&p.v[0].client.fail_at, at_begin);
@@ -161,9 +164,7 @@ static void a_lost_servers_lazy_turn_is_gone_and_what_was_written_stays(void **s
     (void)state;
     struct pair p;
     struct answer a;
-    open_pair(&p);
-    same_turn(&p, 0, 0);
-    store_wait(memory_count, &p.m, ".lazy", 0, 5000);
+    open_written(&p);
     atomic_store(&p.v[0].client.held, true);
     turn_ok(&p.v[0].b.c, nth_turn(&a, "aa", 7), &a);
     collect_free(&a);
@@ -211,9 +212,7 @@ static void without_the_store_a_written_session_goes_on_in_memory(void **state) 
     (void)state;
     struct pair p;
     struct answer a;
-    open_pair(&p);
-    same_turn(&p, 0, 0);
-    store_wait(memory_count, &p.m, ".lazy", 0, 5000);
+    open_written(&p);
     same_turn(&p, 1, 1);
     store_wait(memory_count, &p.m, ".lazy", 0, 5000);
     same_turn(&p, 0, 2);
@@ -235,9 +234,7 @@ static void what_went_on_in_memory_gives_way_to_what_the_store_has(void **state)
     (void)state;
     struct pair p;
     struct answer a;
-    open_pair(&p);
-    same_turn(&p, 0, 0);
-    store_wait(memory_count, &p.m, ".lazy", 0, 5000);
+    open_written(&p);
     atomic_store(&p.v[0].client.dead, true);
     turn_ok(&p.v[0].b.c, nth_turn(&a, "aa", 7), &a);
     collect_free(&a);
@@ -256,9 +253,7 @@ static void a_lazy_write_of_which_nobody_knows_is_settled(void **state) {
     for (int done = 1; done <= 2; done++)
         for (uint32_t more = 0; more < 3; more += 2) {
             struct pair p;
-            open_pair(&p);
-            same_turn(&p, 0, 0);
-            store_wait(memory_count, &p.m, ".lazy", 0, 5000);
+            open_written(&p);
             p.v[0].client.unsure_at = done;
             atomic_store(&p.v[0].client.fail_at, 5); /* mark, session, mark, version, write */
             for (uint32_t n = 1; n <= 1 + more; n++) same_turn(&p, 0, n);

@@ -124,10 +124,10 @@ static void what_no_format_holds_is_clipped_and_no_number_stays_none(void **stat
     const struct state_layer at = state_layer_at(&wide, 1);
     unsigned char *a = random_state(&wide, 1, 0);
     float *keys = (float *)(void *)(a + at.keys);
-    keys[0] = 1e9f, keys[1] = -1e9f, keys[2] = NAN;
+    keys[0] = 1e9f, keys[1] = -1e9f, keys[2] = NAN, keys[4] = -INFINITY;
     unsigned char *b = converted(&wide, &fp8, 1, a), *c = converted(&fp8, &wide, 1, b);
     const float *back = (const float *)(const void *)(c + at.keys);
-    assert_true(back[0] == 448 && back[1] == -448 && isnan(back[2]) && back[3] == back[3]);
+    assert_true(back[0] == 448 && back[1] == -448 && isnan(back[2]) && back[3] == back[3] && isnan(back[4]));
     free(b), free(c);
     b = converted(&wide, &int8, 1, a), c = converted(&int8, &wide, 1, b); /* a head has one scale */
     back = (const float *)(const void *)(c + at.keys);
