@@ -29,7 +29,7 @@ static void same_turn(struct pair *p, int at, uint32_t n) {
     collect_free(&a), collect_free(&want);
 }
 
-/* Both servers know a session of one turn, which is in the store. */
+/* A session of one turn is in the store, and each server knows of it. */
 static void open_written(struct pair *p) {
     open_pair(p);
     same_turn(p, 0, 0);
